@@ -1,12 +1,14 @@
-//! The seam for speculation: whatever guesses at tokens that the model then computes several at a time.
+//! The interface for speculation: a [`Drafter`] guesses tokens, and the model then computes several of them in one
+//! pass.
 
 use crate::TokenId;
 
-/// Guesses how sequences go on. The engine thread asks between passes. The next pass computes the guesses behind the
-/// last token of each sequence and accepts those that equal what is sampled in their places, up to the first that does
-/// not. Guesses change when tokens come, never which tokens come.
+/// Guesses how sequences go on. The engine thread asks the drafter between passes. The next pass computes the guesses
+/// behind the last token of each sequence. It accepts guesses in order, for as long as each guess equals the token that
+/// is sampled in its place. So guesses make tokens come sooner, and never change which tokens come.
 pub trait Drafter {
-    /// Appends at most `most` guesses at what follows `tokens`, a prompt and what was generated so far, to `drafts`. A
-    /// guess that is not in the model's vocabulary is dropped, with all that follow it.
+    /// Appends at most `most` guesses to `drafts`. The guesses continue `tokens`, which are a prompt and what was
+    /// generated so far. If a guess is not in the model's vocabulary, the engine drops that guess and all guesses
+    /// behind it.
     fn draft(&mut self, tokens: &[TokenId], most: usize, drafts: &mut Vec<TokenId>);
 }

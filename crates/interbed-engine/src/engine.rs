@@ -1,5 +1,5 @@
-//! The engine thread: one loop, one owner of scheduler, blocks and model. Each step plans a pass, runs it, and applies
-//! its results.
+//! The engine thread runs one loop, and it alone owns the scheduler, the blocks and the model. Each step plans a pass,
+//! runs the pass, and applies its results.
 
 mod balance;
 mod below;
@@ -49,37 +49,38 @@ use show::Show;
 use strips::Strips;
 use swaps::Swaps;
 
-/// Everything that an engine is built from besides what computes.
+/// The settings that an engine is built from. The runner and what is attached to the engine come separately.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// Limits of a pass.
+    /// The limits of a pass.
     pub scheduler: SchedulerConfig,
     /// The block manager's configuration.
     pub kv: KvConfig,
-    /// What requests are checked against.
+    /// The limits that requests are checked against.
     pub limits: Limits,
-    /// Tokens that end a sequence.
+    /// The tokens that end a sequence.
     pub eos_token_ids: Vec<TokenId>,
-    /// Time without a completed step, while there is work, after which health is no longer good.
+    /// The time without a completed step after which health is no longer good, if there is work.
     pub stall: Duration,
-    /// Time between two turns of an idle engine that still moves memory from KV to weights.
+    /// The time between two turns of an idle engine that still moves memory from KV to weights.
     pub idle_turn: Duration,
-    /// Check after each step that queues and blocks agree; takes time in proportion to all of them. For tests.
+    /// Whether the engine checks after each step that queues and blocks agree. The check takes time in proportion to
+    /// the length of all queues and the number of blocks, so it is for tests.
     pub check_invariants: bool,
 }
 
-/// What an engine may have beside its runner.
+/// What an engine may have besides its runner.
 #[derive(Default)]
 pub struct Attachments {
-    /// KV below memory.
+    /// The tiers below memory that hold KV, attached from the start.
     pub below: TiersBelow,
-    /// KV below memory that is attached later, instead.
+    /// Tiers below memory that are attached while the engine runs; they are given instead of `below`.
     pub later: Option<LaterTiers>,
-    /// Who is told after each step what the prefix cache has gained and lost.
+    /// The watcher that is told after each step what the prefix cache has gained and lost.
     pub cache_watcher: Option<Box<dyn CacheWatcher>>,
 }
 
-/// An engine that could not be started.
+/// The reason why an engine could not be started.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The KV configuration cannot work.
@@ -95,12 +96,12 @@ pub enum StartError {
         /// Slots that the runner has.
         got: usize,
     },
-    /// The system refused a thread.
+    /// The system refused to start the engine thread.
     #[error("the engine thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// A running engine. Dropping it stops the thread; requests in flight fail with [`RequestError::Stopped`].
+/// A running engine. Dropping the engine stops its thread, and requests in flight fail with [`RequestError::Stopped`].
 pub struct Engine {
     handle: EngineHandle,
     shared: Arc<EngineShared>,
@@ -108,18 +109,18 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the engine thread.
+    /// Starts the engine thread with nothing attached.
     ///
     /// # Errors
-    /// See [`StartError`].
+    /// Fails for one of the reasons in [`StartError`].
     pub fn start(config: EngineConfig, runner: Box<dyn Runner>) -> Result<Self, StartError> {
         Self::start_with(config, runner, Attachments::default())
     }
 
-    /// The same, with what is attached.
+    /// Starts the engine thread with the given attachments.
     ///
     /// # Errors
-    /// See [`StartError`].
+    /// Fails for one of the reasons in [`StartError`].
     pub fn start_with(
         mut config: EngineConfig,
         mut runner: Box<dyn Runner>,
@@ -134,7 +135,7 @@ impl Engine {
         let mut blocks = BlockManager::new(config.kv.clone())?;
         if let Some(memory) = runner.kv_memory() {
             blocks.set_usable(memory.blocks_at_start());
-            // Nothing was ever written to the blocks that left.
+            // The blocks that left were never written to, so they need not be given back.
             blocks.take_resize();
         }
         if cache_watcher.is_some() {
@@ -180,17 +181,17 @@ impl Engine {
             show: Show::default(),
         };
         worker.attach(below);
-        // Whoever asks for figures at once gets them.
+        // The first figures are published here, so that handles can read them before the first turn.
         worker.publish();
         let thread = std::thread::Builder::new()
             .name("engine".into())
-            // Constraints recurse on what they allow.
+            // Constraints recurse on what they allow, so the thread needs a large stack.
             .stack_size(Vocabulary::STACK_BYTES)
             .spawn(move || worker.live())?;
         Ok(Self { handle: EngineHandle { shared: shared.clone() }, shared, thread: Some(thread) })
     }
 
-    /// A reference through which requests go in.
+    /// Returns a handle through which requests are submitted.
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
     }
@@ -200,19 +201,19 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
-            // The worker catches its own panics, so joining cannot fail for one.
+            // The worker catches its own panics, so joining the thread does not fail because of a panic.
             let _ = thread.join();
         }
     }
 }
 
-/// Time that an engine with nothing to compute waits for a swap before it looks for new requests.
+/// The longest time that an engine with nothing to compute waits for a swap before it looks for new requests.
 const SWAP_WAIT: Duration = Duration::from_millis(5);
 
-/// Time between two looks at what a sequence waits for to be on disk.
+/// The time between two checks whether the blocks that a sequence waits for are on disk.
 const DISK_WAIT: Duration = Duration::from_millis(1);
 
-/// Steps in a row that may schedule nothing while sequences wait, before health says so.
+/// The number of steps in a row that may schedule nothing while sequences wait. Health reports a stall after more.
 const IDLE_STEPS_MAX: u32 = 100;
 
 struct Worker {
@@ -223,37 +224,38 @@ struct Worker {
     swaps: Swaps,
     disk: Option<Disk>,
     remote: Option<Remote>,
-    /// What will be below memory.
+    /// Tiers below memory that are still to be attached.
     later: Option<LaterTiers>,
-    /// Those who wait for a fetch.
+    /// The admitted sequences that wait for a fetch, by fetch.
     waiting: HashMap<FetchId, Waits>,
-    /// Sequences that are longer than memory.
+    /// The sequences that are longer than memory.
     long: HashMap<SequenceId, LongSequence>,
     sampler: Sampler,
     masks: MaskWorkers,
-    /// Sequences that sit out until it is known what may come.
+    /// The sequences that take part in no pass until their masks say which tokens are allowed next.
     late: Vec<SequenceId>,
     groups: HashMap<GroupId, SequenceGroup, BuildHasherDefault<IdHasher>>,
     config: EngineConfig,
     plan: StepPlan,
-    /// Tokens of the batch, sequence by sequence.
+    /// The tokens of the batch, sequence by sequence.
     tokens: Vec<TokenId>,
-    /// Block tables of the batch, likewise.
+    /// The block tables of the batch, sequence by sequence.
     tables: Vec<u32>,
-    /// Where blocks are mapped side by side, if they are.
+    /// The strips in which blocks are mapped side by side, if the runner has strips.
     strips: Option<Strips>,
     copies: Vec<BlockCopy>,
     cache_watcher: Option<Box<dyn CacheWatcher>>,
     cache_changes: CacheChanges,
     totals: Totals,
     idle_steps: u32,
-    /// Whether memory is divided as it should be under the present demand.
+    /// Whether memory is divided between KV and weights as the present demand asks.
     settled: bool,
     show: Show,
 }
 
 impl Worker {
-    /// The engine's thread. When it ends, its channels close, and so clients learn of it.
+    /// Runs the engine's thread. When the thread ends, its channels close, and clients learn from this that it has
+    /// ended.
     fn live(mut self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             while self.turn() {}
@@ -274,7 +276,8 @@ impl Worker {
         self.shared.died(reason);
     }
 
-    /// One turn of the loop: take in requests, drop those whose client has gone, compute a step. `false` ends it.
+    /// Runs one turn of the loop: takes in requests, drops requests whose client has gone, and computes a step. Returns
+    /// `false` if the loop is to end.
     fn turn(&mut self) -> bool {
         if !self.take_submissions() {
             return false;
@@ -287,8 +290,8 @@ impl Worker {
         if self.scheduler.has_sequences() {
             self.step();
         } else if self.scheduler.num_swaps() > 0 {
-            // Their sequences are gone, but their blocks are not free yet. No request waits for that, and health is
-            // about requests.
+            // The sequences of these swaps have ended, but their blocks are not free yet. No request waits for the
+            // swaps, and health describes only progress on requests.
             self.no_work_left();
             self.poll_swaps(SWAP_WAIT);
         } else if self.num_fetches() > 0 {
@@ -304,7 +307,8 @@ impl Worker {
         true
     }
 
-    /// Queues what has arrived; sleeps while there is nothing to do.
+    /// Queues the requests that have arrived, and sleeps while there is nothing to do. Returns `false` if the engine is
+    /// to stop.
     fn take_submissions(&mut self) -> bool {
         loop {
             if self.shared.stopping() {
@@ -321,7 +325,7 @@ impl Worker {
                 (false, _) => self.submissions.try_recv(),
             };
             match submission {
-                // Somebody may have come to watch.
+                // An empty submission wakes the thread when somebody has begun to watch.
                 Ok(None) if self.shared.board().is_watched() => return !self.shared.stopping(),
                 Ok(None) => {}
                 Ok(Some(submission)) => {
@@ -334,12 +338,12 @@ impl Worker {
         }
     }
 
-    /// Queues what a request asks for.
+    /// Creates the sequence group of a request and queues its first sequence.
     fn begin(&mut self, Submission { mut request, clients }: Submission) {
         let namespace = self.runner.cache_namespace(request.prompt.len());
         let every_row = request.params.prompt_logprobs.is_some() || request.embed == Some(Pooling::Mean);
         let root = match every_row {
-            // Nothing of the prompt may come from the cache.
+            // Every row of the prompt must be computed, so nothing of the prompt may come from the cache.
             true => ChainRoot::unshared(),
             false => ChainRoot::new(request.cache_salt.as_deref(), namespace),
         };
@@ -367,7 +371,7 @@ impl Worker {
     }
 
     fn step(&mut self) {
-        // Whatever this step does, it changes the demand for memory.
+        // This step changes the demand for memory, whatever it does.
         self.settled = false;
         let mut plan = std::mem::take(&mut self.plan);
         let step_begin = Instant::now();
@@ -387,7 +391,7 @@ impl Worker {
                     self.apply(&plan);
                     self.scheduler.measured(&plan.work(), step_begin.elapsed().as_secs_f64());
                 }
-                // The engine is being stopped: this failure is expected, since nothing waits for the pass to end.
+                // The engine is being stopped. This failure is expected, since nothing waits for the pass to end.
                 Err(_) if self.shared.stopping() => {}
                 Err(PassError::KvLost(lost)) => self.recover_lost(&plan, &lost),
                 Err(PassError::Failed(reason)) => self.fail_all(&plan, &reason),
@@ -429,12 +433,13 @@ impl Worker {
         self.begin_swaps(plan);
     }
 
-    /// A sequence has got all of its prompt that was kept, in memory or below.
+    /// Tells a sequence's group that the sequence is admitted, once all of its prompt that was kept in memory or below
+    /// is in memory.
     fn tell_admitted(&mut self, mut admitted: Admitted) {
         let sequence = self.scheduler.sequence(admitted.id);
         if let Some(miss) = &mut admitted.miss {
             if miss.matched_tokens != admitted.cached {
-                // Blocks may have been computed before those that came from below.
+                // Blocks may have been computed in front of the blocks that came from below.
                 let came = admitted.below.filter(|below| below.loaded + below.remote > 0);
                 let found = admitted.cached + came.map_or(0, |below| below.computed);
                 *miss = self.scheduler.blocks().explain_behind(sequence.tokens(), &sequence.hashes, found);
@@ -447,10 +452,10 @@ impl Worker {
         self.on_group(group, |group, stage| group.admitted(&admitted, stage));
     }
 
-    /// Computes the pass, and samples each row as it comes.
+    /// Computes the pass, and samples from each row of logits when the row comes.
     fn run(&mut self, plan: &StepPlan) -> Result<(), PassError> {
         let Self { scheduler, groups, tokens, tables, runner, sampler, masks, late, config, disk, strips, .. } = self;
-        // First, so that they are computed while the rest is prepared.
+        // The masks begin first, so that the workers compute them while the rest of the pass is prepared.
         for entry in plan.entries.iter().filter(|entry| entry.samples()) {
             let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
             groups.get_mut(&sequence.group).into_iter().for_each(|group| group.begin_masks(sequence, masks));
@@ -507,10 +512,11 @@ impl Worker {
         }
     }
 
-    /// The pass has retired: publishes its blocks, appends its tokens, ends what is done.
+    /// Applies the results of a pass that has ended: publishes its blocks, appends its tokens, and ends sequences that
+    /// are done.
     fn apply(&mut self, plan: &StepPlan) {
         let ends = Self::ends(&self.config);
-        // All entries, before any sequence is forked.
+        // All entries are completed before any sequence is forked.
         for entry in &plan.entries {
             let Some(sequence) = self.scheduler.get_mut(entry.id) else { continue };
             let group = self.groups.get_mut(&sequence.group).expect("its group is known");
@@ -519,7 +525,7 @@ impl Worker {
             }
         }
         for entry in &plan.entries {
-            // The sequence may have ended together with another one.
+            // The sequence may have ended together with another sequence of its group.
             let group = self.scheduler.get_mut(entry.id).map(|sequence| sequence.group);
             group.into_iter().for_each(|group| self.on_group(group, |group, stage| group.apply(entry, stage)));
             let sequence = self.scheduler.get_mut(entry.id);
@@ -530,7 +536,7 @@ impl Worker {
         }
     }
 
-    /// Sequences that sat out, because it was not known what may come, go on where it is known.
+    /// Resumes sequences that took part in no pass because their masks were late, if the masks have come.
     fn resume_late(&mut self) {
         for id in std::mem::take(&mut self.late) {
             let Some(sequence) = self.scheduler.get_mut(id) else { continue };
@@ -554,7 +560,7 @@ impl Worker {
         }
     }
 
-    /// There is nothing to compute: waits a little for what may change that.
+    /// Waits a little, because there is nothing to compute until a read, a write, a swap, a fetch or a mask ends.
     fn wait(&mut self, plan: &StepPlan) {
         if !plan.waits_for_disk.is_empty() {
             self.idle_steps = 0;
@@ -568,14 +574,14 @@ impl Worker {
             self.idle_steps = 0;
             std::thread::sleep(SWAP_WAIT);
         } else {
-            // Masks come, or take too long; either is known soon.
+            // A mask that is awaited comes soon or is given up soon.
             self.idle_steps = if self.late.is_empty() { self.idle_steps + 1 } else { 0 };
-            // Nothing can change while nothing runs; do not spin.
+            // Nothing can change while nothing runs, so the thread sleeps instead of spinning.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// The pass has failed, and its sequences with it.
+    /// Fails all sequences of a pass that has failed.
     fn fail_all(&mut self, plan: &StepPlan, reason: &str) {
         tracing::error!("a forward pass failed: {reason}; its {} requests fail", plan.entries.len());
         let error = RequestError::Forward(reason.to_owned());
@@ -584,12 +590,12 @@ impl Worker {
         }
     }
 
-    /// Reports that `sequence`, which the scheduler has already removed, has failed.
+    /// Tells the group of `sequence` that the sequence has failed. The scheduler has already removed `sequence`.
     fn fail(&mut self, sequence: Sequence, error: &RequestError) {
         self.on_group(sequence.group, |group, stage| group.fail(sequence, error, stage));
     }
 
-    /// Ends sequences whose clients have gone.
+    /// Ends the sequences whose clients have gone.
     fn drop_cancelled(&mut self) {
         let Self { groups, scheduler, totals, config, .. } = self;
         let mut stage = Stage { scheduler, totals, ends: Self::ends(config) };
@@ -599,7 +605,7 @@ impl Worker {
         });
     }
 
-    /// Lets a group act, and forgets it when it is over.
+    /// Calls `act` on a group, and forgets the group if it is over.
     fn on_group(&mut self, id: GroupId, act: impl FnOnce(&mut SequenceGroup, &mut Stage<'_>)) {
         let Self { groups, scheduler, totals, config, .. } = self;
         let Some(group) = groups.get_mut(&id) else { return };
@@ -613,8 +619,8 @@ impl Worker {
         Ends { eos: &config.eos_token_ids, length_max: config.limits.max_model_len }
     }
 
-    /// Conservation: with nothing alive, free + cached + withdrawn = total. A leak is a bug; it is reported, and
-    /// mended.
+    /// Checks that no block is lost: while no sequence is alive, the free, cached and withdrawn blocks add up to all
+    /// blocks. A block that belongs to nobody is a bug; the check reports it and frees all blocks.
     fn check_idle(&mut self) {
         self.no_work_left();
         let leaked = self.scheduler.recover_leaks();

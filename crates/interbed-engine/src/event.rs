@@ -1,4 +1,4 @@
-//! What the engine tells of a request.
+//! Events and errors that the engine sends about a request.
 
 use interbed_grammar::GrammarError;
 use interbed_kv::{Miss, TokenId};
@@ -7,23 +7,24 @@ use thiserror::Error;
 /// Why a sequence ended well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// An end-of-sequence token, which is not part of the text.
+    /// The model generated an end-of-sequence token, which is not part of the text.
     EndOfSequence,
-    /// One of the request's `stop_token_ids`.
+    /// The model generated one of the request's `stop_token_ids`.
     StopToken(TokenId),
     /// The request's constraint allows nothing more: the answer is complete.
     Complete,
-    /// `max_tokens` or the context's end was reached.
+    /// The sequence reached `max_tokens` or the end of the context.
     Length,
 }
 
-/// Why a sequence failed after it was accepted. HTTP 500, or an error event in a stream.
+/// The reason why a sequence failed after it was accepted. The server answers with HTTP 500, or with an error event in
+/// a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RequestError {
-    /// The pass that this request took part in failed.
+    /// The pass that this request took part in failed; the string says why.
     #[error("the forward pass failed: {0}")]
     Forward(String),
-    /// The model's logits were NaN.
+    /// The model computed logits, or hidden states of an embedding, that are not finite.
     #[error(
         "the model computed numbers that are not finite; its weights may be damaged, or too large for the KV cache's \
          type: try --kv-dtype f32"
@@ -53,39 +54,39 @@ pub enum RequestError {
     Stopped,
 }
 
-/// A token with its natural-log probability under the model (before temperature and penalties).
+/// A token with its natural-log probability under the model, before temperature and penalties.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenLogprob {
     /// The token.
     pub token: TokenId,
-    /// Natural logarithm of its probability.
+    /// The natural logarithm of the token's probability.
     pub logprob: f32,
-    /// Position of the token in the order of likelihood, which is 1 for the most likely token.
+    /// The position of the token in the order of likelihood, which is 1 for the most likely token.
     pub rank: u32,
 }
 
-/// Tokens of a prompt whose KV was found on disk or in a shared store, beyond those that were in memory.
+/// The tokens of a prompt whose KV was found on disk or in a shared store, beyond those that were in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FoundBelow {
-    /// Tokens that were on disk.
+    /// The number of tokens that were on disk.
     pub tokens: usize,
-    /// Tokens whose KV was read from disk.
+    /// The number of tokens whose KV was read from disk.
     pub loaded: usize,
-    /// Tokens that came from the store that servers share.
+    /// The number of tokens whose KV came from the store that servers share.
     pub remote: usize,
-    /// Seconds that the store took.
+    /// The seconds that the shared store took.
     pub remote_seconds: f64,
-    /// Tokens that were found on disk and computed anyway, because that was expected to be faster. The remaining ones
-    /// could not be read.
+    /// The number of tokens that were found on disk and computed anyway, because that was expected to be faster. Tokens
+    /// on disk that were neither loaded nor computed could not be read.
     pub computed: usize,
-    /// Seconds that reading from disk took.
+    /// The seconds that reading from disk took.
     pub seconds: f64,
 }
 
-/// Log-probabilities at one position.
+/// The log-probabilities at one position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PositionLogprobs {
-    /// The token that stands there.
+    /// The token that stands at this position.
     pub chosen: TokenLogprob,
     /// The most likely tokens, best first, as many as were asked for.
     pub top: Vec<TokenLogprob>,
@@ -99,48 +100,49 @@ impl PositionLogprobs {
     }
 }
 
-/// What a request's stream carries. Order: `PromptDone`, then `Token`s, then exactly one `Finished` or `Failed`;
-/// `Preempted` anywhere before that.
+/// An event in a request's stream. A `PromptDone` comes first, then `Token`s or one `Embedding`, then exactly one
+/// `Finished` or `Failed`. `Preempted` may come anywhere before the last event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The prompt has been computed.
     PromptDone {
-        /// Prompt tokens whose KV came from the prefix cache.
+        /// The number of prompt tokens whose KV was not computed, because the engine had it.
         cached_tokens: usize,
-        /// Tokens whose KV came from disk or from a shared store; `None` without either.
+        /// The tokens whose KV came from disk or from a shared store; `None` if the engine has neither.
         below: Option<FoundBelow>,
-        /// Where the prefix stopped matching and why, when `explain_miss` was set. What came from below memory has
-        /// matched, so that this agrees with `cached_tokens`.
+        /// Where the prefix stopped matching and why, if `explain_miss` was set. Blocks that came from below memory
+        /// count as matched, so this agrees with `cached_tokens`.
         miss: Option<Miss>,
-        /// One entry per prompt token when `prompt_logprobs` was set (the first is `None`), else empty.
+        /// One entry per prompt token if `prompt_logprobs` was set, and none otherwise. The first entry is `None`.
         logprobs: Vec<Option<PositionLogprobs>>,
     },
     /// One more token was generated.
     Token {
-        /// The token. The end-of-sequence or stop token that ends a sequence is delivered too, before `Finished`.
+        /// The token. A token that ends a sequence is delivered too, before `Finished`.
         id: TokenId,
-        /// Present when `logprobs` was set.
+        /// The log-probabilities at the token's position, if `logprobs` was set.
         logprobs: Option<PositionLogprobs>,
     },
-    /// The embedding of a prompt, `[hidden_size]`, neither cut nor normalised: the one result where
+    /// The embedding of a prompt, `[hidden_size]`, neither cut nor normalised. It is the only result if
     /// [`Request::embed`](crate::Request::embed) was set.
     Embedding(Vec<f32>),
-    /// The sequence was preempted. For a beam search, the whole search was.
+    /// The sequence was preempted. Each client of a beam search gets this event for every preemption of the whole
+    /// search.
     Preempted {
-        /// Whether its KV was swapped out; if not, it is computed again.
+        /// Whether the sequence's KV was swapped out. If not, the KV is computed again.
         swapped: bool,
     },
     /// The last event of a sequence that ended well.
     Finished {
-        /// Why.
+        /// The reason why the sequence ended.
         reason: FinishReason,
     },
-    /// The last event of a sequence that did not.
+    /// The last event of a sequence that failed.
     Failed(RequestError),
 }
 
 impl Event {
-    /// Whether nothing comes after it.
+    /// Returns whether no event comes after this one.
     pub fn is_last(&self) -> bool {
         matches!(self, Self::Finished { .. } | Self::Failed(_))
     }

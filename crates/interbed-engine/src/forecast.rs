@@ -1,24 +1,25 @@
-//! How many blocks running sequences will want before they end: a sequence that is admitted beside them should find
-//! room to grow, or one of them will be preempted for it. A planner: it learns from sequences that have ended.
+//! Estimates how many blocks running sequences will want before they end. A sequence that is admitted beside them
+//! should find room to grow; otherwise a sequence will be preempted. The estimate learns from sequences that have
+//! ended.
 
-/// Tokens that a request is taken to generate before any has ended.
+/// The number of tokens that a request is expected to generate before any request has ended.
 const FIRST_GUESS: f64 = 128.0;
 
-/// Weight of the newest sequence in the running mean of generated tokens.
+/// The weight of the newest sequence in the running mean of generated tokens.
 const NEWNESS: f64 = 0.1;
 
-/// Sequences that have generated more than the mean are expected to generate this share of it once more. On loads of
-/// conversations, a share of 0.5 admits too few sequences, and 0.1 too many.
+/// The share of the mean that a sequence is expected to generate once more when it has generated about the mean or
+/// more. On loads of conversations, a share of 0.5 admits too few sequences, and 0.1 admits too many.
 const OUTLIVED: f64 = 0.25;
 
-/// One sequence that grows by a token in each step until it ends, and gives its blocks back then.
+/// The growth of one sequence, which adds a token in each step until it ends and then gives its blocks back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Growth {
-    /// Tokens still to come.
+    /// The number of tokens still to come.
     pub(crate) tokens_left: usize,
-    /// Slots that its last block still has.
+    /// The number of empty slots in the sequence's last block.
     pub(crate) slots_empty: usize,
-    /// Blocks that are free once it has ended.
+    /// The number of blocks that the sequence holds now, which are free once it has ended.
     pub(crate) blocks_held: usize,
 }
 
@@ -40,30 +41,31 @@ impl Forecast {
         self.generated_mean += (generated as f64 - self.generated_mean) * NEWNESS;
     }
 
-    /// Expected tokens still to come of a sequence that has generated `generated` and may generate `left_max` more. A
-    /// sequence that has outlived the mean is expected to go on for a share of it: the longer it has lasted, the longer
-    /// it will.
+    /// Returns the expected number of tokens still to come of a sequence that has generated `generated` tokens and may
+    /// generate `left_max` more. A sequence that has generated about the mean or more is expected to generate a fixed
+    /// share of the mean.
     pub(crate) fn tokens_left(&self, generated: usize, left_max: usize) -> usize {
         let left = (self.generated_mean - generated as f64).max(self.generated_mean * OUTLIVED);
         left_max.min(left.ceil() as usize)
     }
 }
 
-/// The largest number of blocks that `sequences` will hold together, beyond what they hold now. Sorts `sequences`.
+/// Returns the largest number of blocks that `sequences` will hold together, beyond what they hold now. Sorts
+/// `sequences`.
 pub(crate) fn blocks_wanted(sequences: &mut [Growth], block_size: usize) -> usize {
     sequences.sort_unstable_by_key(|growth| growth.tokens_left);
     let mut slots_empty: usize = sequences.iter().map(|growth| growth.slots_empty).sum();
     let (mut given_back, mut most) = (0, 0);
     for (index, growth) in sequences.iter().enumerate() {
-        // Just before this sequence ends, it and all that end later have grown by the same number of tokens.
+        // Just before this sequence ends, the sequence and all that end later have grown by the same number of tokens.
         let growing = sequences.len() - index;
         let tokens = growing.saturating_mul(growth.tokens_left).saturating_sub(slots_empty);
-        // Each has begun a block that it has not filled: half a block on average.
+        // Each growing sequence has begun a block that it has not filled; on average, half of that block is empty.
         let begun = if growth.tokens_left > 0 { growing * (block_size - 1) / 2 } else { 0 };
         let grown = tokens.saturating_add(begun).div_ceil(block_size);
         most = most.max(grown.saturating_sub(given_back));
         slots_empty -= growth.slots_empty;
-        // The blocks by which it has grown are no longer counted either.
+        // The blocks by which the ended sequence has grown are not counted any more either.
         given_back += growth.blocks_held;
     }
     most
@@ -86,7 +88,7 @@ mod tests {
         assert_eq!(wanted(&[(10, 0, 5), (10, 0, 5)], 1), 20);
         // At 4, both have grown by 4; the second then finds what the first held, and needs no more.
         assert_eq!(wanted(&[(4, 0, 5), (10, 0, 5)], 1), 8);
-        // Unless that was too little.
+        // This does not hold if the first sequence held too little.
         assert_eq!(wanted(&[(4, 0, 1), (20, 0, 5)], 1), 19);
         assert_eq!(wanted(&[(20, 0, 5), (4, 0, 1)], 1), 19);
     }

@@ -1,4 +1,4 @@
-//! A model on a GPU: weights, KV blocks and passes.
+//! A [`Runner`] whose model has its weights, KV blocks and passes on a GPU.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,23 +12,23 @@ use interbed_weights::{StreamMonitor, StreamStats, WeightSource};
 
 use crate::runner::{PassError, Runner, RunnerMemory, copy_blocks};
 
-/// What a GPU computes with.
+/// The memory and the figures of the weights that a GPU computes with.
 pub struct GpuWeights {
-    /// Those that stay on the GPU or in host memory.
+    /// The bytes of the weights that stay on the GPU or in host memory.
     pub bytes: Bytes,
-    /// Figures about the others, which are streamed, kept up to date by passes.
+    /// The figures about streamed weights, which passes keep up to date; `None` if no weights are streamed.
     pub monitor: Option<Arc<StreamMonitor>>,
 }
 
-/// The most batches that a timeline keeps; they take about 20 MB, which no budget counts.
+/// The most batches that a timeline keeps. The batches take about 20 MB, which no budget counts.
 const EVENTS_MAX: usize = 400_000;
 
-/// When batches of commands ran on a GPU.
+/// The times at which batches of commands ran on a GPU.
 #[derive(Debug, Default)]
 pub struct DeviceTimeline(Mutex<Vec<DeviceEvent>>);
 
 impl DeviceTimeline {
-    /// The batches that were done since the last call.
+    /// Takes the batches that have ended since the last call.
     pub fn take(&self) -> Vec<DeviceEvent> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -46,19 +46,20 @@ pub struct GpuRunner {
     device: VulkanDevice,
     weights: GpuWeights,
     kv_block: Bytes,
-    /// Room to swap KV blocks to, until the engine takes it.
+    /// The room to swap KV blocks to, until the engine takes it.
     pub swap: Option<Box<dyn SwapStore>>,
     timeline: Option<Arc<DeviceTimeline>>,
-    /// Why blocks could not be written: nothing is computed over them then.
+    /// The reason why a write to blocks failed. Once it is set, nothing more is computed over the blocks.
     failure: Option<String>,
 }
 
 impl GpuRunner {
-    /// A model of `blueprint` with `num_blocks` KV blocks of `layout`, for passes of up to `max_tokens` tokens, whose
-    /// products with quantised weights are in `arithmetic`. `load` gets the device, and gives the weights.
+    /// Creates a model of `blueprint` with `num_blocks` KV blocks of `layout`, for passes of up to `max_tokens` tokens.
+    /// `arithmetic` is the arithmetic of products with quantised weights. `load` gets the device and returns the
+    /// weights.
     ///
     /// # Errors
-    /// The GPU has no memory for all of it, or `load` failed.
+    /// Fails if the GPU has too little memory for the model and its KV blocks, or if `load` fails.
     pub fn new<E: From<GpuError>>(
         gpu: &Arc<Gpu>,
         blueprint: Blueprint,
@@ -83,24 +84,24 @@ impl GpuRunner {
         })
     }
 
-    /// See [`Model::tell_routes`].
+    /// Has the model report its routes to `sink`, by [`Model::tell_routes`].
     pub fn tell_routes(&mut self, sink: Box<dyn RouteSink>) {
         self.model.tell_routes(sink);
     }
 
-    /// Keeps from now on when batches of commands run on the GPU.
+    /// Begins to record when batches of commands run on the GPU, and returns the timeline of these records.
     ///
     /// # Errors
-    /// When the GPU refuses.
+    /// Fails if the GPU cannot record times.
     pub fn keep_timeline(&mut self) -> Result<Arc<DeviceTimeline>, GpuError> {
         self.device.note_times()?;
         Ok(Arc::clone(self.timeline.insert(Arc::default())))
     }
 
-    /// Waits for everything that the GPU has to do.
+    /// Waits until the GPU has finished all its work.
     ///
     /// # Errors
-    /// When the GPU fails.
+    /// Fails if the GPU fails.
     pub fn settle(&mut self) -> Result<(), GpuError> {
         self.device.settle()
     }

@@ -1,4 +1,5 @@
-//! A request: the sequences that answer it, and the policy by which they go on.
+//! A sequence group stands for one request: it has the sequences that answer the request, and the policy by which they
+//! go on.
 
 mod beam_search;
 mod beams;
@@ -23,43 +24,44 @@ use beams::Beams;
 use embedding::Embedding;
 use independent::Independent;
 
-/// A request that the engine has taken on.
+/// The sequences of a request that the engine has taken on.
 pub(crate) struct SequenceGroup {
     came: Instant,
     prompt: Prompt,
     policy: Box<dyn Policy>,
 }
 
-/// What is known of a request's prompt, whichever sequence computes it.
+/// The facts about a request's prompt that do not depend on which sequence computes it.
 pub(crate) struct Prompt {
     len: usize,
-    /// Whether a sequence that computes it has been admitted. Cache hits after a preemption are not counted.
+    /// Whether a sequence that computes the prompt has been admitted. Cache hits after a preemption are not counted.
     admitted: bool,
     cached_tokens: usize,
-    /// What of it came from below memory.
+    /// The tokens of the prompt that came from below memory.
     below: Option<FoundBelow>,
     /// Why no more of the prompt was cached, if the client asked.
     miss: Option<Miss>,
 }
 
-/// What the sequences of a group do, and which clients hear of it. All calls but [`wanted_rows`](Self::wanted_rows) and
-/// [`take_row`](Self::take_row) are made between passes.
+/// A policy decides what the sequences of a group do, and which clients hear of it. All calls but
+/// [`wanted_rows`](Self::wanted_rows) and [`take_row`](Self::take_row) are made between passes.
 pub(crate) trait Policy: Send {
-    /// One of its sequences has been admitted, perhaps for the first time.
+    /// Notes that `sequence` of the group has been admitted, for the first time or again.
     fn admitted(&mut self, sequence: &mut Sequence);
 
-    /// One of its sequences makes room for others.
+    /// Notes that `sequence` of the group makes room for others.
     fn preempted(&self, sequence: &Sequence, swapped: bool);
 
-    /// A pass will sample for `sequence`: has computed what may come next, if not anything may.
+    /// Begins to compute the masks for `sequence`, for which the next pass will sample, if a constraint restricts its
+    /// tokens.
     fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers);
 
-    /// The rows that a pass is to give for `entry`, the part of `sequence` in it.
+    /// Returns the rows that a pass is to give for `entry`, the part of `sequence` in the pass.
     fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows;
 
-    /// A pass gives the logits behind the token at `position` of `sequence`, whose part in it is `entry`. Rows come in
-    /// order. What this leaves in `logits` does not matter. They are those that [`wanted_rows`](Self::wanted_rows)
-    /// asked for, or whole rows.
+    /// Takes the logits behind the token at `position` of `sequence`, whose part in the pass is `entry`. Rows come in
+    /// the order of positions. The row is one that [`wanted_rows`](Self::wanted_rows) asked for, or a whole row. This
+    /// may overwrite `logits`.
     fn take_row(
         &mut self,
         sequence: &mut Sequence,
@@ -69,36 +71,37 @@ pub(crate) trait Policy: Send {
         sampling: Sampling<'_>,
     );
 
-    /// The pass has retired. Returns how many of the tokens that were sampled for `sequence` are accepted. `None` if
-    /// its logits were NaN: then what was computed for it must not enter the prefix cache, and [`apply`](Self::apply)
-    /// lets it fail.
+    /// Returns, after a pass, how many of the tokens that were sampled for `sequence` are accepted. Returns `None` if
+    /// the sequence failed, for example because its logits were NaN. In that case, nothing that was computed for it may
+    /// enter the prefix cache, and [`apply`](Self::apply) ends it as failed.
     fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> Option<usize>;
 
-    /// Called once all accepted results of the pass are published: the sequence of `entry` goes on, branches or ends.
+    /// Continues, branches or ends the sequence of `entry`. This is called after a pass, once all accepted results of
+    /// the pass are published.
     fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>);
 
-    /// Sequence `id` of the group goes on: its mask, which was late when the pass sampled, has come.
+    /// Resumes sequence `id` of the group, whose mask was late when the pass sampled and has come since.
     fn resume(&mut self, _: SequenceId, _: &Prompt, _: Sampling<'_>, _: &mut Stage<'_>) {}
 
-    /// Ends sequences whose clients have gone.
+    /// Ends the sequences whose clients have gone.
     fn drop_cancelled(&mut self, prompt: &Prompt, stage: &mut Stage<'_>);
 
-    /// Its sequence, which the scheduler has already removed, has failed, and with it all that depends on it.
+    /// Notes that `sequence`, which the scheduler has already removed, has failed, and fails all that depends on it.
     fn fail(&mut self, sequence: Sequence, error: &RequestError, stage: &mut Stage<'_>);
 
-    /// Whether it has no sequence left.
+    /// Returns whether the group has no sequence left.
     fn is_over(&self) -> bool;
 }
 
-/// What tokens are sampled with.
+/// The tools with which a policy samples tokens.
 pub(crate) struct Sampling<'a> {
     pub(crate) sampler: &'a mut Sampler,
     pub(crate) eos: &'a [TokenId],
-    /// Sequences that wait until it is known what may come.
+    /// The number of sequences that wait until their masks say which tokens may come next.
     pub(crate) late: &'a mut usize,
 }
 
-/// What policies act upon.
+/// The parts of the engine that policies act upon.
 pub(crate) struct Stage<'a> {
     pub(crate) scheduler: &'a mut Scheduler,
     pub(crate) totals: &'a mut Totals,
@@ -106,8 +109,8 @@ pub(crate) struct Stage<'a> {
 }
 
 impl SequenceGroup {
-    /// The group that answers `request` for each of `clients`, of which there is at least one; and the continuation of
-    /// its first sequence, `id`, if that samples for itself.
+    /// Creates the group that answers `request` for each of `clients`, of which there is at least one. Also returns the
+    /// continuation of the first sequence, `id`, if that sequence samples for itself.
     pub(crate) fn new(
         id: SequenceId,
         request: &mut Request,
@@ -129,12 +132,12 @@ impl SequenceGroup {
         (Self { came: Instant::now(), prompt, policy }, continuation)
     }
 
-    /// What those who watch see of it.
+    /// Returns what a watcher of the engine sees of this group.
     pub(crate) fn sight(&self) -> GroupSight {
         GroupSight { cached: self.prompt.cached_tokens, came: self.came }
     }
 
-    /// One of its sequences has been admitted.
+    /// Notes that a sequence of the group has been admitted.
     pub(crate) fn admitted(&mut self, admitted: &Admitted, stage: &mut Stage<'_>) {
         if let Some(sequence) = stage.scheduler.get_mut(admitted.id) {
             self.policy.admitted(sequence);
@@ -148,22 +151,22 @@ impl SequenceGroup {
         }
     }
 
-    /// See [`Policy::preempted`].
+    /// Calls [`Policy::preempted`] on the group's policy.
     pub(crate) fn preempted(&self, sequence: &Sequence, swapped: bool) {
         self.policy.preempted(sequence, swapped);
     }
 
-    /// See [`Policy::begin_masks`].
+    /// Calls [`Policy::begin_masks`] on the group's policy.
     pub(crate) fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers) {
         self.policy.begin_masks(sequence, workers);
     }
 
-    /// See [`Policy::wanted_rows`].
+    /// Calls [`Policy::wanted_rows`] on the group's policy.
     pub(crate) fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
         self.policy.wanted_rows(sequence, entry)
     }
 
-    /// See [`Policy::take_row`].
+    /// Calls [`Policy::take_row`] on the group's policy.
     pub(crate) fn take_row(
         &mut self,
         sequence: &mut Sequence,
@@ -175,39 +178,39 @@ impl SequenceGroup {
         self.policy.take_row(sequence, entry, position, logits, sampling);
     }
 
-    /// See [`Policy::accept`].
+    /// Calls [`Policy::accept`] on the group's policy.
     pub(crate) fn accept(&mut self, sequence: &mut Sequence, ends: Ends<'_>) -> Option<usize> {
         self.policy.accept(sequence, &self.prompt, ends)
     }
 
-    /// See [`Policy::apply`].
+    /// Calls [`Policy::apply`] on the group's policy.
     pub(crate) fn apply(&mut self, entry: &PlannedTokens, stage: &mut Stage<'_>) {
         self.policy.apply(entry, &self.prompt, stage);
     }
 
-    /// See [`Policy::resume`].
+    /// Calls [`Policy::resume`] on the group's policy.
     pub(crate) fn resume(&mut self, id: SequenceId, sampling: Sampling<'_>, stage: &mut Stage<'_>) {
         self.policy.resume(id, &self.prompt, sampling, stage);
     }
 
-    /// See [`Policy::drop_cancelled`].
+    /// Calls [`Policy::drop_cancelled`] on the group's policy.
     pub(crate) fn drop_cancelled(&mut self, stage: &mut Stage<'_>) {
         self.policy.drop_cancelled(&self.prompt, stage);
     }
 
-    /// See [`Policy::fail`].
+    /// Calls [`Policy::fail`] on the group's policy.
     pub(crate) fn fail(&mut self, sequence: Sequence, error: &RequestError, stage: &mut Stage<'_>) {
         self.policy.fail(sequence, error, stage);
     }
 
-    /// See [`Policy::is_over`].
+    /// Calls [`Policy::is_over`] on the group's policy.
     pub(crate) fn is_over(&self) -> bool {
         self.policy.is_over()
     }
 }
 
 impl Prompt {
-    /// The event for clients when the prompt has been computed.
+    /// Returns the event that tells clients that the prompt has been computed.
     fn done(&self, logprobs: Vec<Option<PositionLogprobs>>) -> Event {
         Event::PromptDone { cached_tokens: self.cached_tokens, below: self.below, miss: self.miss, logprobs }
     }

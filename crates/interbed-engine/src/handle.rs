@@ -1,4 +1,5 @@
-//! The engine's front door: requests in, events out, over channels; and the engine's last reported status.
+//! The interface of the engine to other threads: requests go in and events come out over channels. The handle also
+//! reads the status that the engine last published.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,26 +17,27 @@ use crate::{EngineStatus, Event, Health, Limits, Request, RequestError, SubmitEr
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) request: Request,
-    /// One for each continuation that was asked for; at least one.
+    /// One client for each continuation that was asked for; at least one.
     pub(crate) clients: Vec<Client>,
 }
 
-/// The receiver of one continuation: where its events go, and its place in the queue until it is first admitted.
+/// The receiver of one continuation's events. It also holds a place in the queue until the continuation is first
+/// admitted.
 #[derive(Debug)]
 pub(crate) struct Client {
     events: mpsc::UnboundedSender<(Event, Option<Charge>)>,
     ticket: Option<Place<Option<TenantId>>>,
     submitted: Instant,
-    /// How long it was in the queue, once it is not any more.
+    /// How long the continuation was in the queue, once it has left the queue.
     waited: Arc<OnceLock<Duration>>,
-    /// What it has left unread, if that is bounded.
+    /// The account of events that the client has not read, if their memory is bounded.
     unread: Option<Unread>,
-    /// Whether that became too much: it was told so, and is sent nothing more.
+    /// Whether the client left too many events unread. Such a client was told so, and is sent nothing more.
     is_behind: AtomicBool,
 }
 
 impl Client {
-    /// A client without a ticket, and the stream of its events.
+    /// Creates a client without a place in the queue, and the stream of its events.
     fn new(unread: Option<Unread>) -> (Self, EventStream) {
         let (events, receiver) = mpsc::unbounded_channel();
         let waited = Arc::new(OnceLock::new());
@@ -45,15 +47,15 @@ impl Client {
         (client, EventStream { receiver, waited, ended: false })
     }
 
-    /// A client that has gone, or has left too much unread, is noticed before the next pass, so a failed send needs no
-    /// answer.
+    /// Sends an event. The engine notices before the next pass if a client has gone or has left too much unread, so
+    /// this reports no failure.
     pub(crate) fn send(&self, event: Event) {
         if self.is_behind.load(Ordering::Relaxed) {
             return;
         }
         let charge = self.unread.as_ref().map(|unread| unread.charge(&event));
         let _ = match charge {
-            // An end takes no room of its own.
+            // The last event is sent even if there is no room for it.
             Some(None) if !event.is_last() => {
                 self.is_behind.store(true, Ordering::Relaxed);
                 self.events.send((Event::Failed(RequestError::Unread), None))
@@ -62,26 +64,27 @@ impl Client {
         };
     }
 
-    /// Whether the client has dropped its stream, or was told that it has left too much of it unread.
+    /// Returns whether the client has dropped its stream, or was told that it has left too much of the stream unread.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_behind.load(Ordering::Relaxed) || self.events.is_closed()
     }
 
-    /// Its continuation has been admitted. Calling it again changes nothing.
+    /// Gives the place in the queue back, because the client's continuation has been admitted. Further calls change
+    /// nothing.
     pub(crate) fn leave_queue(&mut self) {
         self.ticket = None;
         self.waited.get_or_init(|| self.submitted.elapsed());
     }
 }
 
-/// What the engine thread and the handles share.
+/// The state that the engine thread and the handles share.
 pub(crate) trait Shared: Send + Sync {
     fn limits(&self) -> &Limits;
     fn status(&self) -> EngineStatus;
     fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus>;
     fn submit(&self, submission: Submission) -> Result<(), SubmitError>;
     fn board(&self) -> &Arc<Board>;
-    /// Has an idle engine look whether somebody watches.
+    /// Wakes an idle engine, so that it looks whether somebody watches.
     fn wake(&self);
 }
 
@@ -92,23 +95,25 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Checks the request and queues it. Dropping the returned stream cancels the request: its blocks are free before
-    /// the next step begins.
+    /// Checks the request and queues it. Dropping the returned stream cancels the request, and its blocks are free
+    /// before the next step begins.
     ///
     /// # Errors
-    /// The request cannot be served ([`SubmitError::Invalid`]), the queue is full, or the engine has stopped.
+    /// Fails if the request cannot be served ([`SubmitError::Invalid`]), if the queue is full, or if the engine has
+    /// stopped.
     pub fn submit(&self, request: Request) -> Result<EventStream, SubmitError> {
         let mut streams = self.submit_many(request, 1)?;
         streams.pop().ok_or(SubmitError::Stopped)
     }
 
-    /// The same for `count` continuations of one prompt, which is computed once. Number `i` has the request's seed plus
-    /// `i`, equals the answer to a separate request with that seed, and is cancelled by itself. For a beam search, they
-    /// are the best hypotheses, best first, whose events come when the search is over; it is cancelled when all its
-    /// streams have been dropped.
+    /// Checks the request and queues `count` continuations of its prompt, which is computed once. Continuation `i` has
+    /// the request's seed plus `i`, equals the answer to a separate request with that seed, and is cancelled by itself.
+    /// For a beam search, the streams are the best hypotheses, best first. Their events come when the search is over,
+    /// and the search is cancelled when all its streams have been dropped.
     ///
     /// # Errors
-    /// As for [`EngineHandle::submit`].
+    /// Fails if the request cannot be served ([`SubmitError::Invalid`]), if the queue is full, or if the engine has
+    /// stopped.
     pub fn submit_many(&self, request: Request, count: usize) -> Result<Vec<EventStream>, SubmitError> {
         request.check(self.limits())?;
         request.check_count(count, self.limits())?;
@@ -118,17 +123,17 @@ impl EngineHandle {
         Ok(streams)
     }
 
-    /// What requests are checked against.
+    /// Returns the limits that requests are checked against.
     pub fn limits(&self) -> &Limits {
         self.shared.limits()
     }
 
-    /// What the engine was doing when its last step ended.
+    /// Returns what the engine was doing when it last published its figures.
     pub fn status(&self) -> EngineStatus {
         self.shared.status()
     }
 
-    /// Has the engine show its state from now on, several times a second while something changes, until the watcher is
+    /// Has the engine show its state, several times a second while something changes, until the returned watcher is
     /// dropped.
     pub fn watch(&self) -> Watcher {
         let watcher = Watcher::new(Arc::clone(self.shared.board()));
@@ -136,15 +141,16 @@ impl EngineHandle {
         watcher
     }
 
-    /// Blocks until a step ends with a status for which `holds` is true, at most for `within`; `None` if that passes
-    /// first.
+    /// Blocks until the engine publishes a status for which `holds` is true. Returns `None` if that takes longer than
+    /// `within`.
     pub fn wait_until(&self, within: Duration, mut holds: impl FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
         self.shared.wait_until(within, &mut holds)
     }
 }
 
-/// The events of one continuation. Their number is bounded by the request's `max_tokens` and by how often a sequence
-/// makes room, and what is unread of them by the request's [`UnreadBudget`](crate::UnreadBudget), if it has one.
+/// The events of one continuation. Their number is bounded by the request's `max_tokens` and by how often the sequence
+/// is preempted. If the request has an [`UnreadBudget`](crate::UnreadBudget), the budget bounds the memory of unread
+/// events.
 #[derive(Debug)]
 pub struct EventStream {
     receiver: mpsc::UnboundedReceiver<(Event, Option<Charge>)>,
@@ -153,13 +159,13 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// How long the continuation waited in the queue, once it has been admitted. Those that fork off the first one of
-    /// a request are admitted when its prompt has been computed.
+    /// Returns how long the continuation waited in the queue, once it has been admitted. Continuations that fork off
+    /// the first one of a request are admitted when the prompt has been computed.
     pub fn waited(&self) -> Option<Duration> {
         self.waited.get().copied()
     }
 
-    /// The next event; `None` after `Finished` or `Failed`.
+    /// Waits for the next event. Returns `None` after `Finished` or `Failed`.
     pub async fn next(&mut self) -> Option<Event> {
         if self.ended {
             return None;
@@ -168,7 +174,7 @@ impl EventStream {
         Some(self.received(event.map(|(event, _)| event)))
     }
 
-    /// [`EventStream::next`] for callers outside an async runtime.
+    /// Blocks until the next event comes, like [`EventStream::next`], for callers outside an async runtime.
     pub fn blocking_next(&mut self) -> Option<Event> {
         if self.ended {
             return None;
@@ -177,7 +183,8 @@ impl EventStream {
         Some(self.received(event.map(|(event, _)| event)))
     }
 
-    /// The next event if it has come already; `None` if not, and after `Finished` or `Failed`.
+    /// Returns the next event if it has come already. Returns `None` if it has not come, and after `Finished` or
+    /// `Failed`.
     pub fn try_next(&mut self) -> Option<Event> {
         let event = match self.receiver.try_recv() {
             _ if self.ended => return None,
@@ -187,7 +194,8 @@ impl EventStream {
         Some(self.received(event))
     }
 
-    /// A channel that closes without a last event means that the engine thread has gone.
+    /// Returns the event that was received. A channel that closes without a last event means that the engine thread has
+    /// ended, so `None` becomes [`RequestError::Stopped`].
     fn received(&mut self, event: Option<Event>) -> Event {
         let event = event.unwrap_or(Event::Failed(RequestError::Stopped));
         self.ended = event.is_last();
@@ -195,25 +203,26 @@ impl EventStream {
     }
 }
 
-/// What the engine thread shares with its handles.
+/// The state that the engine thread shares with its handles.
 pub(crate) struct EngineShared {
     limits: Limits,
     stall: Duration,
-    /// `None` only wakes the thread, so that it sees that it has to stop.
+    /// Sends requests to the engine thread. `None` only wakes the thread, so that it sees that it has to stop or that
+    /// somebody watches.
     submissions: Mutex<Sender<Option<Submission>>>,
-    /// Places of the waiting queue. A continuation holds one from its submission until it is first admitted or its
-    /// request ends. The places bound the channel as well as the queue behind it.
+    /// The places of the waiting queue. A continuation holds a place from its submission until it is first admitted or
+    /// its request ends. The places bound the channel as well as the queue behind it.
     queue: Arc<Places<Option<TenantId>>>,
     stop: AtomicBool,
     progress: Mutex<Progress>,
-    /// Notified when `progress` has changed.
+    /// The condition that is notified when `progress` has changed.
     changed: Condvar,
     board: Arc<Board>,
 }
 
 struct Progress {
     status: EngineStatus,
-    /// When the last step ended, or work arrived at an idle engine.
+    /// The time at which the last step ended, or at which work arrived at an idle engine.
     moved: Instant,
     busy: bool,
     stuck: Option<String>,
@@ -251,7 +260,7 @@ impl EngineShared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Work has arrived.
+    /// Notes that work has arrived.
     pub(crate) fn busy(&self) {
         let mut progress = lock(&self.progress);
         if !progress.busy {
@@ -260,12 +269,12 @@ impl EngineShared {
         }
     }
 
-    /// No work is left.
+    /// Notes that no work is left.
     pub(crate) fn idle(&self) {
         lock(&self.progress).busy = false;
     }
 
-    /// A turn has ended.
+    /// Publishes the engine's figures after a turn.
     pub(crate) fn publish(&self, status: EngineStatus, stuck: Option<String>) {
         self.publish_at(Instant::now(), status, stuck);
     }
@@ -327,7 +336,7 @@ impl Shared for EngineShared {
             if now >= deadline {
                 return None;
             }
-            // No notification announces a stall: it is a matter of time alone.
+            // No notification announces a stall, because a stall depends on time alone.
             let stalls = progress.moved + self.stall + Duration::from_millis(1);
             let wake = if stalls > now { stalls.min(deadline) } else { deadline };
             let waited = self.changed.wait_timeout(progress, wake - now);
@@ -351,12 +360,13 @@ impl Shared for EngineShared {
     }
 
     fn wake(&self) {
-        // An engine that has ended shows nothing any more.
+        // The send fails only if the engine has ended, and then it shows nothing any more.
         let _ = lock(&self.submissions).send(None);
     }
 }
 
-/// The data behind these locks is replaced whole, so a panic while one was held leaves nothing half done.
+/// Locks `mutex` even if a thread panicked while it held the lock. The data behind these locks is replaced as a whole,
+/// so a panic leaves nothing half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,15 +1,15 @@
-//! KV on disk, as the engine is given it.
+//! The configuration and the figures of KV on disk.
 
 use std::time::Duration;
 
 use interbed_kv_disk::{DiskStats, DiskTier};
 
-/// Which blocks are written to disk.
+/// The rule that says which blocks are written to disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvDiskMode {
-    /// Those that memory has no room for any more.
+    /// Blocks that memory has no room for any more.
     Evict,
-    /// Those of prompts as soon as they are computed, and those that memory has no room for.
+    /// Blocks of prompts as soon as they are computed, and blocks that memory has no room for any more.
     #[default]
     Eager,
     /// Every block as soon as it is full.
@@ -17,70 +17,71 @@ pub enum KvDiskMode {
 }
 
 impl KvDiskMode {
-    /// Whether what was generated goes there as soon as it is computed.
+    /// Returns whether blocks of generated tokens go to disk as soon as they are computed.
     pub(crate) fn stores_generated(self) -> bool {
         self == Self::Mirror
     }
 }
 
-/// Which part of a prefix that is on disk is computed rather than read.
+/// The rule that says which part of a prefix on disk is computed rather than read.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Recompute {
-    /// As much of its beginning as can be computed while the rest is read, by the rates at which this engine has read
-    /// and computed so far; all of it where reading would take longer than computing.
+    /// As many of the first blocks as can be computed while the rest is read, by the rates at which this engine has
+    /// read and computed so far. If reading the whole prefix takes longer than computing it, all of the prefix is
+    /// computed.
     #[default]
     Measured,
-    /// This share of it, whatever the rates are.
+    /// The given share of the prefix, whatever the rates are.
     Share(f64),
 }
 
 impl Recompute {
-    /// How many of `blocks` blocks, the first ones, are computed, where reading all of them takes `reading` seconds and
-    /// computing them `computing`, as far as that is known.
+    /// Returns how many of the first of `blocks` blocks are computed. Reading all of them takes `reading` seconds and
+    /// computing all of them takes `computing` seconds, as far as these times are known.
     pub(crate) fn blocks(self, blocks: usize, reading: Option<f64>, computing: Option<f64>) -> usize {
         let share = match (self, reading, computing) {
             (Recompute::Share(share), ..) => share,
             (Recompute::Measured, Some(reading), Some(computing)) if computing < reading => 1.0,
-            // Both end at the same time.
+            // With this share, reading and computing end at the same time.
             (Recompute::Measured, Some(reading), Some(computing)) => reading / (reading + computing),
-            // What was not measured yet is tried.
+            // While a rate is unknown, blocks are read, so that the rate becomes known.
             (Recompute::Measured, ..) => 0.0,
         };
         ((blocks as f64 * share) as usize).min(blocks)
     }
 }
 
-/// A store on disk, and what goes there.
+/// A store on disk, and the rules about what goes there.
 pub struct KvDisk {
     /// The store, for blocks of the runner's shape.
     pub tier: DiskTier,
-    /// What goes there.
+    /// The rule that says which blocks are written.
     pub mode: KvDiskMode,
-    /// What is computed of a prefix that is there.
+    /// The rule that says which part of a prefix on disk is computed.
     pub recompute: Recompute,
-    /// When blocks go to disk that nobody has held for so long, whatever the mode; and the last ones when the engine
-    /// stops.
+    /// The time after which blocks that nobody has held go to disk, whatever the mode is. When the engine stops, the
+    /// last such blocks go to disk at once.
     pub idle_after: Duration,
 }
 
 /// Figures of KV on disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KvDiskStatus {
-    /// Figures of the store.
+    /// The figures of the store.
     pub store: DiskStats,
-    /// Tokens of prompts that were brought back.
+    /// The prompt tokens whose KV was read from disk.
     pub fetched_tokens: u64,
-    /// Fetches that have ended, and the seconds that sequences waited for them.
+    /// The fetches that have ended.
     pub fetches: u64,
-    /// See [`fetches`](Self::fetches).
+    /// The seconds that sequences waited for fetches that have ended.
     pub fetch_seconds: f64,
-    /// Fetches that did not bring all that was found.
+    /// The fetches that did not bring all blocks that were found.
     pub fetches_cut: u64,
-    /// Prefixes that were on disk and were computed, since that was expected to be faster.
+    /// The prefixes that were on disk and were computed, since that was expected to be faster.
     pub recomputed: u64,
-    /// Prefixes of which the first part was computed while the rest was read.
+    /// The prefixes of which the first part was computed while the rest was read.
     pub shared: u64,
-    /// Sequences that are longer than memory and have not ended.
+    /// The sequences that are longer than memory and have not ended.
     pub longer_than_memory: usize,
 }
 

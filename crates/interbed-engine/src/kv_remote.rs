@@ -5,14 +5,14 @@ use interbed_kv_remote::RemoteStats;
 /// Figures of KV in a store that servers share.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KvRemoteStatus {
-    /// Figures of the store.
+    /// The figures of the store.
     pub store: RemoteStats,
-    /// Tokens of prompts that the store was asked for.
+    /// The prompt tokens whose KV the store was asked for.
     pub asked_tokens: u64,
-    /// Those that came.
+    /// The prompt tokens whose KV came from the store.
     pub fetched_tokens: u64,
-    /// Fetches that have ended, and the seconds that sequences waited for them.
+    /// The fetches that have ended.
     pub fetches: u64,
-    /// See [`fetches`](Self::fetches).
+    /// The seconds that sequences waited for fetches that have ended.
     pub fetch_seconds: f64,
 }

@@ -1,7 +1,7 @@
-//! Sequences, scheduler, sampler, and the engine thread: one loop, one owner of state.
+//! The engine has sequences, a scheduler and a sampler. One engine thread runs one loop and owns all of this state.
 //!
-//! The engine knows nothing of HTTP or of text: token ids go in through [`EngineHandle::submit`], [`Event`]s come out.
-//! [`text`] turns them into text.
+//! The engine knows nothing of HTTP or of text: token ids go in through [`EngineHandle::submit`], and [`Event`]s come
+//! out. [`text`] turns token ids into text.
 
 mod drafter;
 mod engine;

@@ -1,5 +1,5 @@
-//! What the engine shows of itself to those who watch it: which sequences there are, and what each KV block is used
-//! for. Nothing is shown, and nothing spent on it, while nobody watches.
+//! The engine shows its state to those who watch it: which sequences there are, and what each KV block is used for.
+//! While nobody watches, nothing is shown, and showing costs nothing.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,81 +10,81 @@ use interbed_weights::{GroupShape, StreamMonitor, StreamStats, WindowSight};
 
 use crate::TenantId;
 
-/// Sequences that are shown. More of them wait, or run, unseen.
+/// The most sequences that are shown. Further sequences wait or run without being shown.
 pub const SHOWN_MAX: usize = 512;
 
 /// The engine's state between two steps.
 #[derive(Debug, Clone, Default)]
 pub struct LiveState {
-    /// The sequences: those that run first, and in each place the first to go on.
+    /// The sequences, ordered by place: those that run come first. Within a place, the first to go on comes first.
     pub sequences: Vec<LiveSequence>,
-    /// What each block is used for. A sequence's number is [`LiveSequence::number`].
+    /// The use of each block, which names a sequence by its [`LiveSequence::number`].
     pub blocks: Vec<BlockUse>,
 }
 
-/// A sequence, as it is shown.
+/// A sequence as it is shown to watchers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveSequence {
-    /// Names it; sequences are counted from the start on.
+    /// The sequence's id. Sequences are counted from the engine's start.
     pub id: u64,
-    /// Its number in the map of blocks, which another one may get when it has ended.
+    /// The sequence's number in the map of blocks. Another sequence may get this number when the sequence has ended.
     pub number: u16,
-    /// Where it is.
+    /// Where the sequence is.
     pub place: LivePlace,
-    /// Tokens of its prompt.
+    /// The number of tokens of the prompt.
     pub prompt: usize,
-    /// Leading tokens, of prompt and answer, whose KV is there.
+    /// The number of leading tokens, of prompt and answer, whose KV is there.
     pub computed: usize,
-    /// Tokens generated.
+    /// The number of tokens generated.
     pub generated: usize,
-    /// Blocks that it holds in memory.
+    /// The number of blocks that the sequence holds in memory.
     pub blocks: usize,
-    /// Blocks of KV that are on disk and not in memory.
+    /// The number of the sequence's blocks that are on disk and not in memory.
     pub below: usize,
-    /// Leading tokens of its prompt that were found in the cache when its request was first admitted.
+    /// The number of leading prompt tokens that were found in the cache when the request was first admitted.
     pub cached: usize,
-    /// Whose request it is part of.
+    /// The tenant whose request the sequence is part of.
     pub tenant: Option<TenantId>,
-    /// When the engine took its request on.
+    /// The time at which the engine took the request on.
     pub came: Instant,
 }
 
 /// Where a sequence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LivePlace {
-    /// It takes part in passes.
+    /// The sequence takes part in passes.
     Running,
-    /// The same, with more KV than memory.
+    /// The sequence takes part in passes, and has more KV than fits in memory.
     Long,
-    /// The beginning of its KV is being fetched from disk.
+    /// The beginning of the sequence's KV is being fetched from a tier below memory.
     Fetching,
-    /// Its KV is being swapped in.
+    /// The sequence's KV is being swapped in.
     Arriving,
-    /// Its KV is being swapped out.
+    /// The sequence's KV is being swapped out.
     Leaving,
-    /// Its KV is in swap space.
+    /// The sequence's KV is in swap space.
     Swapped,
-    /// It holds no blocks.
+    /// The sequence holds no blocks.
     Waiting,
 }
 
-/// What those who watch see of a request besides its sequences.
+/// The facts about a request that watchers see besides its sequences.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupSight {
-    /// Leading tokens of its prompt that were found in the cache.
+    /// The number of leading prompt tokens that were found in the cache.
     pub(crate) cached: usize,
-    /// When the engine took it on.
+    /// The time at which the engine took the request on.
     pub(crate) came: Instant,
 }
 
-/// The state that was shown last, and how many watch.
+/// The state that was shown last, and the number of watchers.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     watchers: AtomicUsize,
     latest: Mutex<LiveState>,
-    /// How often `latest` was replaced.
+    /// The number of times that `latest` was replaced.
     number: AtomicU64,
-    /// Where weights are shown, if they are streamed.
+    /// The monitor through which weights are shown, if they are streamed.
     weights: Option<Arc<StreamMonitor>>,
 }
 
@@ -97,7 +97,7 @@ impl Board {
         self.watchers.load(Ordering::Relaxed) > 0
     }
 
-    /// Shows `state`, which becomes one that was shown before, to be written again.
+    /// Shows `state`. In exchange, `state` becomes a state that was shown before, whose memory is used again.
     pub(crate) fn show(&self, state: &mut LiveState) {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::swap(&mut *latest, state);
@@ -105,10 +105,10 @@ impl Board {
     }
 }
 
-/// Somebody who watches. The engine shows its state for as long as this lives.
+/// A watcher of the engine. The engine shows its state until this is dropped.
 pub struct Watcher {
     board: Arc<Board>,
-    /// The number of the state that was read last, and that of the weights.
+    /// The number of the engine's state that was read last, then the number of the weights' state that was read last.
     seen: [u64; 2],
 }
 
@@ -119,7 +119,8 @@ impl Watcher {
         Self { board, seen: [0; 2] }
     }
 
-    /// Copies the engine's state to `state`; false if none was shown since the last call. Never waits for a step.
+    /// Copies the engine's state to `state`. Returns false if none was shown since the last call. This never waits for
+    /// a step.
     pub fn read(&mut self, state: &mut LiveState) -> bool {
         let [seen, _] = &mut self.seen;
         if self.board.number.load(Ordering::Acquire) == *seen {
@@ -132,8 +133,8 @@ impl Watcher {
         true
     }
 
-    /// Copies where the weights are to `sight`; false if that was not shown since the last call, or if they are not
-    /// streamed. They are shown in mid-pass too.
+    /// Copies where the weights are to `sight`. Returns false if that was not shown since the last call, or if weights
+    /// are not streamed. The weights are shown during passes too.
     pub fn read_weights(&mut self, sight: &mut WindowSight) -> bool {
         let [_, seen] = &mut self.seen;
         let before = *seen;
@@ -141,12 +142,13 @@ impl Watcher {
         *seen != before
     }
 
-    /// How the weights are cut, in the order of [`read_weights`](Self::read_weights), if they are streamed.
+    /// Returns how the weights are cut into groups, in the order of [`read_weights`](Self::read_weights), if weights
+    /// are streamed.
     pub fn weight_groups(&self) -> Option<&[GroupShape]> {
         self.board.weights.as_ref().map(|monitor| monitor.groups())
     }
 
-    /// What streaming has taken so far, in mid-pass too; `None` if weights are not streamed.
+    /// Returns what streaming has taken so far, during passes too; `None` if weights are not streamed.
     pub fn stream_stats(&self) -> Option<StreamStats> {
         self.board.weights.as_ref().map(|monitor| monitor.stats())
     }

@@ -1,8 +1,8 @@
-//! Constrained answers: which tokens may come next is computed beside the pass, by a few threads; the engine thread
-//! takes the masks when it samples, and waits only for those that are not ready.
+//! For constrained answers, a few threads compute beside the pass which tokens may come next. The engine thread takes
+//! the masks when it samples, and waits only for masks that are not ready.
 //!
 //! **Invariant:** the state of a constraint moves on with accepted tokens alone. Drafts, failed passes and preemptions
-//! leave it as it is, so it never has to be computed again.
+//! leave the state as it is, so it never has to be computed again.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,25 +12,28 @@ use interbed_grammar::{Constraint, GrammarError, Standing, TokenMask, Vocabulary
 
 use crate::TokenId;
 
-/// Time from the beginning of a pass for which its rows wait for masks. A sequence whose mask comes later sits out
-/// until it has come, and others go on.
+/// The time, counted from when a mask was begun, for which a row waits for the mask. A sequence whose mask comes later
+/// takes part in no pass until the mask has come, and others go on.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Time that a mask may take, and the same where others wait for it.
+/// The time that a mask may take at the most.
 const MASK_MAX: Duration = Duration::from_secs(2);
+/// The time that a mask may take at the most while other sequences wait for it.
 const WAITED_FOR_MAX: Duration = Duration::from_millis(500);
-/// Time that all masks of an answer may take: so much, and so much more for each token. Masks take far less than a
-/// millisecond on average; what a text comes to for the first time takes longer.
+/// The time that all masks of an answer may take: `WORK_MAX`, and `WORK_OF_TOKEN_MAX` more for each token. Masks take
+/// far less than a millisecond on average. A mask takes longer when the text reaches a state of its grammar for the
+/// first time.
 const WORK_MAX: Duration = Duration::from_secs(1);
+/// The time by which each token of an answer raises the limit of its masks.
 const WORK_OF_TOKEN_MAX: Duration = Duration::from_millis(20);
 
-/// Threads that compute masks. They end when this is dropped.
+/// The threads that compute masks. The threads end when this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct MaskWorkers {
-    /// `None` until there is a constrained answer.
+    /// The queue of the threads; `None` until there is a constrained answer.
     queue: Option<Arc<Queue>>,
 }
 
-/// Jobs that wait for a thread.
+/// The jobs that wait for a thread.
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Mutex<Waiting>,
@@ -48,7 +51,7 @@ struct Waiting {
 struct Job {
     constraint: Box<Constraint>,
     drafts: Vec<TokenId>,
-    /// Time that masks of the same answer have taken.
+    /// The time that earlier masks of the same answer have taken.
     work: Duration,
     done: Sender<Done>,
 }
@@ -60,14 +63,14 @@ struct Done {
     took: Duration,
 }
 
-/// For a row and each draft behind it: what may come there, `None` if anything may.
+/// The masks for a row and for each draft behind it. A mask is `None` if any token may come.
 type Masks = Result<Arc<[Option<TokenMask>]>, GrammarError>;
 
 impl Job {
     fn run(mut self) {
         let begin = Instant::now();
         let masks = self.constraint.masks_along(&self.drafts).map(Arc::from);
-        // Whoever asked may have gone.
+        // The receiver may have been dropped.
         let _ = self.done.send(Done { constraint: self.constraint, masks, took: begin.elapsed() });
     }
 }
@@ -77,7 +80,8 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next job: of the answer whose masks have taken the least time, so that slow ones delay each other.
+    /// Waits for and returns the next job, or `None` when the threads are to end. Jobs of the answer whose masks have
+    /// taken the least time come first, so that slow answers delay only each other.
     fn next(&self) -> Option<Job> {
         let mut waiting = self.lock();
         loop {
@@ -98,7 +102,7 @@ impl MaskWorkers {
         let queue = self.queue.get_or_insert_with(start);
         let mut waiting = queue.lock();
         if waiting.threads == 0 {
-            // None could be started.
+            // No thread could be started.
             drop(waiting);
             return job.run();
         }
@@ -116,7 +120,8 @@ impl Drop for MaskWorkers {
     }
 }
 
-/// A pass keeps all cores busy, and masks take far less time than it.
+/// Starts the threads. A quarter of the cores, at most four, is enough: a pass keeps all cores busy, and masks take far
+/// less time than a pass.
 fn start() -> Arc<Queue> {
     let queue = Arc::new(Queue::default());
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get() / 4).clamp(1, 4);
@@ -136,13 +141,14 @@ fn start() -> Arc<Queue> {
     queue
 }
 
-/// A constraint in use: its state, or the thread that has it; and the masks for the rows of the current pass.
+/// A constraint in use, with the masks for the rows of the current pass. While a thread computes masks, the thread has
+/// the constraint.
 #[derive(Debug)]
 pub(crate) struct Bound {
     constraint: Option<Box<Constraint>>,
     under_way: Option<UnderWay>,
     masks: Masks,
-    /// Time that masks have taken, and tokens that came.
+    /// The time that masks have taken so far.
     work: Duration,
     tokens: u32,
 }
@@ -153,13 +159,13 @@ struct UnderWay {
     since: Instant,
 }
 
-/// What came of the mask for a row.
+/// The result of applying the mask to a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Masked {
-    /// What cannot come has become impossible.
+    /// The tokens that cannot come have been made impossible.
     Yes,
-    /// It is not known what may follow the drafts before the row: they complete the answer, or the grammar is too
-    /// complex there. Nothing is sampled.
+    /// It is not known which tokens may follow the drafts in front of the row, because the drafts complete the answer
+    /// or the grammar is too complex there. Nothing is sampled.
     Unknown,
     /// The mask is still being computed.
     Late,
@@ -174,13 +180,13 @@ impl Bound {
         Self { constraint, under_way: None, masks: Ok(Arc::from([])), work, tokens }
     }
 
-    /// One in the same state, without masks.
+    /// Returns a constraint in the same state, without masks.
     pub(crate) fn fork(&mut self) -> Self {
         self.settle();
         Self::of(self.constraint.clone(), self.work, self.tokens)
     }
 
-    /// Has the masks computed for the next token, and behind each of `drafts`.
+    /// Begins to compute the masks for the next token and for the token behind each of `drafts`.
     pub(crate) fn begin(&mut self, workers: &mut MaskWorkers, drafts: &[TokenId]) {
         self.settle();
         let Some(constraint) = self.constraint.take() else { return };
@@ -194,10 +200,11 @@ impl Bound {
         workers.submit(Job { constraint, drafts: drafts.to_vec(), work: self.work, done });
     }
 
-    /// Makes what cannot come after the first `index` drafts impossible. Where it `may_be_late`, waits only a little.
+    /// Makes the tokens impossible that cannot come after the first `index` drafts. If `may_be_late`, this waits only a
+    /// little for the masks.
     ///
     /// # Errors
-    /// It is not known what may come at all.
+    /// Fails if the constraint could not say which tokens may come.
     pub(crate) fn apply(
         &mut self,
         index: usize,
@@ -215,15 +222,15 @@ impl Bound {
         Ok(if mask.is_some() { Masked::Yes } else { Masked::Unknown })
     }
 
-    /// Whether the masks are there, or will never be.
+    /// Returns whether the masks have come, or will never come.
     pub(crate) fn is_settled(&mut self) -> bool {
         self.settle_within(Duration::ZERO)
     }
 
-    /// This token came.
+    /// Moves the constraint on by `token`, which was accepted.
     ///
     /// # Errors
-    /// As [`Constraint::advance`].
+    /// Fails if [`Constraint::advance`] fails, or if a thread that took too long still has the constraint.
     pub(crate) fn advance(&mut self, token: TokenId) -> Result<Standing, GrammarError> {
         self.settle();
         self.tokens = self.tokens.saturating_add(1);
@@ -233,26 +240,27 @@ impl Bound {
         }
     }
 
-    /// Takes over the masks of `other`, which is in the same state.
+    /// Takes over the masks of `other`, whose constraint is in the same state.
     pub(crate) fn share_masks(&mut self, other: &mut Self) {
         other.settle();
         self.masks = other.masks.clone();
     }
 
-    /// Waits for what is under way, or gives up on it.
+    /// Waits for the masks that are being computed, or gives them up if they take too long.
     fn settle(&mut self) {
         if !self.settle_within(WAITED_FOR_MAX) {
             self.give_up(WAITED_FOR_MAX);
         }
     }
 
-    /// The thread keeps the constraint, and ends with it.
+    /// Gives up the masks that are being computed. The thread keeps the constraint, which is dropped when the thread
+    /// has computed them.
     fn give_up(&mut self, most: Duration) {
         self.under_way = None;
         self.masks = Err(took_too_long(most));
     }
 
-    /// Waits for what is under way until `patience` after it was begun; false if it has not ended then.
+    /// Waits until `patience` has passed since the masks were begun. Returns false if the masks have not come by then.
     fn settle_within(&mut self, patience: Duration) -> bool {
         let Some(UnderWay { done, since }) = &self.under_way else { return true };
         let elapsed = since.elapsed();

@@ -1,90 +1,94 @@
-//! How one memory budget is divided among weights, scratch, KV blocks and the process itself. Pure arithmetic.
+//! Divides one memory budget among weights, scratch, KV blocks and the process itself. This is pure arithmetic.
 
 use interbed_device::{Budget, Bytes, OverBudget};
 use thiserror::Error;
 
 use crate::memory_trade::{MemoryTrade, TradeLimits};
 
-/// What wants memory.
+/// The memory that each part of the server needs.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryNeeds {
-    /// The process: code, tokenizer, threads, sampler, and what allocators keep.
+    /// The bytes of the process: code, tokenizer, threads, sampler, and what allocators keep.
     pub process: Bytes,
-    /// What the process takes in all while it opens the model, before weights and KV are there; it is given back then.
+    /// All bytes that the process takes while it opens the model, before weights and KV are there. They are given back
+    /// afterwards.
     pub opening: Bytes,
-    /// All weights, which stay in memory if they fit.
+    /// The bytes of all weights, which stay in memory if they fit.
     pub weights: Bytes,
-    /// What weights take at least if they do not fit, and are streamed.
+    /// The bytes that weights take at least if they do not fit and are streamed.
     pub weights_streamed: Bytes,
-    /// The scratch arena of a pass.
+    /// The bytes of the scratch arena of a pass.
     pub scratch: Bytes,
-    /// Requests outside the engine: bodies, texts, token ids. This is the least; a large budget gives them more.
+    /// The least bytes for requests outside the engine: bodies, texts and token ids. A large budget gives them more.
     pub requests: Bytes,
-    /// Schemas and grammars that answers have to keep to, which get memory only where there is some.
+    /// The needs of schemas and grammars that constrain answers. They get memory only if the budget has enough.
     pub schemas: SchemaNeeds,
-    /// Buffers to move KV to disk and back through, and bookkeeping of what is there; 0 if nothing can be.
+    /// The bytes of the buffers through which KV moves to disk and back, and of the bookkeeping of KV on disk; 0 if KV
+    /// never moves to disk.
     pub swap: Bytes,
-    /// One KV block with its bookkeeping.
+    /// The bytes of one KV block with its bookkeeping.
     pub block: Bytes,
-    /// The part of it that is there only while the block may be used; the rest is there in any case.
+    /// The part of `block` that takes memory only while the block may be used. The rest always takes memory.
     pub block_returnable: Bytes,
-    /// KV blocks that there may be, however much memory there is.
+    /// The most KV blocks that there may be, however much memory there is.
     pub blocks_most: usize,
-    /// Tokens of one KV block.
+    /// The number of tokens in one KV block.
     pub block_size: usize,
-    /// Tokens of context that one sequence should be able to use.
+    /// The number of tokens of context that one sequence should be able to use.
     pub max_model_len: usize,
-    /// Sequences that run at a time.
+    /// The number of sequences that run at a time.
     pub max_num_seqs: usize,
 }
 
-/// What schemas and grammars want; nothing by default.
+/// The memory that schemas and grammars need; nothing by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SchemaNeeds {
-    /// What schemas and grammars in use take, where any can be compiled.
+    /// The bytes that schemas and grammars in use take, if any can be compiled.
     pub in_use: Bytes,
-    /// What one takes while it is compiled.
+    /// The bytes that one schema or grammar takes while it is compiled.
     pub compiling: Bytes,
-    /// How many are compiled at a time, at the most.
+    /// The most schemas and grammars that are compiled at a time.
     pub most: usize,
 }
 
 impl SchemaNeeds {
-    /// What they take where `count` are compiled at a time.
+    /// Returns the bytes that schemas and grammars take if `count` are compiled at a time.
     fn taking(&self, count: usize) -> Bytes {
         if count == 0 { Bytes(0) } else { Bytes(self.in_use.0 + self.compiling.0 * count as u64) }
     }
 
-    /// How many can be compiled at a time where `rest` bytes are left beyond the least that works.
+    /// Returns how many schemas and grammars can be compiled at a time if `rest` bytes are left beyond the least that
+    /// works.
     fn fitting(&self, rest: u64) -> usize {
         let share = rest / SCHEMAS_SHARE.1 * SCHEMAS_SHARE.0;
         (1..=self.most).rev().find(|&count| self.taking(count).0 <= share).unwrap_or(0)
     }
 }
 
-/// A division that works.
+/// A division of the budget that works.
 #[derive(Debug, Clone)]
 pub struct MemoryPlan {
-    /// Who takes how much.
+    /// The budget, with the bytes that each part takes.
     pub budget: Budget,
-    /// What weights may take.
+    /// The bytes that weights may take.
     pub weights: Bytes,
-    /// Whether they are streamed, because they do not fit.
+    /// Whether weights are streamed, because they do not fit.
     pub streamed: bool,
-    /// KV blocks; where weights are streamed, those that KV begins with.
+    /// The number of KV blocks. If weights are streamed, KV begins with this number.
     pub num_blocks: usize,
-    /// KV blocks that there can be when weights are down to their least; otherwise as many as there are.
+    /// The number of KV blocks that there can be when streamed weights are down to their least. Otherwise this equals
+    /// `num_blocks`.
     pub num_blocks_max: usize,
-    /// What requests outside the engine may take.
+    /// The bytes that requests outside the engine may take.
     pub requests: Bytes,
-    /// Schemas and grammars that can be compiled at a time; 0 where there is no memory for any.
+    /// The number of schemas and grammars that can be compiled at a time; 0 if there is no memory for any.
     pub schemas: usize,
-    /// Tokens of context that one sequence can have: what was asked for, or what as many KV blocks as there can be
-    /// hold.
+    /// The number of tokens of context that one sequence can have. This is what was asked for, or what `num_blocks_max`
+    /// KV blocks hold if that is less.
     pub max_model_len: usize,
 }
 
-/// A budget that cannot work.
+/// The error for a budget that is too small.
 #[derive(Debug, Clone, Error)]
 #[error(
     "a budget of {total} cannot work: weights {weights} (streamed, with all else on disk), scratch {scratch}, requests \
@@ -103,51 +107,55 @@ pub struct BudgetTooSmall {
     kv: Bytes,
     tokens: usize,
     sum: Bytes,
-    /// The least that works.
+    /// The least budget that works.
     pub smallest: Bytes,
     advice: u64,
 }
 
 impl BudgetTooSmall {
-    /// The same, advising `least`, which is more where needs grow with the budget.
+    /// Returns this error with `least` as the budget that it advises. `least` is larger than `smallest` if needs grow
+    /// with the budget.
     pub fn advising(self, least: Bytes) -> Self {
         Self { advice: mebibytes(least), ..self }
     }
 }
 
-/// Context that must fit for a server to be of any use; or the model's whole context, if that is less.
+/// The tokens of context that must fit for a server to be of any use. A model whose whole context is shorter needs only
+/// that.
 pub const LEAST_CONTEXT: usize = 256;
 
-/// Requests get one part in this many of what a budget has beyond the least that works, up to this many times their
-/// least: with much memory, long prompts are expected.
+/// The divisor of the memory beyond the least that works: requests get one part in `REQUESTS_SHARE` of that memory, and
+/// in all at most `REQUESTS_SHARE` times their least. With much memory, long prompts are expected.
 const REQUESTS_SHARE: u64 = 8;
 
-/// Schemas get at most two of three parts of what a budget has beyond the least that works: KV needs some of it, too.
+/// The share that schemas get, at most, of what a budget has beyond the least that works, as numerator and denominator.
+/// KV needs some of the rest, too.
 const SCHEMAS_SHARE: (u64, u64) = (2, 3);
 
-/// KV and weights trade memory only if all but one part in this many of a block comes back when it is withdrawn: for
-/// the rest of each block that there can be, memory is set aside.
+/// KV and weights trade memory only if all but one part in this many of a block comes back when the block is withdrawn.
+/// For the part that does not come back, memory is set aside for every block that there can be.
 const KEPT_SHARE: u64 = 8;
 
-/// Of what streamed weights leave beyond the least that works, KV begins with at most one part in this many. Weights
-/// gain more by memory: each byte of them that stays is a byte less to read in every pass.
+/// KV begins with at most one part in this many of what streamed weights leave beyond the least that works. Weights
+/// gain more by memory: each byte of weights that stays in memory is a byte less to read in every pass.
 const STREAMED_KV_SHARE: u64 = 16;
 
-/// KV beyond this many times what all running sequences can fill is of no use even to the prefix cache.
+/// The most KV that is useful, as a multiple of what all running sequences can fill. More is of no use even to the
+/// prefix cache.
 const CACHE_FACTOR: usize = 2;
 
 impl MemoryPlan {
-    /// The least budget that works.
+    /// Returns the least budget that works.
     pub fn least(needs: &MemoryNeeds) -> Bytes {
         Least::of(needs).smallest(needs, needs.weights.min(needs.weights_streamed))
     }
 
-    /// Divides `total`: the process, scratch and weights take what they need, and KV blocks get the rest, up to what
-    /// could be used. Where that does not fit, weights are streamed: they get what the others leave, until KV needs
-    /// more of it.
+    /// Divides `total`. The process, scratch and weights take what they need, and KV blocks get the rest, up to what
+    /// could be used. If the weights do not fit, they are streamed: they get what the others leave, until KV needs more
+    /// memory.
     ///
     /// # Errors
-    /// The rest would not hold a useful context; names the least budget that works.
+    /// Fails if the rest would not hold a useful context. The error names the least budget that works.
     pub fn divide(total: Bytes, needs: &MemoryNeeds) -> Result<Self, BudgetTooSmall> {
         let least = Least::of(needs);
         let kv_least = least.kv.0;
@@ -177,7 +185,7 @@ impl MemoryPlan {
         let rest = total.0 - sum.0 - needs.schemas.taking(schemas).0;
         let kept = needs.block.0.saturating_sub(needs.block_returnable.0);
         let traded = streamed && kept <= needs.block.0 / KEPT_SHARE;
-        // KV that can take memory from weights later begins with what lets every sequence start.
+        // If KV can take memory from weights later, it begins with enough blocks for every sequence to start.
         let begin = if traded { needs.block.0.saturating_mul(needs.max_num_seqs as u64) } else { u64::MAX };
         let (extra, kv) = match streamed {
             true => (0, kv_least + begin.min(rest / STREAMED_KV_SHARE)),
@@ -197,7 +205,7 @@ impl MemoryPlan {
         } else {
             num_blocks
         };
-        // Not above what was left: all blocks that there can be fit beside the least of weights.
+        // This never exceeds what was left, because all blocks that there can be fit beside the least of weights.
         let kv = Bytes(needs.block.0 * num_blocks as u64 + kept * (num_blocks_max - num_blocks) as u64);
         let others = [process, needs.scratch, requests, needs.swap, kv].iter().map(|part| part.0).sum::<u64>();
         let weights = if streamed { Bytes((total.0 - others).min(needs.weights.0)) } else { needs.weights };
@@ -206,8 +214,8 @@ impl MemoryPlan {
         Ok(Self { budget, weights, streamed, num_blocks, num_blocks_max, requests, schemas, max_model_len })
     }
 
-    /// How streamed weights and KV trade memory, now that it is known what weights take at least and at the most. What
-    /// the plan says of blocks and context becomes what that leaves.
+    /// Returns how streamed weights and KV trade memory, once it is known what weights take at least and at most.
+    /// Updates the plan's number of blocks and its context to what these limits leave.
     pub fn trade(&mut self, needs: &MemoryNeeds, weights_least: Bytes, weights_most: Bytes) -> MemoryTrade {
         let block = if self.num_blocks_max > self.num_blocks { needs.block_returnable.0 } else { 0 };
         let trade = MemoryTrade::new(TradeLimits {
@@ -224,11 +232,11 @@ impl MemoryPlan {
     }
 }
 
-/// What an engine cannot do without.
+/// The memory that an engine cannot do without.
 struct Least {
     blocks: usize,
     kv: Bytes,
-    /// All but weights.
+    /// The bytes of all parts but weights.
     others: u64,
 }
 
@@ -240,18 +248,18 @@ impl Least {
         Self { blocks, kv, others: parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.0)) }
     }
 
-    /// All of it, beside these weights.
+    /// Returns the bytes of all parts beside `weights`.
     fn beside(&self, weights: Bytes) -> Bytes {
         Bytes(self.others.saturating_add(weights.0))
     }
 
-    /// The least budget with these weights.
+    /// Returns the least budget with `weights`.
     fn smallest(&self, needs: &MemoryNeeds, weights: Bytes) -> Bytes {
         self.beside(weights).max(needs.opening)
     }
 }
 
-/// Whole mebibytes, rounded up.
+/// Returns the number of whole mebibytes in `bytes`, rounded up.
 fn mebibytes(bytes: Bytes) -> u64 {
     bytes.0.div_ceil(1 << 20)
 }

@@ -1,92 +1,97 @@
-//! Who gets memory while weights are streamed: KV or weights. A planner: no I/O, no clock.
+//! Decides how much memory KV and weights get while weights are streamed. This is a planner: it has no I/O and no
+//! clock.
 //!
-//! Blocks that sequences hold, or would hold if there were more, come first: without them nothing is computed. Weights
-//! have the rest, since with less memory passes wait longer for them. In between are cached blocks without holders: if
-//! they are evicted, a later prompt with the same prefix computes them again. When one will come is not known, so this
-//! is the ski-rental problem. Keeping the blocks costs rent, the time that passes wait for weights which could lie
-//! there; computing them again is the price. A step of blocks is evicted once its rent has reached its price, which
-//! costs about twice what the best choice in hindsight would. (Karlin, Manasse, Rudolph and Sleator, Competitive Snoopy
-//! Caching, 1988.)
+//! Blocks that sequences hold, or would hold if there were more blocks, come first: without them nothing is computed.
+//! Weights get the rest, since with less memory passes wait longer for weights. Cached blocks without holders lie in
+//! between. If they are evicted, a later prompt with the same prefix computes them again. Nobody knows when such a
+//! prompt will come, so this is the ski-rental problem. Keeping the blocks costs rent, which is the time that passes
+//! wait for weights that could lie in the blocks' memory. Computing the blocks again is the price. A step of blocks is
+//! evicted once its rent has reached its price, which costs about twice what the best choice in hindsight would.
+//! (Karlin, Manasse, Rudolph and Sleator, Competitive Snoopy Caching, 1988.)
 //!
-//! Memory changes hands between passes in two steps, so that both together never exceed the budget: weights give up
-//! bands, and KV grows once they have; or KV withdraws blocks, and weights grow once their pages have been given back.
+//! Memory changes hands between passes in two steps, so that weights and KV together never exceed the budget. Either
+//! weights give up bands, and KV grows once they have. Or KV withdraws blocks, and weights grow once the pages of the
+//! blocks have been given back.
 
-/// What KV has and could use, between two passes.
+/// The blocks that KV has and could use, between two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct KvDemand {
-    /// Blocks that have memory, or may take it: used, cached and free ones.
+    /// The number of blocks that have memory or may take it: used, cached and free blocks.
     pub present: usize,
-    /// Those of them that sequences hold.
+    /// The number of present blocks that sequences hold.
     pub used: usize,
-    /// Those that nobody holds and that can be found.
+    /// The number of present blocks that nobody holds and that the prefix cache can find.
     pub cached: usize,
-    /// Blocks that the next passes would use besides: for the next tokens of who runs, and for those who wait.
+    /// The number of blocks that the next passes would use besides, for the next tokens of running sequences and for
+    /// waiting sequences.
     pub wanted: usize,
-    /// Seconds in which a block would be computed again, or read if it lies on disk too; `None` while that is not
+    /// The seconds that computing a block again takes, or reading it if it also lies on disk; `None` while that is not
     /// known.
     pub recompute: Option<f64>,
 }
 
-/// What KV gets.
+/// The blocks that KV gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvGrant {
-    /// Blocks that may be used. Used blocks beyond that stay, and go when they are let go of.
+    /// The number of blocks that may be used. Used blocks beyond that stay until their holders let go of them.
     pub blocks: usize,
-    /// Whether nothing would change if it were asked again under the same demand.
+    /// Whether asking again under the same demand would change nothing.
     pub settled: bool,
 }
 
-/// What there is to divide.
+/// The limits within which memory is divided.
 #[derive(Debug, Clone, Copy)]
 pub struct TradeLimits {
-    /// Bytes that weights and the memory of KV blocks may take together.
+    /// The bytes that weights and the memory of KV blocks may take together.
     pub total: u64,
-    /// Bytes without which weights cannot be streamed.
+    /// The bytes without which weights cannot be streamed.
     pub weights_least: u64,
-    /// Bytes beyond which weights have no use for more.
+    /// The bytes beyond which weights have no use for more.
     pub weights_most: u64,
-    /// Bytes that a block takes when it comes, and gives back when it leaves.
+    /// The bytes that a block takes when it comes, and gives back when it leaves.
     pub block: u64,
-    /// Blocks that KV has while no more are needed.
+    /// The number of blocks that KV has while no more are needed.
     pub blocks_start: usize,
-    /// Blocks that KV can have at the most, whatever weights do.
+    /// The most blocks that KV can have, whatever weights do.
     pub blocks_max: usize,
 }
 
-/// Divides memory between weights and KV, anew before each pass: [`plan`](Self::plan), then, when weights have taken
-/// note, [`grant`](Self::grant).
+/// Divides memory between weights and KV anew before each pass. [`plan`](Self::plan) is called first. When weights have
+/// taken note of its result, [`grant`](Self::grant) is called.
 #[derive(Debug, Clone)]
 pub struct MemoryTrade {
     limits: TradeLimits,
-    /// Blocks that KV shall have.
+    /// The number of blocks that KV shall have.
     target: usize,
-    /// Blocks by which KV grows beyond what it needs, and shrinks.
+    /// The number of blocks by which KV grows beyond its need, and by which it shrinks.
     step: usize,
-    /// Calls in a row that found KV larger than it need be.
+    /// The number of calls in a row that found KV larger than needed.
     calm: u32,
-    /// Seconds that passes have waited for weights because cached blocks lie in their place.
+    /// The seconds that passes have waited for weights because cached blocks take their memory.
     rent: f64,
     demand: KvDemand,
-    /// What weights were last given, and before that.
+    /// The bytes that weights were given by the last plan, then by the plan before it.
     weights: [u64; 2],
 }
 
-/// The budget in steps: large enough that growing is rare, small enough that what is too much does not hurt.
+/// The number of steps in the budget. A step is large enough that growing is rare, and small enough that a step too
+/// much does little harm.
 const STEPS: u64 = 64;
 
-/// How often KV must be found too large before it shrinks by a step, so that a lull between two requests costs nothing.
+/// The number of times that KV must be found too large before it shrinks by a step, so that a lull between two requests
+/// costs nothing.
 const PATIENCE: u32 = 16;
 
 impl MemoryTrade {
-    /// Begins with [`TradeLimits::blocks_start`] blocks. Both numbers of blocks are lowered to what leaves weights
-    /// their least; at least one block remains.
+    /// Creates a trade that begins with [`TradeLimits::blocks_start`] blocks. Lowers `blocks_start` and `blocks_max` so
+    /// that weights keep their least, except that at least one block remains.
     pub fn new(mut limits: TradeLimits) -> Self {
         let blocks_beside = |weights: u64| {
             let blocks = limits.total.saturating_sub(weights).checked_div(limits.block);
             blocks.map_or(limits.blocks_start, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX))
         };
         let most = blocks_beside(limits.weights_least).min(limits.blocks_max).max(1);
-        // What weights have no use for is KV's in any case.
+        // KV always gets the memory that weights have no use for.
         let start = blocks_beside(limits.weights_most).max(limits.blocks_start).min(most);
         (limits.blocks_max, limits.blocks_start) = (most, start);
         let step = (limits.total / STEPS).checked_div(limits.block).unwrap_or(1).max(1);
@@ -97,25 +102,25 @@ impl MemoryTrade {
         trade
     }
 
-    /// Blocks that KV begins with, and returns to.
+    /// Returns the number of blocks that KV begins with and returns to.
     pub fn blocks_start(&self) -> usize {
         self.limits.blocks_start
     }
 
-    /// Blocks that KV has when weights are down to their least.
+    /// Returns the number of blocks that KV has when weights are down to their least.
     pub fn blocks_max(&self) -> usize {
         self.limits.blocks_max
     }
 
-    /// Takes note of what KV has and could use, and of the seconds by which each byte more of weights would have
-    /// shortened the passes since the last call; returns how many bytes weights may take from now on.
+    /// Takes note of the demand of KV, and returns how many bytes weights may take from now on. `weights_worth` is the
+    /// number of seconds by which each additional byte of weights would have shortened the passes since the last call.
     pub fn plan(&mut self, demand: KvDemand, weights_worth: f64) -> u64 {
         self.demand = demand;
         let TradeLimits { blocks_start, blocks_max, .. } = self.limits;
         let needed = demand.used.saturating_add(demand.wanted);
         let ample = if needed == 0 { 0 } else { needed.saturating_add(self.step) };
-        // It grows only if it must, and shrinks only by whole steps unless that ends it: demand that wavers by less
-        // than a step changes nothing.
+        // KV grows only if it must. It shrinks only by whole steps, except for the last step down to the start. A
+        // demand that varies by less than a step therefore changes nothing.
         let floor = ample.clamp(blocks_start, blocks_max);
         let calm = std::mem::take(&mut self.calm);
         if needed > self.target && self.target < blocks_max {
@@ -129,12 +134,12 @@ impl MemoryTrade {
         self.weights[0]
     }
 
-    /// Whether the last [`plan`](Self::plan) gave weights more or less than the one before.
+    /// Returns whether the last [`plan`](Self::plan) gave weights more or less than the plan before it.
     pub fn weights_are_to_change(&self) -> bool {
         self.weights[0] != self.weights[1]
     }
 
-    /// What KV may have while weights take, or may take, `weights` bytes. More follows when they take less.
+    /// Returns the blocks that KV may have while weights may take `weights` bytes. KV gets more when weights take less.
     pub fn grant(&self, weights: u64) -> KvGrant {
         let room = self.limits.total.saturating_sub(weights).checked_div(self.limits.block);
         let room = room.map_or(self.target, |room| usize::try_from(room).unwrap_or(usize::MAX));
@@ -143,7 +148,8 @@ impl MemoryTrade {
         KvGrant { blocks, settled }
     }
 
-    /// KV is larger than `floor`: what nobody can find goes after a while, and what is cached when it has cost enough.
+    /// Shrinks KV, which is larger than `floor`. Blocks that the cache cannot find go after a while. Cached blocks go
+    /// when their rent has reached their price.
     fn give_up(&mut self, floor: usize, calm: u32, weights_worth: f64) {
         let KvDemand { used, cached, recompute, .. } = self.demand;
         let price = recompute.map_or(0.0, |seconds| seconds * self.step as f64);
@@ -172,7 +178,7 @@ impl MemoryTrade {
         self.target >= floor.saturating_add(self.step) || (self.target > floor && floor == self.limits.blocks_start)
     }
 
-    /// What is left beside the blocks that are there, or shall be.
+    /// Returns the bytes that are left beside the blocks that are there or shall be there.
     fn weights_budget(&self) -> u64 {
         let blocks = self.target.max(self.demand.present).min(self.limits.blocks_max) as u64;
         let left = self.limits.total.saturating_sub(blocks.saturating_mul(self.limits.block));

@@ -1,63 +1,66 @@
-//! How many prompt tokens a pass may compute beside sequences that generate. A planner: durations of passes come in, a
-//! number of tokens comes out.
+//! Decides how many prompt tokens a pass may compute beside sequences that generate. This is a planner: it takes the
+//! durations of passes, and returns a number of tokens.
 //!
-//! Each token of a sequence that generates waits for a whole pass, with all the prefill that is in it. The rule:
+//! Each token of a sequence that generates waits for a whole pass, with all the prefill that is in the pass. The rules
+//! are:
 //!
-//! 1. A pass takes as much prefill as is expected to keep it within the gap, the longest time between two tokens.
-//! 2. Where a pass without any prefill already takes longer than the gap, because weights or KV come from disk, a pass
-//!    with prefill may take twice the time of one without. Smaller chunks would help nobody: each pass costs the same
-//!    reads, and decodes wait for these in any case.
-//! 3. Prefill always goes on: it gets at least a quarter of the time that a pass without it takes, and at least
+//! 1. A pass takes as much prefill as is expected to keep it within the gap, which is the longest time between two
+//!    tokens.
+//! 2. If a pass without any prefill already takes longer than the gap, because weights or KV come from disk, a pass
+//!    with prefill may take twice as long. Smaller chunks would help nobody: each pass costs the same reads, and
+//!    decodes wait for these reads in any case.
+//! 3. Prefill always goes on. It gets at least a quarter of the time that a pass without prefill takes, and at least
 //!    [`PREFILL_LEAST`] tokens.
-//! 4. A pass has at most twice the prefill of the one before it, or half of the largest lately: beyond that, nothing
-//!    was measured that tells what a token costs.
-//! 5. Where passes take more than twice the gap with [`PREFILL_LEAST`] tokens, every [`TRIAL`]th has twice as many: it
-//!    tells whether tokens cost that time, or the pass itself does.
+//! 4. A pass has at most twice the prefill of the one before it, or half of the largest recent prefill. No measurement
+//!    tells what tokens beyond that cost.
+//! 5. If passes with [`PREFILL_LEAST`] tokens take more than twice the gap [`TRIAL`] times in a row, the next pass has
+//!    twice as many tokens. This tells whether the tokens cost the time, or the pass itself does.
 //!
-//! What a pass is expected to take is the sum of a fixed cost (the weights are read once), a cost for each token, and a
-//! cost for each position that a token attends to; so a token at the end of a long prompt costs more than one at its
-//! beginning. The three are estimated from the passes that were measured, the latest of which count most. A pass that
-//! takes more than twice as long as expected is ignored, since something else was in the way (a disk, another process);
-//! the third in a row is believed, and so is every pass that is faster than expected.
+//! The expected time of a pass is the sum of a fixed cost (the weights are read once), a cost for each token, and a
+//! cost for each position that a token attends to. A token at the end of a long prompt therefore costs more than one at
+//! its beginning. The three costs are estimated from the measured passes, of which the latest count most. A pass that
+//! takes more than twice as long as expected is ignored, since something else (a disk, another process) probably slowed
+//! it down. The third such pass in a row is believed, and so is every pass that is faster than expected.
 
 use std::time::Duration;
 
-/// Least prefill of a pass, in tokens: what kernels multiply with at once.
+/// The least prefill of a pass, in tokens. Kernels multiply this many tokens at once.
 pub(crate) const PREFILL_LEAST: usize = 16;
 
-/// Tokens, and positions attended to, that count as one unit of [`Work::units`]: about what costs as much as the fixed
-/// part of a pass where weights are in memory. They say where a first measurement is attributed to, not where the
-/// estimates end.
+/// The tokens, and the positions attended to, that count as one unit of [`Work::units`]. A unit costs about as much as
+/// the fixed part of a pass whose weights are in memory. The units decide which cost a first measurement is attributed
+/// to, not which costs the estimates reach in the end.
 const TOKENS: f64 = 64.0;
 const POSITIONS: f64 = 64.0 * 4096.0;
 
-/// How much a measurement differs from the truth, as a share of it.
+/// The standard error of a measurement, as a share of its value.
 const NOISE: f64 = 0.1;
 
-/// What each cost may be before anything is known, as a multiple of the first pass's duration. That the first took long
-/// is put down to its tokens rather than to the fixed part, so that the next is not too large.
+/// The standard error of each cost before anything is known, as a multiple of the first pass's duration. If the first
+/// pass took long, its tokens are blamed rather than the fixed part, so that the next pass is not too large.
 const PRIOR: [f64; 3] = [1.0, 4.0, 4.0];
 
-/// How much each cost may change from one pass to the next, as a share of the pass's duration.
+/// The amount by which each cost may change from one pass to the next, as a share of the pass's duration.
 const DRIFT: f64 = 0.02;
 
-/// A pass that takes less than this share of the time expected tells that the machine is another.
+/// The share of the expected time below which a pass tells that the machine has become faster.
 const FAST: f64 = 0.7;
 
-/// Passes in a row that may take more than twice the time expected before that is believed.
+/// The number of passes in a row that may take more than twice the expected time before such a pass is believed.
 const SURPRISES_MAX: u32 = 2;
 
-/// Passes with the least prefill after which one has more; see the rules.
+/// The number of slow passes in a row with the least prefill after which a pass gets more prefill, by rule 5 of this
+/// module.
 const TRIAL: u32 = 16;
 
-/// What a pass computes.
+/// The amount of work in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Work {
-    /// Tokens, prompt and others together.
+    /// The number of tokens, prefill and others together.
     pub(crate) tokens: usize,
-    /// Those of them that are prefill.
+    /// The number of tokens that are prefill.
     pub(crate) prefill: usize,
-    /// Positions that they attend to, summed over the tokens.
+    /// The number of positions attended to, summed over the tokens.
     pub(crate) positions: f64,
 }
 
@@ -69,29 +72,30 @@ impl Work {
         self.positions += count as f64 * (start as f64 + count as f64 / 2.0);
     }
 
-    /// What the three costs are multiplied by.
+    /// Returns the factors by which the three costs are multiplied.
     fn units(&self) -> [f64; 3] {
         [1.0, self.tokens as f64 / TOKENS, self.positions / POSITIONS]
     }
 }
 
-/// Estimates what passes take. Recursive least squares (a Kalman filter whose state drifts) over the three costs.
+/// Estimates what passes take, by recursive least squares (a Kalman filter whose state drifts) over the three costs.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Seconds between two tokens of a sequence that generates.
+    /// The seconds between two tokens of a sequence that generates.
     gap: f64,
-    /// Seconds for each unit of [`Work::units`].
+    /// The seconds for each unit of [`Work::units`].
     costs: [f64; 3],
-    /// Their covariance.
+    /// The covariance of the three costs.
     doubt: [[f64; 3]; 3],
-    /// Whether anything was measured.
+    /// Whether a pass was measured.
     is_measured: bool,
-    /// Passes in a row that took more than twice the time expected.
+    /// The number of passes in a row that took more than twice the expected time.
     surprises: u32,
-    /// Prefill of the latest pass that had some, and the most of those before it; that fades.
+    /// The prefill tokens of the latest pass that had some.
     latest: usize,
+    /// The largest prefill of the passes lately, in tokens; it fades with each pass.
     largest: usize,
-    /// Passes in a row that took more than twice the gap with the least prefill.
+    /// The number of passes in a row that took more than twice the gap with the least prefill.
     cramped: u32,
 }
 
@@ -112,7 +116,7 @@ impl Pace {
 
     /// Records that a pass of this `work` took so many `seconds`.
     pub(crate) fn measured(&mut self, work: &Work, seconds: f64) {
-        // A clock that stands still, or an empty pass, says nothing.
+        // If the clock stood still or the pass was empty, the measurement says nothing.
         if work.tokens == 0 || !seconds.is_finite() || seconds <= 0.0 {
             return;
         }
@@ -126,7 +130,7 @@ impl Pace {
         if is_slow && self.surprises <= SURPRISES_MAX {
             return;
         }
-        // Whatever was believed of this machine is in doubt where a pass tells of another.
+        // If a pass shows that the machine has changed, all earlier estimates are in doubt.
         if is_slow || !self.is_measured || seconds < FAST * expected {
             let longest = seconds.max(expected);
             let doubt = |i: usize| match self.is_measured {
@@ -144,7 +148,7 @@ impl Pace {
         self.surprises = 0;
     }
 
-    /// What a pass may have beside `decodes`: its tokens other than prefill.
+    /// Returns the prefill that a pass may have beside `decodes`, which is its work without prefill.
     pub(crate) fn allowance(&self, decodes: &Work) -> Allowance {
         let base = self.seconds(decodes);
         let longest = if base < self.gap { self.gap } else { 2.0 * base };
@@ -158,19 +162,20 @@ impl Pace {
         }
     }
 
-    /// Seconds that a pass of this `work` is expected to take.
+    /// Returns the seconds that a pass of this `work` is expected to take.
     fn seconds(&self, work: &Work) -> f64 {
         dot(&self.costs, &work.units())
     }
 
-    /// Whether the latest pass had about as much prefill, or more: what nobody knows is no surprise.
+    /// Returns whether the pass had at most 1.5 times the prefill of the latest one. A slow pass with more prefill is
+    /// no surprise, because its cost was not known.
     fn is_known(&self, work: &Work) -> bool {
         work.prefill <= self.latest * 3 / 2
     }
 
     fn learn(&mut self, units: &[f64; 3], seconds: f64) {
         for (i, prior) in PRIOR.into_iter().enumerate() {
-            // Doubt grows with time, up to that of a first measurement.
+            // The doubt grows with time, up to the doubt of a first measurement.
             let limit = (prior * seconds).max(self.costs[i]).powi(2);
             self.doubt[i][i] += (DRIFT * seconds).powi(2);
             if self.doubt[i][i] > limit {
@@ -188,7 +193,8 @@ impl Pace {
         for i in 0..3 {
             (0..3).for_each(|j| self.doubt[i][j] -= along[i] * along[j] / variance);
         }
-        // No cost is below zero: one that seems so is zero, and the others change as they do together with it.
+        // No cost is below zero. A cost whose estimate is negative becomes zero, and the others change as far as they
+        // are correlated with it.
         for i in 0..3 {
             if self.costs[i] < 0.0 && self.doubt[i][i] > 0.0 {
                 let share = -self.costs[i] / self.doubt[i][i];
@@ -199,28 +205,29 @@ impl Pace {
     }
 }
 
-/// The prefill that one pass may have: time, in which the tokens of several prompts fit at their costs.
+/// The prefill that one pass may have. It is given as time, which the tokens of several prompts share at their costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Allowance {
-    /// Seconds for all prefill of the pass.
+    /// The seconds for all prefill of the pass.
     seconds: f64,
-    /// Seconds for a token.
+    /// The seconds for a token.
     token: f64,
-    /// Seconds for each position that a token attends to.
+    /// The seconds for each position that a token attends to.
     position: f64,
-    /// Tokens that prefill has at least, and at most.
+    /// The least number of prefill tokens.
     least: usize,
+    /// The largest number of prefill tokens.
     most: usize,
 }
 
 impl Allowance {
-    /// Tokens of a prompt from position `start` on that may be computed if the whole allowance is theirs. At least
-    /// [`PREFILL_LEAST`].
+    /// Returns how many tokens of a prompt, from position `start` on, may be computed if they get the whole allowance.
+    /// Returns at least [`PREFILL_LEAST`].
     pub(crate) fn tokens(&self, start: usize) -> usize {
-        // n tokens cost token * n + position * (start * n + n * n / 2): solved for n.
+        // n tokens cost token * n + position * (start * n + n * n / 2); the code solves this for n.
         let (each, growth) = (self.token + self.position * start as f64, 2.0 * self.position);
         let tokens = 2.0 * self.seconds / (each + (each * each + growth * self.seconds).sqrt());
-        // Without any cost it is no number, or infinite; the conversion saturates.
+        // If all costs are zero, the result is infinite or NaN. The conversion to an integer saturates.
         if tokens.is_nan() { self.most } else { (tokens as usize).clamp(self.least, self.most) }
     }
 }

@@ -1,12 +1,12 @@
-//! A limited number of places, and who has how many of them.
+//! A limited number of places, with a count of the places that each owner has.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Places that several share: whoever comes gets one while there are any, and those who have less than an equal share
-/// of them get one in any case. So more may be taken than there are, by those who were there first and left nothing;
-/// these get no further ones then.
+/// Places that several owners share. An owner gets a place while any is free. An owner who has less than an equal share
+/// gets a place even if none is free. More places than the limit may therefore be taken, if early owners left none;
+/// those owners then get no further ones.
 #[derive(Debug)]
 pub struct Places<T> {
     limit: usize,
@@ -16,11 +16,11 @@ pub struct Places<T> {
 #[derive(Debug)]
 struct Taken<T> {
     all: usize,
-    /// How many places each owner holds; an owner without places is not listed.
+    /// The number of places that each owner holds. An owner without places is not listed.
     by: HashMap<T, usize>,
 }
 
-/// A place that its owner holds until this is dropped.
+/// A place that its owner holds until this value is dropped.
 #[derive(Debug)]
 pub struct Place<T: Eq + Hash> {
     places: Arc<Places<T>>,
@@ -28,20 +28,20 @@ pub struct Place<T: Eq + Hash> {
 }
 
 impl<T: Eq + Hash + Copy> Places<T> {
-    /// So many places, all of them free.
+    /// Creates `limit` places, all of them free.
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, taken: Mutex::new(Taken { all: 0, by: HashMap::new() }) })
     }
 
-    /// `count` places for `owner`, or none.
+    /// Takes `count` places for `owner`, or none.
     ///
     /// # Errors
-    /// There is not room for all of them; returns how many are taken already.
+    /// Fails if there is no room for all `count` places. The error is the number of places that are taken already.
     pub fn take(self: &Arc<Self>, owner: T, count: usize) -> Result<Vec<Place<T>>, usize> {
         let mut taken = self.taken();
         let own = taken.by.get(&owner).copied().unwrap_or(0);
         let owners = taken.by.len() + usize::from(own == 0);
-        // A server of few places has one for each all the same, unless it has none at all.
+        // If there are fewer places than owners, each owner still gets one, unless there are no places at all.
         let share = (self.limit / owners).max(self.limit.min(1));
         let is_room = taken.all.checked_add(count).is_some_and(|all| all <= self.limit);
         if !is_room && own.checked_add(count).is_none_or(|own| own > share) {
@@ -55,14 +55,14 @@ impl<T: Eq + Hash + Copy> Places<T> {
         Ok((0..count).map(|_| Place { places: Arc::clone(self), owner }).collect())
     }
 
-    /// How many are taken.
+    /// Returns how many places are taken.
     pub fn taken_in_all(&self) -> usize {
         self.taken().all
     }
 }
 
 impl<T> Places<T> {
-    /// Nothing under this lock can panic half-way.
+    /// Locks the counts, even if a thread panicked while it held the lock: nothing under this lock can panic half-way.
     fn taken(&self) -> MutexGuard<'_, Taken<T>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,8 +117,8 @@ mod tests {
         assert!(places.take(7, 0).is_ok_and(|none| none.is_empty()));
     }
 
-    /// However places are taken and given back: nobody who stays within an equal share is refused, nobody beyond it is
-    /// served when there are none, and all are counted.
+    /// Checks random takes and returns of places: nobody within an equal share is refused, nobody beyond it is served
+    /// when no place is free, and all places are counted.
     #[test]
     fn nobody_within_a_share_is_refused() {
         let mut state = 11_u64;

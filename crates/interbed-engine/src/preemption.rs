@@ -1,52 +1,54 @@
-//! How a preempted sequence gets its KV back: computed again, or read back from swap space. A planner: figures come in,
-//! a choice comes out.
+//! Decides how a preempted sequence gets its KV back: by computing it again, or by reading it from swap space. This is
+//! a planner, which takes measurements and returns a choice.
 
 use interbed_kv::SwapDirection;
 
-/// What happens to the KV of preempted sequences.
+/// The rule that says what happens to the KV of preempted sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptionMode {
-    /// Whichever is expected to take less time.
+    /// The KV is computed again or swapped, whichever is expected to take less time.
     #[default]
     Auto,
-    /// It is dropped, and computed again.
+    /// The KV is dropped, and computed again.
     Recompute,
-    /// It is swapped out, as long as there is room to swap to.
+    /// The KV is swapped out, as long as swap space has room.
     Swap,
 }
 
-/// One of the two ways.
+/// A way by which a preempted sequence gets its KV back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Recompute,
     Swap,
 }
 
-/// What each way takes.
+/// The work that each way takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Effort {
-    /// Bytes to be written now, and read when it comes back.
+    /// The bytes to be written now, and to be read when the sequence comes back.
     pub(crate) swap_bytes: u64,
-    /// Bytes of other swaps that are in flight, and come first.
+    /// The bytes of other swaps that are in flight and come first.
     pub(crate) bytes_ahead: u64,
-    /// Tokens to be computed again, less what the prefix cache will still hold.
+    /// The tokens to be computed again, without those that the prefix cache will still hold.
     pub(crate) recompute_tokens: usize,
 }
 
-/// Swaps of one direction that may fail in a row before no more is begun: the disk is then taken to be broken for good.
+/// The number of swaps in one direction that fail in a row until no more swaps are begun, because the disk is then
+/// taken to be broken for good.
 const FAILURES_MAX: u32 = 3;
 
-/// Chooses by what swaps and prefills have taken lately.
+/// Chooses a way by the time that swaps and prefills have taken lately.
 #[derive(Debug)]
 pub(crate) struct PreemptionPlanner {
     mode: PreemptionMode,
     write: Rate,
     read: Rate,
     prefill: Rate,
-    /// That of large passes, and the most prompt tokens of a pass so far.
+    /// The prefill rate of passes that compute at least half as many prompt tokens as the largest pass.
     bulk: Rate,
+    /// The most prompt tokens of a pass so far.
     largest: usize,
-    /// Failures in a row, out and in.
+    /// The number of failures in a row, for swaps out and for swaps in.
     failures: [u32; 2],
     broken: bool,
 }
@@ -57,7 +59,8 @@ impl PreemptionPlanner {
         Self { mode, write, read, prefill, bulk, largest: 0, failures: [0; 2], broken: false }
     }
 
-    /// The faster way. Swapping is not chosen before both directions have been measured.
+    /// Returns the faster way. In mode [`Auto`](PreemptionMode::Auto), swapping is chosen only once both directions
+    /// have been measured.
     pub(crate) fn choose(&self, effort: Effort) -> Way {
         if self.broken {
             return Way::Recompute;
@@ -78,14 +81,14 @@ impl PreemptionPlanner {
         self.succeeded(SwapDirection::Out, bytes);
     }
 
-    /// The same for reading them back.
+    /// Records that `bytes` of blocks were read back from swap space in `seconds`.
     pub(crate) fn swapped_in(&mut self, bytes: u64, seconds: f64) {
         self.read.observe(bytes as f64, seconds);
         self.succeeded(SwapDirection::In, bytes);
     }
 
-    /// A swap has failed. Returns whether that was one too many, so that no more will be begun, even if others that are
-    /// in flight succeed.
+    /// Records that a swap has failed. Returns true if that was one failure too many. In that case no more swaps will
+    /// be begun, even if others that are in flight succeed.
     pub(crate) fn swap_failed(&mut self, direction: SwapDirection) -> bool {
         let failures = &mut self.failures[direction as usize];
         *failures = failures.saturating_add(1);
@@ -103,18 +106,18 @@ impl PreemptionPlanner {
         }
     }
 
-    /// The same per token of a long prompt, whose passes are large. Where weights are streamed, a pass takes about as
-    /// long for few tokens as for many.
+    /// Returns the seconds that `tokens` tokens of a long prompt take, whose passes are large; `None` before any were
+    /// measured. If weights are streamed, a pass takes about as long for few tokens as for many.
     pub(crate) fn bulk_seconds(&self, tokens: usize) -> Option<f64> {
         self.bulk.seconds(tokens as f64)
     }
 
-    /// Seconds in which so many tokens of prompts would be computed; unknown before any were.
+    /// Returns the seconds that `tokens` prompt tokens take; `None` before any were measured.
     pub(crate) fn prefill_seconds(&self, tokens: usize) -> Option<f64> {
         self.prefill.seconds(tokens as f64)
     }
 
-    /// A swap that moved nothing says nothing of the disk.
+    /// Resets the count of failures, unless the swap moved nothing: such a swap says nothing of the disk.
     fn succeeded(&mut self, direction: SwapDirection, bytes: u64) {
         if bytes > 0 {
             self.failures[direction as usize] = 0;
@@ -131,26 +134,27 @@ impl PreemptionPlanner {
     }
 }
 
-/// A running estimate of amount by time. Each observation weighs by its amount; older ones fade.
+/// A running estimate of amount by time. Each observation has a weight in proportion to its amount, and older ones
+/// fade.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rate {
     amount: f64,
     seconds: f64,
 }
 
-/// Factor by which the weight of all earlier observations shrinks with each new one.
+/// The factor by which the weight of all earlier observations shrinks with each new one.
 const FADING: f64 = 0.8;
 
 impl Rate {
     fn observe(&mut self, amount: f64, seconds: f64) {
-        // A clock that stands still, or nothing moved, says nothing.
+        // If the clock stood still or nothing was moved, the observation says nothing.
         if amount > 0.0 && seconds > 0.0 && seconds.is_finite() {
             self.amount = self.amount * FADING + amount;
             self.seconds = self.seconds * FADING + seconds;
         }
     }
 
-    /// Time for so much; unknown before the first observation.
+    /// Returns the seconds for `amount`; `None` before the first observation.
     fn seconds(&self, amount: f64) -> Option<f64> {
         (self.amount > 0.0).then(|| amount * self.seconds / self.amount)
     }

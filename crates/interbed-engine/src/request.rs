@@ -1,5 +1,5 @@
-//! What a caller asks of the engine, and what a request must satisfy before it is queued. A bad parameter is refused at
-//! the door: inside a batch it would harm its neighbours.
+//! Requests to the engine, and the checks that a request must pass before it is queued. A request with a bad parameter
+//! is refused here, because inside a batch it would harm the other requests.
 
 use std::sync::Arc;
 
@@ -10,78 +10,81 @@ use thiserror::Error;
 
 use crate::unread::UnreadBudget;
 
-/// Most entries of `logit_bias`, `stop_token_ids` and `allowed_token_ids`, and most tokens of all `bad_words` together
-/// (OpenAI's limit on the first is 300; vLLM has none).
+/// The most entries of each of `logit_bias`, `stop_token_ids` and `allowed_token_ids`, and the most tokens of all
+/// `bad_words` together.
 pub const TOKEN_LIST_MAX: usize = 1024;
 
-/// Identifies the tenant that a request belongs to, where several tenants share an engine; each has a share of the KV
-/// blocks.
+/// Identifies the tenant that a request belongs to, if several tenants share an engine. Each tenant has a share of the
+/// KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u128);
 
-/// What to generate: one continuation of a prompt, or several ([`crate::EngineHandle::submit_many`]).
+/// A request for one continuation of a prompt, or for several ([`crate::EngineHandle::submit_many`]).
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// Prompt tokens; at least one.
+    /// The prompt tokens; at least one.
     pub prompt: Vec<TokenId>,
-    /// How the next token is chosen, and when generation ends.
+    /// The parameters that say how tokens are chosen, and when generation ends.
     pub params: SamplingParams,
-    /// Requests with different salts never share cached KV. `None` is the common namespace.
+    /// The salt of cached KV. Requests with different salts never share cached KV. `None` is the common namespace.
     pub cache_salt: Option<String>,
-    /// Requests with a lower number run first, and those with equal numbers in the order of arrival; 0 by default.
+    /// The priority; 0 by default. Requests with a lower number run first, and those with equal numbers run in the
+    /// order of arrival.
     pub priority: i32,
-    /// The tenant that the request belongs to. All requests without a tenant share like one tenant.
+    /// The tenant that the request belongs to. All requests without a tenant together count as one tenant.
     pub tenant: Option<TenantId>,
     /// Whether [`Event::PromptDone`](crate::Event::PromptDone) is to say why its prefix was not cached.
     pub explain_miss: bool,
     /// Settings of beam search, if the best continuations are wanted instead of sampled ones.
     pub beam: Option<BeamParams>,
-    /// How to pool the prompt's embedding, if an embedding is wanted instead of a continuation; `max_tokens` is 0 then.
+    /// How to pool the prompt's embedding, if an embedding is wanted instead of a continuation. `max_tokens` must then
+    /// be 0.
     pub embed: Option<Pooling>,
-    /// Bound on what the streams of this request and of others with the same budget may leave unread; `None` is no
-    /// bound.
+    /// The bound on the events that the streams of all requests with this budget may leave unread; `None` is no bound.
     pub unread: Option<Arc<UnreadBudget>>,
-    /// Grammar that each continuation has to follow, which also decides where it ends.
+    /// The grammar that each continuation has to follow, which also decides where the continuation ends.
     pub constraint: Option<Constraint>,
 }
 
-/// How tokens are chosen. The defaults are those of the OpenAI API and vLLM.
+/// The parameters of sampling. The defaults are those of the OpenAI API.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// Most tokens to generate. 0 only computes the prompt (for prompt log-probabilities).
+    /// The most tokens to generate. With 0, the engine only computes the prompt, for prompt log-probabilities.
     pub max_tokens: usize,
-    /// Tokens before which neither EOS nor a stop token may end the sequence.
+    /// The number of tokens before which neither an end-of-sequence token nor a stop token may end the sequence.
     pub min_tokens: usize,
-    /// Number that logits are divided by before sampling; 0 always takes the most likely token.
+    /// The number that logits are divided by before sampling; 0 always takes the most likely token.
     pub temperature: f32,
-    /// Keep the `k` most likely tokens; `None` keeps all.
+    /// Sampling keeps the `k` most likely tokens; `None` keeps all.
     pub top_k: Option<usize>,
-    /// Keep the smallest set of tokens whose probability reaches this, at least one; in [0, 1].
+    /// Sampling keeps the smallest set of most likely tokens, at least one, whose probability reaches this number in
+    /// [0, 1].
     pub top_p: f32,
-    /// Drop tokens less likely than this share of the most likely; in [0, 1].
+    /// Sampling drops tokens that are less likely than this share of the most likely token; in [0, 1].
     pub min_p: f32,
-    /// Divides (or multiplies, when negative) logits of tokens seen in prompt or output; above 0.
+    /// The number that divides positive logits, and multiplies negative ones, of tokens seen in prompt or output; above
+    /// 0.
     pub repetition_penalty: f32,
-    /// Subtracted once from logits of generated tokens; in [-2, 2].
+    /// The number that is subtracted once from the logits of generated tokens; in [-2, 2].
     pub presence_penalty: f32,
-    /// Subtracted per occurrence from logits of generated tokens; in [-2, 2].
+    /// The number that is subtracted per occurrence from the logits of generated tokens; in [-2, 2].
     pub frequency_penalty: f32,
-    /// Added to logits, per token; each in [-100, 100].
+    /// The numbers that are added to the logits of tokens; each in [-100, 100].
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Tokens that may be generated; empty means all.
+    /// The tokens that may be generated; empty means all.
     pub allowed_token_ids: Vec<TokenId>,
-    /// Sequences of tokens that must not be generated: after all tokens of one but the last, the last is forbidden. No
-    /// sequence is empty.
+    /// Sequences of tokens that must not be generated. After all tokens of a sequence but its last, the last is
+    /// forbidden. No sequence is empty.
     pub bad_words: Vec<Vec<TokenId>>,
-    /// The n-th sample of a request depends on the seed, n and the logits alone.
+    /// The seed. The n-th sample of a request depends on the seed, n and the logits alone.
     pub seed: u64,
-    /// Generate past the end-of-sequence tokens.
+    /// Whether generation goes on past the end-of-sequence tokens.
     pub ignore_eos: bool,
     /// Tokens that end generation besides the model's end-of-sequence tokens.
     pub stop_token_ids: Vec<TokenId>,
-    /// Report log-probabilities of each chosen token and this many of the most likely.
+    /// If set, log-probabilities of each chosen token and of this many of the most likely tokens are reported.
     pub logprobs: Option<usize>,
-    /// Report log-probabilities of the prompt's tokens, with this many of the most likely.
+    /// If set, log-probabilities of the prompt's tokens and of this many of the most likely tokens are reported.
     pub prompt_logprobs: Option<usize>,
 }
 
@@ -109,15 +112,15 @@ impl Default for SamplingParams {
     }
 }
 
-/// Settings of a beam search.
+/// The settings of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BeamParams {
-    /// Number of beams that are extended at a time; at least 1, which is greedy.
+    /// The number of beams that are extended at a time; at least 1. A search with 1 beam is greedy.
     pub width: usize,
-    /// Exponent of the length that a hypothesis' summed log-probability is divided by; in [-10, 10]. Above 0, longer
-    /// hypotheses gain; 1 is usual.
+    /// A hypothesis' summed log-probability is divided by its length to the power of this exponent; in [-10, 10]. Above
+    /// 0, longer hypotheses gain; 1 is usual.
     pub length_penalty: f32,
-    /// End as soon as `width` hypotheses are finished, even if one that lives could still beat them.
+    /// Whether the search ends as soon as `width` hypotheses are finished, even if a live beam could still beat them.
     pub early_stopping: bool,
 }
 
@@ -127,51 +130,52 @@ impl Default for BeamParams {
     }
 }
 
-/// Limits that requests are checked against; they are known once the model is loaded and memory divided.
+/// The limits that requests are checked against. They are known once the model is loaded and memory is divided.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Upper bound of token ids, which are all smaller.
+    /// The size of the vocabulary. All token ids are smaller.
     pub vocab_size: usize,
-    /// Prompt plus generated tokens of one request: the model's context or what KV memory can hold, whichever is
-    /// less.
+    /// The most tokens of prompt and answer together. This is the model's context or what KV memory can hold, whichever
+    /// is less.
     pub max_model_len: usize,
-    /// Tokens of context that the model itself supports.
+    /// The number of tokens of context that the model itself supports.
     pub model_context: usize,
-    /// Tokens that the KV blocks can hold in all.
+    /// The number of tokens that the KV blocks can hold in all.
     pub kv_capacity_tokens: usize,
-    /// Tokens of a KV block.
+    /// The number of tokens in a KV block.
     pub kv_block_tokens: usize,
-    /// Most `logprobs` a request may ask for.
+    /// The most `logprobs` that a request may ask for.
     pub max_logprobs: usize,
-    /// Widest beam search; no more than sequences can run at a time.
+    /// The width of the widest beam search, which is at most the number of sequences that can run at a time.
     pub max_beam_width: usize,
-    /// Requests that may wait at a time; one more is refused as overload, unless its tenant has less than an equal
-    /// share.
+    /// The number of requests that may wait at a time. One more is refused as overload, unless its tenant has less than
+    /// an equal share.
     pub max_waiting: usize,
 }
 
-/// A parameter of a request that cannot be served, refused before anything is queued.
+/// The error for a request with a parameter that cannot be served. Such a request is refused before anything is queued.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct InvalidRequest {
     /// The parameter's name as the OpenAI API spells it.
     pub param: &'static str,
-    /// What was expected, what was got, and what to do.
+    /// A message that says what was expected, what was got, and what to do.
     pub message: String,
     /// The prompt's length and its limit, if the context is too short for the request.
     pub overflow: Option<ContextOverflow>,
 }
 
-/// A request for which the context is too short.
+/// The lengths in a request for which the context is too short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub prompt: usize,
-    /// The most that a prompt may have for an answer of one token, or for none where none is asked for.
+    /// The most tokens that a prompt may have and still leave room for an answer of one token, if an answer is asked
+    /// for.
     pub prompt_max: usize,
 }
 
-/// Why [`crate::EngineHandle::submit`] refused a request.
+/// The reason why [`crate::EngineHandle::submit`] refused a request.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SubmitError {
     /// The request has an invalid parameter (HTTP 400).
@@ -180,10 +184,10 @@ pub enum SubmitError {
     /// Too many requests are waiting (HTTP 429 with `Retry-After`).
     #[error("{waiting} requests are waiting already, and no more may (--max-waiting); try again later")]
     Overloaded {
-        /// Requests in the waiting queue.
+        /// The number of requests in the waiting queue.
         waiting: usize,
     },
-    /// The engine has shut down or takes no more requests before it does (HTTP 503).
+    /// The engine has shut down, or is shutting down (HTTP 503).
     #[error("the engine has stopped and takes no more requests")]
     Stopped,
 }
@@ -192,7 +196,7 @@ impl Request {
     /// Checks every parameter against `limits`.
     ///
     /// # Errors
-    /// The first parameter that cannot be served, with its limit.
+    /// Fails for the first parameter that cannot be served, and names its limit.
     pub fn check(&self, limits: &Limits) -> Result<(), InvalidRequest> {
         if self.prompt.is_empty() {
             return refuse("prompt", "the prompt has no tokens; send at least one".into());
@@ -210,7 +214,7 @@ impl Request {
         }
     }
 
-    /// Refuses parameters of sampling in a request for an embedding, for which nothing is sampled.
+    /// Refuses parameters of sampling in a request for an embedding, because nothing is sampled for an embedding.
     fn check_embedding(&self) -> Result<(), InvalidRequest> {
         let asks = [
             ("max_tokens", self.params.max_tokens > 0),
@@ -223,7 +227,7 @@ impl Request {
         }
     }
 
-    /// Checks that `count` continuations can be computed at a time.
+    /// Checks that `count` continuations can be asked for at a time.
     pub(crate) fn check_count(&self, count: usize, limits: &Limits) -> Result<(), InvalidRequest> {
         let (most, why) = match &self.beam {
             _ if self.embed.is_some() => (1, "is how many embeddings a prompt has"),
@@ -253,7 +257,8 @@ impl Request {
 
     fn check_length(&self, limits: &Limits) -> Result<(), InvalidRequest> {
         let (prompt, limit) = (self.prompt.len(), limits.max_model_len);
-        // A context that KV memory cuts short has another remedy than one that was chosen, or that the model ends.
+        // If KV memory limits the context, the remedy differs from that for a limit that was chosen or that the model
+        // sets.
         let more = if limit >= limits.model_context {
             String::new()
         } else if limits.kv_capacity_tokens <= limit {
@@ -263,7 +268,7 @@ impl Request {
         };
         let max_tokens = self.params.max_tokens;
         let prompt_max = limit.saturating_sub(usize::from(max_tokens > 0));
-        // Agents look for the beginning of these messages, and shorten their conversation.
+        // Agents recognise these messages by their beginning, and shorten their conversation.
         let (param, message) = if prompt > prompt_max {
             let message = format!(
                 "this model's maximum context length is {limit} tokens, prompt and answer together, but the prompt has \
@@ -285,9 +290,9 @@ impl Request {
 }
 
 impl BeamParams {
-    /// Most tokens that each beam may generate after a prompt of `prompt_len`, so that the KV blocks suffice when the
-    /// search runs alone: the beams share the prompt's full blocks, and may share nothing else. 0 if there is room for
-    /// none.
+    /// Returns the most tokens that each beam may generate after a prompt of `prompt_len` tokens, so that the KV blocks
+    /// suffice when the search runs alone. The beams share the prompt's full blocks, and may share nothing else.
+    /// Returns 0 if there is room for no token.
     pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
         let block = limits.kv_block_tokens.max(1);
         let shared = prompt_len / block;
@@ -297,7 +302,8 @@ impl BeamParams {
         room.min(limits.max_model_len.saturating_sub(prompt_len))
     }
 
-    /// Refuses parameters that would change or narrow the model's own log-probabilities, which a beam search goes by.
+    /// Checks the width and the lengths, and refuses parameters that would change the log-probabilities that a beam
+    /// search compares.
     fn check(&self, prompt_len: usize, params: &SamplingParams, limits: &Limits) -> Result<(), InvalidRequest> {
         if self.width == 0 || self.width > limits.max_beam_width {
             return refuse(
@@ -412,7 +418,7 @@ fn check_tokens(
     }
 }
 
-/// Checks that a parameter is within limits; NaN never is.
+/// Checks that a parameter is at least `low` and at most `high`. NaN is refused.
 fn in_range(param: &'static str, value: f32, low: f32, high: f32) -> Result<(), InvalidRequest> {
     if (low..=high).contains(&value) {
         return Ok(());

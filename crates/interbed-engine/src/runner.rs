@@ -1,4 +1,4 @@
-//! What the engine needs of the code that computes: a model on a device, or a simulation of one.
+//! The interface between the engine and the code that computes, which is a model on a device or a simulation of one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,23 +18,25 @@ use thiserror::Error;
 use crate::drafter::Drafter;
 use crate::memory_trade::{KvDemand, KvGrant, MemoryTrade};
 
-/// Computes forward passes. The engine thread owns it.
+/// Computes forward passes. The engine thread owns the runner.
 pub trait Runner: Send {
     /// Computes the KV of every token of the batch, and hands each wanted row of logits to `sink` in order.
     ///
     /// # Errors
-    /// The pass failed, with the reason. The KV of the batch's own tokens is then unspecified; no other KV changed.
+    /// Fails if the pass failed; the error says why. The KV of the batch's own tokens is then unspecified, and no other
+    /// KV has changed.
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
         sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), String>;
 
-    /// The same where some of the KV may be below memory, and comes from `below`; only where
-    /// [`streams_kv`](Self::streams_kv).
+    /// Computes a pass, like [`forward`](Self::forward), whose KV may partly be below memory and then comes from
+    /// `_below`. The engine passes KV below memory only if [`streams_kv`](Self::streams_kv) is true.
     ///
     /// # Errors
-    /// As there, or KV that is below could not be read: then nothing was handed to `sink`.
+    /// Fails if the pass failed. The KV of the batch's own tokens is then unspecified, and no other KV has changed.
+    /// Also fails if KV below memory could not be read; in that case nothing was handed to `sink`.
     fn forward_from(
         &mut self,
         batch: &[BatchSequence<'_>],
@@ -44,80 +46,82 @@ pub trait Runner: Send {
         self.forward(batch, sink).map_err(PassError::Failed)
     }
 
-    /// Whether sequences may be longer than memory.
+    /// Returns whether sequences may be longer than memory.
     fn streams_kv(&self) -> bool {
         false
     }
 
-    /// Carries out transfers between KV blocks, in this order. Called between passes, before any of them is read,
+    /// Copies KV blocks, in the order of `copies`. This is called between passes, before any of the blocks is read,
     /// written or given back.
     fn copy_blocks(&mut self, copies: &[BlockCopy]);
 
-    /// Hands over the swap space for KV blocks, if there is any: at least as many slots as the block manager was
-    /// configured with. It is used with the blocks of [`block_bytes`](Self::block_bytes).
+    /// Hands over the swap space for KV blocks, if there is any. It has at least as many slots as the block manager was
+    /// configured with, and is used with the blocks of [`block_bytes`](Self::block_bytes).
     fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
         None
     }
 
-    /// The memory of KV blocks, for what is swapped or stored on disk and comes back; `None` if nothing can be.
+    /// Returns the memory of KV blocks, from which blocks are swapped out or stored and into which they come back.
+    /// Returns `None` if blocks cannot be moved.
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
         None
     }
 
-    /// A number that differs where equal tokens get different KV, for a prompt of this length. It enters the root of
-    /// the chain of block hashes. 0 by default.
+    /// Returns a number that differs if equal tokens get different KV in a prompt of this length. The number enters the
+    /// root of the chain of block hashes. It is 0 by default.
     fn cache_namespace(&self, _prompt_len: usize) -> u64 {
         0
     }
 
-    /// The drafter that guesses tokens ahead of the model, if there is one: each pass then computes several tokens of a
-    /// sequence.
+    /// Returns the drafter that guesses tokens ahead of the model, if there is one. With a drafter, a pass may compute
+    /// several tokens of a sequence.
     fn drafter(&mut self) -> Option<&mut dyn Drafter> {
         None
     }
 
-    /// Whether, and how, KV gets memory from elsewhere. Without it all blocks may be used at any time.
+    /// Returns the memory that KV trades with weights, if it does. Without such a trade, all blocks may be used at any
+    /// time.
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
         None
     }
 
-    /// Strips in which the blocks of sequences are mapped side by side, if they are: a pass gets
-    /// [`SequenceBlocks::From`](interbed_model::SequenceBlocks::From) then.
+    /// Returns the strips in which the blocks of sequences are mapped side by side, if the runner has strips. A pass
+    /// then gets [`SequenceBlocks::From`](interbed_model::SequenceBlocks::From).
     fn strips(&mut self) -> Option<&mut dyn StripMemory> {
         None
     }
 
-    /// What streaming the weights has taken since the start, if they are streamed.
+    /// Returns what streaming the weights has taken since the start, if weights are streamed.
     fn stream_stats(&self) -> Option<StreamStats> {
         None
     }
 
-    /// Where passes show what becomes of streamed weights, if they are streamed.
+    /// Returns the monitor in which passes show what becomes of streamed weights, if weights are streamed.
     fn stream_monitor(&self) -> Option<Arc<StreamMonitor>> {
         None
     }
 
-    /// Shows there where the weights are now. Called when there is no pass, while somebody watches.
+    /// Shows in the stream monitor where the weights are now. This is called between passes, while somebody watches.
     fn show_weights(&mut self) {}
 
-    /// What a device with memory of its own was used for, if there is one.
+    /// Returns the figures of a device with memory of its own, if the runner has one.
     fn device_stats(&self) -> Option<DeviceStats> {
         None
     }
 
-    /// The memory that it takes.
+    /// Returns the memory that the runner takes.
     fn memory(&mut self) -> RunnerMemory {
         RunnerMemory::default()
     }
 }
 
-/// Why a pass could not be computed.
+/// The reason why a pass could not be computed.
 #[derive(Debug, Error)]
 pub enum PassError {
-    /// For this reason.
+    /// The pass failed for this reason.
     #[error("{0}")]
     Failed(String),
-    /// KV below memory could not be read: whoever it belongs to computes it again.
+    /// KV below memory could not be read. The sequence that it belongs to computes it again.
     #[error(transparent)]
     KvLost(#[from] KvLost),
 }
@@ -131,10 +135,10 @@ impl From<ForwardError> for PassError {
     }
 }
 
-/// Copies of blocks in one command.
+/// The number of blocks that one command copies.
 const COPIES_AT_A_TIME: usize = 64;
 
-/// Has `device` copy blocks, before the passes that follow: those are in the same queue.
+/// Has `device` copy blocks before the passes that follow, which are in the same queue.
 pub(crate) fn copy_blocks(device: &mut dyn Device, copies: &[BlockCopy]) -> Result<(), DeviceError> {
     copies.chunks(COPIES_AT_A_TIME).try_for_each(|copies| {
         let copies: ArrayVec<_, COPIES_AT_A_TIME> =
@@ -143,52 +147,54 @@ pub(crate) fn copy_blocks(device: &mut dyn Device, copies: &[BlockCopy]) -> Resu
     })
 }
 
-/// Memory of KV blocks that comes and goes.
+/// The memory of KV blocks, which can grow and shrink.
 pub trait KvMemory {
-    /// Blocks that may be used at first.
+    /// Returns the number of blocks that may be used at first.
     fn blocks_at_start(&self) -> usize;
 
-    /// How many blocks may be used from now on. Called between passes, and, while there are none, from time to time
-    /// until the answer is settled. Everything that left before was [given back](Self::give_back).
+    /// Returns how many blocks may be used from now on. This is called between passes and, while there are no passes,
+    /// from time to time until the grant is settled. All blocks that left before were [given back](Self::give_back).
     fn balance(&mut self, demand: KvDemand) -> KvGrant;
 
-    /// These blocks have left: they will not be read before they have been written again. Called between passes.
+    /// Gives back the memory of `blocks`, which have left and will not be read before they have been written again.
+    /// This is called between passes.
     fn give_back(&mut self, blocks: &[u32]);
 }
 
-/// Addresses in which blocks are mapped, and a thread that maps beside passes.
+/// The address space of strips, in which blocks are mapped, with a thread that maps blocks beside passes.
 pub trait StripMemory {
-    /// How they are managed.
+    /// Returns how the strips are managed.
     fn config(&self) -> StripConfig;
 
-    /// The number, for passes, of a strip's first block.
+    /// Returns the number by which passes know a strip's first block.
     fn first_block(&self, strip: u32) -> u32;
 
-    /// Asks for changes beside passes. They are made in this order.
+    /// Asks for changes that are made beside passes, in this order.
     fn change_beside(&mut self, changes: &[Mapping]);
 
-    /// Waits until so many of these have been made since the start, and takes those that the system has refused.
+    /// Waits until `number` of the changes beside passes have been made since the start. Takes the changes that the
+    /// system has refused.
     fn wait_for(&mut self, number: u64) -> Vec<Mapping>;
 
-    /// Makes a change at once. `false` if the system refused.
+    /// Makes a change at once. Returns `false` if the system refused the change.
     fn change(&mut self, change: &Mapping) -> bool;
 
-    /// No pass uses anything.
+    /// Unpins all blocks, because no pass uses them.
     fn unpin(&mut self);
 
-    /// The next pass reads these blocks of a strip, and writes those from `written` on.
+    /// Pins `blocks` of a strip, which the next pass reads. The pass writes the blocks from `written` on.
     fn pin(&mut self, strip: u32, blocks: Range<u32>, written: u32);
 
-    /// What was done so far.
+    /// Returns the counts of the mapping work so far.
     fn stats(&self) -> StripStats;
 }
 
 /// The memory that a runner takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RunnerMemory {
-    /// Weights in memory.
+    /// The memory of weights.
     pub weights: Bytes,
-    /// One KV block.
+    /// The memory of one KV block.
     pub kv_block: Bytes,
 }
 
@@ -198,7 +204,7 @@ pub struct ModelRunner {
     pub model: Model,
     /// The device, with the KV blocks.
     pub device: CpuDevice,
-    /// Room to swap KV blocks to, until the engine takes it.
+    /// The room to swap KV blocks to, until the engine takes it.
     pub swap: Option<Box<dyn SwapStore>>,
     /// The memory of the model's weights.
     pub weights: WeightMemory,
@@ -206,24 +212,24 @@ pub struct ModelRunner {
     pub strips: Option<StripConfig>,
 }
 
-/// How much memory weights take.
+/// The amount of memory that weights take.
 pub enum WeightMemory {
-    /// All of them are in memory.
+    /// All weights are in memory.
     Resident(Bytes),
-    /// Some of them are, and they trade memory with KV.
+    /// Some weights are in memory, and they trade memory with KV.
     Streamed {
-        /// Figures about the streaming, kept up to date by passes.
+        /// The figures about the streaming, which passes keep up to date.
         monitor: Arc<StreamMonitor>,
-        /// How much they have, and KV.
+        /// The division of memory between weights and KV.
         trade: MemoryTrade,
     },
 }
 
 impl ModelRunner {
-    /// A model of these `weights` on the processor, for passes of up to `max_tokens` tokens.
+    /// Creates a model with the weights of `source` on the processor, for passes of up to `max_tokens` tokens.
     ///
     /// # Errors
-    /// The system has no memory for such passes.
+    /// Fails if the system has no memory for such passes.
     pub fn on_cpu(
         blueprint: Blueprint,
         source: Box<dyn WeightSource>,
@@ -239,9 +245,10 @@ impl ModelRunner {
     }
 }
 
-/// How strips of this shape are managed over `num_blocks` blocks.
+/// Returns how strips of this shape are managed over `num_blocks` blocks.
 fn strip_config(shape: StripShape, num_blocks: usize) -> StripConfig {
-    // Of the mappings that the system allows, others need some: a quarter is left to them.
+    // Other parts of the process need mappings too, so a quarter of the mappings that the system allows is left to
+    // them.
     let Mappings { most, used } = mappings().unwrap_or(Mappings { most: MAPPINGS_USUAL, used: 0 });
     StripConfig {
         strips: shape.count,
@@ -252,11 +259,11 @@ fn strip_config(shape: StripShape, num_blocks: usize) -> StripConfig {
     }
 }
 
-/// Mappings that a process may have where the system does not say: what Linux allows by default.
+/// The number of mappings that a process may have if the system does not tell it. Linux allows this many by default.
 const MAPPINGS_USUAL: usize = 65_530;
 
-/// How often blocks may be mapped in strips, on average. Each time takes 8 bytes of page table for each page: less than
-/// a hundredth of the block in all.
+/// The number of times that a block may be mapped in strips, on average. Each mapping takes 8 bytes of page table per
+/// page. All of them together take less than a hundredth of the block.
 const MAPPED_PER_BLOCK: usize = 4;
 
 impl Runner for ModelRunner {
@@ -350,7 +357,7 @@ impl ModelRunner {
     }
 }
 
-/// The same change, as the device calls it.
+/// Returns the device's form of a change of mapping.
 fn change_of(mapping: &Mapping) -> StripChange {
     let to = match mapping.to {
         Mapped::Read(block) => StripContent::Blocks(block.0, PageAccess::Read),
@@ -361,7 +368,7 @@ fn change_of(mapping: &Mapping) -> StripChange {
     StripChange { strip: mapping.strip, first: mapping.first, count: mapping.count, to }
 }
 
-/// And back.
+/// Returns the change of mapping for a change in the device's form.
 fn mapping_of(change: &StripChange) -> Mapping {
     let to = match change.to {
         StripContent::Blocks(block, PageAccess::Read) => Mapped::Read(BlockId(block)),
@@ -420,7 +427,8 @@ impl KvMemory for ModelRunner {
             return KvGrant { blocks: self.device.kv().num_blocks(), settled: true };
         };
         let budget = trade.plan(demand, weights.worth());
-        // Only what has changed: the window may have lowered its budget itself, when the system had no memory.
+        // The budget is set only if it has changed: the window may have lowered its own budget when the system had no
+        // memory.
         if trade.weights_are_to_change()
             && let Err(error) = weights.set_budget(budget)
         {

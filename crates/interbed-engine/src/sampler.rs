@@ -1,8 +1,8 @@
-//! From one row of logits to one token, with the semantics of vLLM.
+//! The sampler chooses one token from one row of logits.
 //!
-//! **Invariant:** the result depends on the row, the parameters, the sequence's own history and the number of its
-//! tokens alone: not on the batch, nor on what was sampled before. A preempted sequence that is computed again draws
-//! the same tokens. Sums are taken in f64, in an order that the row fixes.
+//! **Invariant:** the result depends only on the row, the parameters, the sequence's own history and the number of its
+//! tokens. It does not depend on the batch or on what was sampled before. A preempted sequence that is computed again
+//! draws the same tokens. Sums are taken in f64, in an order that the row fixes.
 
 use std::collections::HashMap;
 
@@ -18,11 +18,11 @@ use crate::{PositionLogprobs, SamplingParams, TokenId, TokenLogprob};
 /// Temperatures below this are greedy: dividing by them would leave one token anyway, or overflow.
 const GREEDY_BELOW: f32 = 1e-5;
 
-/// The most `top_k` for which a row's greatest logits are taken instead of all.
+/// The largest `top_k` for which a row's greatest logits are taken instead of all logits.
 const BEST_TOP_K_MAX: usize = BEST_MAX - 1;
 
-/// How many of the greatest logits of a row suffice to choose the token behind `generated` others, by
-/// [`Sampler::sample_best`]; `None` if all are needed.
+/// Returns how many of the greatest logits of a row [`Sampler::sample_best`] needs to choose the token behind
+/// `generated` others; `None` if all logits are needed.
 pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
     let repeats = params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
     let rules_out = !params.allowed_token_ids.is_empty() || !params.bad_words.is_empty();
@@ -33,35 +33,35 @@ pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
     if params.temperature < GREEDY_BELOW {
         return Some(1);
     }
-    // One more shows whether `top_k` leaves any out.
+    // One more logit shows whether `top_k` leaves any token out.
     params.top_k.filter(|&k| k <= BEST_TOP_K_MAX).map(|k| k.max(1) + 1)
 }
 
-/// What was chosen at one position.
+/// The token that was chosen at one position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
     /// The chosen token; 0 when no token is possible (every logit is NaN or minus infinity).
     pub token: TokenId,
-    /// Present when [`SamplingParams::logprobs`] is set.
+    /// The log-probabilities at the position, if [`SamplingParams::logprobs`] is set.
     pub logprobs: Option<PositionLogprobs>,
 }
 
-/// A sequence's history, as far as its penalties need it. It outlives preemptions.
+/// The history of a sequence, as far as its penalties need it. The history outlives preemptions.
 #[derive(Debug, Clone)]
 pub struct SamplerState {
-    /// Occurrences among generated tokens; 0 for tokens of the prompt only. Empty where no penalty asks for it. Each
-    /// entry changes one logit, so their order does not matter.
+    /// The number of occurrences of each token among generated tokens; 0 for tokens that are only in the prompt. Empty
+    /// if no penalty needs occurrences. Each entry changes one logit, so the order of entries does not matter.
     occurrences: HashMap<TokenId, u32>,
     vocab_size: usize,
     tracked: bool,
-    /// The last tokens generated, as many as the longest bad word has before its last.
+    /// The last tokens generated: one less than the longest bad word has.
     recent: Vec<TokenId>,
     recent_max: usize,
     seed: u64,
 }
 
 impl SamplerState {
-    /// The state after `prompt`. Tokens at or above `vocab_size` are ignored.
+    /// Creates the state after `prompt`. Tokens at or above `vocab_size` are ignored.
     pub fn new(prompt: &[TokenId], vocab_size: usize, params: &SamplingParams) -> Self {
         let repeats = params.repetition_penalty != 1.0;
         let tracked = repeats || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
@@ -71,13 +71,13 @@ impl SamplerState {
         Self { occurrences, vocab_size, tracked, recent: Vec::new(), recent_max, seed: params.seed }
     }
 
-    /// The same state of continuation number `number` of the prompt, which draws other tokens.
+    /// Returns this state for continuation number `number` of the prompt, which draws other tokens.
     #[must_use]
     pub fn continuation(&self, number: u64) -> Self {
         Self { seed: self.seed.wrapping_add(number), ..self.clone() }
     }
 
-    /// `token` was generated.
+    /// Records that `token` was generated.
     pub fn record(&mut self, token: TokenId) {
         if self.recent_max > 0 {
             if self.recent.len() == self.recent_max {
@@ -91,8 +91,8 @@ impl SamplerState {
     }
 }
 
-/// Chooses tokens. Holds scratch memory only: one sampler serves all sequences, and after its first call for a
-/// vocabulary allocates nothing but the log-probabilities that it returns.
+/// Chooses tokens. A sampler has scratch memory only, so one sampler serves all sequences. After its first call for a
+/// vocabulary, it allocates nothing but the log-probabilities that it returns.
 #[derive(Debug, Default)]
 pub struct Sampler {
     raw: Vec<f32>,              // [vocabulary]
@@ -104,17 +104,19 @@ pub struct Sampler {
 /// A token that may be chosen.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
-    /// Place among all tokens: the most likely first, and among equals the lowest token. The logit, mapped to an
-    /// integer that falls as it rises, stands above the token, so that one comparison settles the order.
+    /// The place among all tokens: the most likely comes first, and among equally likely tokens the lowest. The upper
+    /// 32 bits hold the logit, mapped to an integer that falls as the logit rises, and the lower 32 bits hold the
+    /// token. One comparison thus decides the order.
     place: u64,
-    /// Probability relative to the most likely token's.
+    /// The probability, relative to that of the most likely token.
     weight: f32,
 }
 
 impl Candidate {
-    /// `logit` is not NaN.
+    /// Creates a candidate. `logit` must not be NaN.
     fn new(token: TokenId, logit: f32, weight: f32) -> Self {
-        // Adding 0 makes the two zeros one. As bits, negative floats lie above all others and rise as they fall.
+        // Adding 0 turns -0 into 0. The bits of negative floats, read as an integer, lie above those of all others and
+        // rise as the float falls.
         let bits = (logit + 0.0).to_bits();
         let falling = if bits >> 31 == 0 { !bits & (u32::MAX >> 1) } else { bits };
         Self { place: u64::from(falling) << 32 | u64::from(token), weight }
@@ -126,13 +128,13 @@ impl Candidate {
 }
 
 impl Sampler {
-    /// Chooses the token that follows, where `generated` were generated before, and reports log-probabilities as the
-    /// model gave them if `params` ask for it.
+    /// Chooses the next token after `generated` tokens were generated. Reports the model's own log-probabilities if
+    /// `params` ask for them.
     ///
-    /// In order: tokens that would end the sequence before `min_tokens`, that are not allowed, or that would complete a
-    /// bad word are ruled out, then `logit_bias`, penalties, temperature, `min_p`, `top_k` and `top_p` apply, each to
-    /// what the one before left. `logits` (one per token of the vocabulary) are left as penalties made them. NaN counts
-    /// as minus infinity.
+    /// First, this rules out tokens that would end the sequence before `min_tokens`, that are not allowed, or that
+    /// would complete a bad word. Then `logit_bias`, penalties, temperature, `min_p`, `top_k` and `top_p` apply in this
+    /// order, each to what the one before left. `logits`, with one entry per token of the vocabulary, are left as
+    /// penalties made them. NaN counts as minus infinity.
     pub fn sample(
         &mut self,
         logits: &mut [f32],
@@ -166,8 +168,8 @@ impl Sampler {
         Sampled { token, logprobs }
     }
 
-    /// Chooses the token that [`sample`](Self::sample) would choose, from `best`: of the row's tokens and logits, none
-    /// of which is NaN, as many of the greatest as [`best_wanted`] says, or all if there are fewer.
+    /// Chooses the token that [`sample`](Self::sample) would choose. `best` has the greatest tokens and logits of the
+    /// row, as many as [`best_wanted`] says, or all if there are fewer. No logit is NaN.
     pub fn sample_best(
         &mut self,
         best: impl Iterator<Item = (TokenId, f32)>,
@@ -178,7 +180,7 @@ impl Sampler {
         let mut row = std::mem::take(&mut self.best);
         row.clear();
         row.extend(best);
-        // As in a row: so that all that follows has the order that it has there.
+        // The tokens are sorted as in a row, so that everything that follows happens in the same order.
         row.sort_unstable_by_key(|(token, _)| *token);
         let token = match params.temperature >= GREEDY_BELOW {
             true => self.draw(row.iter().copied(), params, uniform(state.seed, generated)),
@@ -188,8 +190,8 @@ impl Sampler {
         Sampled { token, logprobs: None }
     }
 
-    /// Natural-log probabilities of `chosen` and of the `top` most likely tokens, best first, under a softmax of
-    /// `logits`. Ranks count from 1; of equally likely tokens the lower id comes first.
+    /// Returns the natural-log probabilities of `chosen` and of the `top` most likely tokens, best first, under a
+    /// softmax of `logits`. Ranks count from 1. Of equally likely tokens the lower id comes first.
     pub fn position_logprobs(&mut self, logits: &[f32], chosen: TokenId, top: usize) -> PositionLogprobs {
         let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|&logit| f64::from(below_best(logit, best)).exp()).sum();
@@ -229,8 +231,8 @@ impl Sampler {
         self.allowed.iter().for_each(|&(id, logit)| logits[id] = logit);
     }
 
-    /// One draw, at `uniform` in [0, 1), from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`, which
-    /// hold no NaN and are in the order of their tokens.
+    /// Draws a token, at `uniform` in [0, 1), from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`.
+    /// `logits` hold no NaN and are in the order of their tokens.
     fn draw(
         &mut self,
         logits: impl Iterator<Item = (TokenId, f32)> + Clone,
@@ -245,10 +247,10 @@ impl Sampler {
         self.candidates.clear();
         let weighed = logits.map(|(token, logit)| {
             let below = below_best(logit, best) / params.temperature;
-            // What underflows need not be computed: most of a vocabulary does.
+            // The weights of most tokens underflow to 0, and need not be computed.
             Candidate::new(token, logit, if below < -104.0 { 0.0 } else { below.exp() })
         });
-        // The best token has weight 1, so it stays. Weightless ones are never drawn.
+        // The best token has weight 1, so it stays. Tokens of weight 0 are never drawn.
         self.candidates.extend(weighed.filter(|token| token.weight > 0.0 && token.weight >= params.min_p));
         if let Some(k) = params.top_k.filter(|&k| k < self.candidates.len()) {
             keep_best(&mut self.candidates, k.max(1));
@@ -260,13 +262,13 @@ impl Sampler {
     }
 }
 
-/// The draw of a request's token number `position`, in [0, 1): a function of seed and position alone.
+/// Returns the random number in [0, 1) for a request's token number `position`. It depends on seed and position alone.
 fn uniform(seed: u64, position: usize) -> f64 {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     let mut stream = ChaCha8Rng::from_seed(key);
     stream.set_stream(position as u64);
-    // 53 bits are what an f64 holds.
+    // An f64 holds 53 bits of precision.
     (stream.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
@@ -274,7 +276,7 @@ fn rule_out_early_end(logits: &mut [f32], params: &SamplingParams, generated: us
     if generated >= params.min_tokens {
         return;
     }
-    // Under ignore_eos it ends nothing, so there is nothing to prevent.
+    // With `ignore_eos`, an end-of-sequence token ends nothing, so it need not be ruled out.
     let eos = if params.ignore_eos { &[] } else { eos };
     for &token in eos.iter().chain(&params.stop_token_ids) {
         change(logits, token, |_| f32::NEG_INFINITY);
@@ -295,7 +297,7 @@ fn penalize(logits: &mut [f32], params: &SamplingParams, state: &SamplerState) {
     let repetition = params.repetition_penalty;
     for (&token, &count) in &state.occurrences {
         change(logits, token, |logit| {
-            // Away from likely, on either side of 0.
+            // The penalty makes the token less likely, whether its logit is above or below 0.
             let logit = if logit > 0.0 { logit / repetition } else { logit * repetition };
             let presence = if count > 0 { params.presence_penalty } else { 0.0 };
             logit - params.frequency_penalty * count as f32 - presence
@@ -303,19 +305,20 @@ fn penalize(logits: &mut [f32], params: &SamplingParams, state: &SamplerState) {
     }
 }
 
-/// Changes the logit of `token`, if there is one. What is impossible stays so: no bias or penalty is infinite.
+/// Changes the logit of `token`, if the row has one. An impossible token stays impossible, because no bias or penalty
+/// is infinite.
 fn change(logits: &mut [f32], token: TokenId, new: impl FnOnce(f32) -> f32) {
     if let Some(logit) = logits.get_mut(token as usize) {
         *logit = new(*logit);
     }
 }
 
-/// The tokens of a row with their logits.
+/// Returns the tokens of a row with their logits.
 fn entries(logits: &[f32]) -> impl Iterator<Item = (TokenId, f32)> + Clone {
     logits.iter().zip(0..).map(|(&logit, token)| (token, logit))
 }
 
-/// The most likely token, and among equals the lowest; 0 if there is none.
+/// Returns the most likely token, and among equally likely tokens the lowest; 0 if there is none.
 fn argmax(logits: impl Iterator<Item = (TokenId, f32)>) -> TokenId {
     let mut best = (0, f32::NEG_INFINITY);
     for (token, logit) in logits {
@@ -326,7 +329,7 @@ fn argmax(logits: impl Iterator<Item = (TokenId, f32)>) -> TokenId {
     best.0
 }
 
-/// How far `logit` lies below the best one, defined for infinities too: if the best are infinite, they share all.
+/// Returns `logit` minus the best logit. A logit that equals the best gives 0, also if both are infinite.
 fn below_best(logit: f32, best: f32) -> f32 {
     let logit = nan_to_worst(logit);
     if logit == best { 0.0 } else { logit - best }
@@ -336,7 +339,7 @@ fn nan_to_worst(logit: f32) -> f32 {
     if logit.is_nan() { f32::NEG_INFINITY } else { logit }
 }
 
-/// Keeps the `count` most likely, in order; `count` is at least 1.
+/// Keeps the `count` most likely candidates, in order. `count` is at least 1.
 fn keep_best(candidates: &mut Vec<Candidate>, count: usize) {
     if count < candidates.len() {
         candidates.select_nth_unstable_by_key(count - 1, |candidate| candidate.place);
@@ -345,11 +348,12 @@ fn keep_best(candidates: &mut Vec<Candidate>, count: usize) {
     candidates.sort_unstable_by_key(|candidate| candidate.place);
 }
 
-/// Keeps the smallest set of most likely tokens whose share of all candidates reaches `top_p`, in order; at least one.
+/// Keeps the smallest set of most likely candidates, at least one, whose share of all candidates reaches `top_p`, in
+/// order.
 fn keep_nucleus(candidates: &mut Vec<Candidate>, top_p: f32) {
     let reach = f64::from(top_p) * sum(candidates);
     let mut reached = 0.0;
-    // The set is mostly small and the vocabulary large, so it is sorted piece by piece.
+    // The set is mostly small and the vocabulary large, so the candidates are sorted piece by piece.
     let (mut start, mut piece) = (0, 64);
     while start < candidates.len() {
         let end = candidates.len().min(start + piece);
@@ -367,7 +371,7 @@ fn keep_nucleus(candidates: &mut Vec<Candidate>, top_p: f32) {
     }
 }
 
-/// The candidate at share `uniform` of the summed weights.
+/// Returns the candidate at share `uniform` of the summed weights.
 fn pick(candidates: &[Candidate], uniform: f64) -> TokenId {
     let target = uniform * sum(candidates);
     let mut passed = 0.0;

@@ -1,4 +1,5 @@
-//! Which sequences take part in the next pass, and with how many tokens. A planner: no I/O, no clock.
+//! Decides which sequences take part in the next pass, and with how many tokens. This is a planner: it has no I/O and
+//! no clock.
 
 mod admission;
 mod demand;
@@ -35,25 +36,26 @@ pub use long::blocks_beside_disk;
 use pacing::{Left, Paced};
 use queues::Queues;
 
-/// Limits of one pass, and what is done when blocks run out.
+/// The limits of one pass, and the rule that says what is done when blocks run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// Sequences that run at a time.
+    /// The most sequences that run at a time.
     pub max_num_seqs: usize,
-    /// Tokens that a pass computes, prefill chunks and decodes together.
+    /// The most tokens that a pass computes, prefill chunks and decodes together.
     pub max_num_batched_tokens: usize,
-    /// What happens to the KV of preempted sequences.
+    /// The rule that says what happens to the KV of preempted sequences.
     pub preemption: PreemptionMode,
-    /// The longest time between two tokens of a sequence that generates, as far as prefill in its passes is the cause;
-    /// none: prefill takes all room that passes have.
+    /// The longest time between two tokens of a sequence that generates, as far as prefill in its passes causes the
+    /// gap. With `None`, prefill takes all room that passes have.
     pub max_token_gap: Option<Duration>,
 }
 
-/// Tokens of a prompt whose log-probabilities are wanted that a pass computes beside other sequences. Each takes the
-/// engine thread a look at the whole vocabulary, for milliseconds in which nobody else gets a token.
+/// The most prompt tokens with log-probabilities that a pass computes for a sequence beside other sequences. For each
+/// such token, the engine thread goes through the whole vocabulary, which takes milliseconds in which no other sequence
+/// gets a token.
 const RANKED_BESIDE_OTHERS: usize = 64;
 
-/// Blocks that are moved together between two looks for new requests.
+/// The number of blocks that are moved together before the engine looks for new requests again.
 const COMPACTION_STEPS: usize = 16;
 
 /// A sequence on its way into the waiting queue.
@@ -64,16 +66,16 @@ pub(crate) struct Arrival {
     /// The continuation that is reported to a client; `None` for a beam of a search.
     pub(crate) continuation: Option<Continuation>,
     pub(crate) prompt: Vec<TokenId>,
-    /// Tokens that it may generate.
+    /// The most tokens that the sequence may generate.
     pub(crate) max_tokens: usize,
     pub(crate) root: ChainRoot,
     pub(crate) priority: i32,
     pub(crate) tenant: Option<TenantId>,
     /// Whether [`Admitted::miss`] is wanted.
     pub(crate) explain: bool,
-    /// The width of the beam search that is to begin with it.
+    /// The width of the beam search that is to begin with this sequence, if it begins one.
     pub(crate) beams: Option<usize>,
-    /// Whether it may become longer than memory.
+    /// Whether the sequence may become longer than memory.
     pub(crate) may_be_long: bool,
     /// Whether log-probabilities of all tokens of the prompt are wanted.
     pub(crate) ranks_prompt: bool,
@@ -83,80 +85,82 @@ pub(crate) struct Arrival {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlannedTokens {
     pub(crate) id: SequenceId,
-    /// Position of the first token to compute.
+    /// The position of the first token to compute.
     pub(crate) start: usize,
-    /// Tokens to compute, drafts included.
+    /// The number of tokens to compute, drafts included.
     pub(crate) count: usize,
-    /// Tokens that may be sampled: none in the middle of a prompt; otherwise one after the last known token, and one
-    /// after each draft.
+    /// The number of tokens that may be sampled. It is 0 in the middle of a prompt. Otherwise one token may be sampled
+    /// after the last known token, and one after each draft.
     pub(crate) rows: usize,
 }
 
 impl PlannedTokens {
-    /// Whether these are the last of its tokens, so that the next can be sampled.
+    /// Returns whether these are the last tokens of the sequence, so that the next token can be sampled.
     pub(crate) fn samples(&self) -> bool {
         self.rows > 0
     }
 
-    /// Tokens to compute that are guesses.
+    /// Returns the number of tokens to compute that are drafts.
     pub(crate) fn drafts(&self) -> usize {
         self.rows.saturating_sub(1)
     }
 
-    /// Whether it computes part of a prompt, or KV that a sequence has lost, rather than a single token with or without
-    /// drafts.
+    /// Returns whether this computes part of a prompt, or KV that a sequence has lost, rather than a single token with
+    /// or without drafts.
     fn is_prefill(&self) -> bool {
         self.count - self.drafts() > 1
     }
 }
 
-/// A sequence that has left the waiting queue.
+/// A sequence that has left the waiting queue because it was admitted.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) id: SequenceId,
-    /// Tokens that the prefix cache spared it.
+    /// The number of tokens whose KV the sequence need not compute, because it was kept.
     pub(crate) cached: usize,
-    /// What of its prompt came from below memory.
+    /// The tokens of the prompt that came from below memory.
     pub(crate) below: Option<FoundBelow>,
-    /// Where its prefix stopped matching and why, if the client asked.
+    /// Where the prefix stopped matching and why, if the client asked.
     pub(crate) miss: Option<Miss>,
 }
 
-/// A sequence that has left the waiting queue for good.
+/// A sequence that was rejected, because it can never fit.
 #[derive(Debug)]
 pub(crate) struct Rejected {
     pub(crate) sequence: Sequence,
-    /// Blocks that it needs.
+    /// The number of blocks that the sequence needs.
     pub(crate) need: usize,
-    /// Blocks in all.
+    /// The number of blocks in all.
     pub(crate) limit: usize,
 }
 
-/// What the next pass computes, and the preemptions, swaps and rejections that planning it took.
+/// The plan of the next pass: what the pass computes, and the admissions, preemptions, swaps and rejections that
+/// planning took.
 #[derive(Debug, Default)]
 pub(crate) struct StepPlan {
     pub(crate) entries: Vec<PlannedTokens>,
     pub(crate) admitted: Vec<Admitted>,
-    /// Lost their blocks, or are about to.
+    /// The sequences that lost their blocks, or are about to lose them.
     pub(crate) preempted: Vec<SequenceId>,
-    /// Can never fit.
+    /// The sequences that can never fit.
     pub(crate) rejected: Vec<Rejected>,
-    /// Were taken out of the pass, and wait to come back as longer than memory.
+    /// The sequences that were taken out of the pass, and wait to come back as sequences that are longer than memory.
     pub(crate) left: Vec<SequenceId>,
-    /// Are longer than memory, and cannot go on before more of them is on disk.
+    /// The sequences that are longer than memory and cannot go on before more of their KV is on disk.
     pub(crate) waits_for_disk: Vec<SequenceId>,
-    /// To be begun, once the copies of [`Scheduler::take_copies`] are made.
+    /// The swaps that are begun once the copies of [`Scheduler::take_copies`] are made.
     pub(crate) swaps: Vec<Swap>,
-    /// Tokens that the pass still has room for.
+    /// The number of tokens that the pass still has room for.
     budget: usize,
-    /// The share of it that prefill may have, if others wait for the pass.
+    /// The time that prefill may still take, if sequences that generate wait for the pass.
     paced: Option<Paced>,
-    /// Scratch.
+    /// Scratch memory for one sequence's drafts.
     drafts: Vec<TokenId>,
 }
 
 impl StepPlan {
-    /// Tokens of the pass, if most of them are prefill: then its duration tells how long a prompt token takes.
+    /// Returns the number of tokens of the pass, if most of them are prefill. The duration of such a pass tells how
+    /// long a prompt token takes.
     pub(crate) fn prefill_tokens(&self) -> Option<usize> {
         let tokens = |entry: &PlannedTokens| entry.count;
         let all: usize = self.entries.iter().map(tokens).sum();
@@ -165,65 +169,67 @@ impl StepPlan {
     }
 }
 
-/// How often sequences have lost their blocks.
+/// The number of times that sequences have lost their blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PreemptionCounts {
-    /// KV was dropped.
+    /// The preemptions in which KV was dropped.
     pub(crate) recompute: u64,
-    /// KV was swapped out.
+    /// The preemptions in which KV was swapped out.
     pub(crate) swap: u64,
 }
 
-/// A tenant: one of the users that share the engine.
+/// A tenant, which is one of the users that share the engine.
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     sequences: usize,
-    /// Twice the number of its last admission. Before its first, one less than twice the number of the last admission
-    /// of any tenant when it arrived, so that it stands before the tenant that was admitted then.
+    /// The tenant's turn. A lower turn comes first. It is twice the number of the tenant's last admission. Before the
+    /// tenant's first admission, it is one less than twice the number of the last admission of any tenant when the
+    /// tenant arrived, so that the tenant comes before the one that was admitted then.
     turn: u64,
 }
 
-/// Owner of the queues and of the block manager.
+/// Plans passes. The scheduler owns the queues and the block manager.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     config: SchedulerConfig,
     blocks: BlockManager,
-    /// Looked up in every step, hence the plain hash; nothing depends on the map's order.
+    /// All live sequences. They are looked up in every step, hence the plain hash; nothing depends on the map's order.
     sequences: HashMap<SequenceId, Sequence, BuildHasherDefault<IdHasher>>,
     queues: Queues,
     flights: Flights,
-    /// Tenants that have at least one sequence.
+    /// The tenants that have at least one sequence.
     tenants: BTreeMap<Option<TenantId>, Tenant>,
     forecast: Forecast,
     planner: PreemptionPlanner,
-    /// What passes take, if prefill beside sequences that generate depends on it.
+    /// The estimate of what passes take, if prefill beside sequences that generate depends on it.
     pace: Option<Pace>,
-    /// Bytes of one block, if any can be swapped.
+    /// The number of bytes in one block, if blocks can be swapped.
     block_bytes: u64,
-    /// Whether, and how, sequences may be longer than memory.
+    /// The limits of sequences that are longer than memory, if there may be any.
     long: Option<LongLimits>,
-    /// Tokens that they may have as soon as there is a tier for them.
+    /// The number of tokens that a sequence may have as soon as a tier below memory is attached; 0 if none is awaited.
     long_awaited: usize,
     ids: u64,
     arrivals: u64,
     branches: u64,
     admissions: u64,
     preemptions: PreemptionCounts,
-    /// Fetches in flight, whose sequences may have ended.
+    /// The number of fetches in flight. The sequences of some may have ended.
     num_fetches: usize,
-    /// What was computed of prompts, or of anything, and may be stored below.
+    /// Blocks that were computed since the last call of `take_fresh` and may be stored below memory.
     fresh: Vec<BlockId>,
     /// Blocks that were computed and are not to be stored now.
     unstored: Vec<BlockId>,
-    /// Whether what sequences generate is to be stored as well.
+    /// Whether blocks of generated tokens are to be stored as well.
     stores_generated: bool,
     /// Whether no sequence could be admitted for lack of blocks, and nothing has changed since that could help.
     refused: bool,
-    /// The same of the first that is swapped out.
+    /// Whether the first swapped-out sequence could not return for lack of blocks, and nothing has changed since that
+    /// could help.
     kept_out: bool,
     /// Whether every admission is to say why its prefix was not cached.
     pub(crate) explain_all: bool,
-    /// Kept between steps, to be filled anew in each.
+    /// The running sequences with one pending token. This scratch memory is filled anew in each step.
     decodes: Vec<SequenceId>,
     chunks: Vec<SequenceId>,
 }
@@ -261,7 +267,7 @@ impl Scheduler {
         }
     }
 
-    /// A name that no sequence has had.
+    /// Returns an id that no sequence has had.
     pub(crate) fn new_id(&mut self) -> SequenceId {
         self.ids += 1;
         SequenceId(self.ids)
@@ -294,8 +300,8 @@ impl Scheduler {
         self.know(sequence);
     }
 
-    /// Takes a sequence out, whatever its state, and gives its blocks back; blocks of a swap in flight come back when
-    /// that has ended. An unknown id changes nothing, so a late cancellation is harmless.
+    /// Removes a sequence, whatever its state, and gives its blocks back. Blocks of a swap in flight become free when
+    /// the swap has ended. An unknown id changes nothing, so a late cancellation is harmless.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Sequence> {
         let sequence = self.sequences.remove(&id)?;
         self.queues.take(&sequence);
@@ -314,9 +320,9 @@ impl Scheduler {
 
     /// Plans the next pass into `plan`.
     ///
-    /// Decodes come first: they are one token each, and somebody is reading them. Then come the next chunks of prompts;
-    /// then, if no sequence had to be preempted, those that were swapped out; and last, new sequences. As long as
-    /// others could use it, a chunk leaves half of the room that it finds; what they do not take it gets in the end.
+    /// Decodes come first, because they are one token each and clients read them. Then come the next chunks of prompts.
+    /// If no sequence had to be preempted, swapped-out sequences follow, and new sequences come last. As long as others
+    /// could use it, a chunk leaves half of the room that it finds; what the others do not take, it gets in the end.
     /// Beside sequences that generate, all chunks together have no more than [`Pace`] allows.
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
         plan.entries.clear();
@@ -334,17 +340,18 @@ impl Scheduler {
         for id in self.queues.running() {
             let sequence = &self.sequences[&id];
             match sequence.pending() {
-                // A beam that waits for others of its search, or one that waits for what is fetched.
+                // The sequence is a beam that waits for other beams of its search, or a sequence that waits for a
+                // fetch.
                 _ if sequence.computable() == 0 => {}
                 1 => decodes.push(id),
                 _ => chunks.push(id),
             }
         }
         plan.paced = self.paced(&decodes);
-        // Blocks that swaps in flight will give back, and that no sequence waits for yet.
+        // The blocks that swaps in flight will give back and that no sequence waits for yet.
         let mut leaving = self.flights.blocks_leaving();
         for (index, &id) in decodes.iter().chain(&chunks).enumerate() {
-            // One that ran earlier in this loop may have preempted this one.
+            // A sequence earlier in this loop may have preempted this one.
             let is_gone = plan.preempted.contains(&id) || plan.left.contains(&id);
             let is_last = index + 1 == decodes.len() + chunks.len();
             let left = match index < decodes.len() || (is_last && !self.may_admit()) {
@@ -363,7 +370,7 @@ impl Scheduler {
         self.top_up(plan);
     }
 
-    /// Gives chunks what the pass still has room for, in their order.
+    /// Gives chunks the room that the pass still has, in the order of the chunks.
     fn top_up(&self, plan: &mut StepPlan) {
         let StepPlan { entries, budget, paced, .. } = plan;
         for entry in entries {
@@ -382,8 +389,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives each sequence that generates, and whose next token begins a block, that block already, as far as there are
-    /// enough for all that run.
+    /// Gives a sequence a new block before it needs one, if the sequence generates and its next token begins a block.
+    /// This is done as long as there are enough blocks for all running sequences.
     pub(crate) fn look_ahead(&mut self, plan: &StepPlan) {
         let block_size = self.blocks.block_size();
         for entry in &plan.entries {
@@ -394,14 +401,14 @@ impl Scheduler {
             let sequence = &self.sequences[&entry.id];
             let goes_on = entry.samples() && end < sequence.tokens_max;
             if end.is_multiple_of(block_size) && goes_on && is_ample && !sequence.is_long {
-                // Without it, the block comes when the token does.
+                // If this fails, the sequence gets the block together with the token.
                 let _ = self.blocks.ensure_num_empty_slots(entry.id, 1);
             }
         }
     }
 
-    /// The blocks that the first sequence in the queue will get, if one waits. They are kept for it as far as there are
-    /// others.
+    /// Returns the blocks that the first sequence in the queue will get, if one waits. The blocks are kept for that
+    /// sequence as long as others have enough.
     pub(crate) fn foresee_first(&mut self) -> Option<Foreseen> {
         let Some(id) = self.queues.waiting().next() else {
             self.blocks.foresee_nothing();
@@ -411,20 +418,21 @@ impl Scheduler {
         Some(self.blocks.foresee(sequence.tokens(), &sequence.hashes))
     }
 
-    /// Lets `drafter` guess the next tokens of the sequences in `plan` that generate, as far as the pass has room and
-    /// blocks are left once each running sequence has taken one. Only guesses below `vocab_size` are run.
+    /// Lets `drafter` guess the next tokens of the sequences in `plan` that generate. Guesses are taken as far as the
+    /// pass has room, and as far as blocks are left once each running sequence has taken one. Only guesses below
+    /// `vocab_size` are computed.
     pub(crate) fn draft(&mut self, plan: &mut StepPlan, drafter: &mut dyn Drafter, vocab_size: usize) {
         let StepPlan { entries, budget, drafts, .. } = plan;
         for entry in entries {
             let sequence = self.sequences.get_mut(&entry.id).expect("a planned sequence is known");
-            // The last token of all is never computed.
+            // The last token of a sequence is never computed.
             let most = sequence.tokens_max.saturating_sub(sequence.len() + 1).min(*budget);
             if entry.count > 1 || !entry.samples() || sequence.generated() == 0 || sequence.lockstep || most == 0 {
                 continue;
             }
             drafts.clear();
             drafter.draft(sequence.tokens(), most, drafts);
-            // Behind one that the model does not have, no other can be right.
+            // Behind a guess that the model does not have, no other guess can be right.
             let known = drafts.iter().take_while(|&&draft| (draft as usize) < vocab_size).count();
             drafts.truncate(known.min(most));
             let stats = self.blocks.stats();
@@ -441,8 +449,9 @@ impl Scheduler {
         }
     }
 
-    /// The pass has retired: what it computed may now be found in the prefix cache. Of the sampled tokens, `accepted`
-    /// are kept: all but the last of them equal drafts. What was computed for rejected drafts is dropped.
+    /// Notes that the pass of `entry` has ended: what it computed may now be found in the prefix cache. Of the sampled
+    /// tokens, `accepted` are kept, of which all but the last equal drafts. What was computed for rejected drafts is
+    /// dropped.
     pub(crate) fn complete(&mut self, entry: &PlannedTokens, accepted: usize) {
         let Some(sequence) = self.sequences.get_mut(&entry.id) else { return };
         let right = accepted.saturating_sub(1).min(entry.drafts());
@@ -465,7 +474,7 @@ impl Scheduler {
             self.get_mut(entry.id).into_iter().for_each(|sequence| sequence.is_stored = true);
         }
         self.take_what_came(entry.id);
-        // A prompt that is published may spare one that waits the blocks that it was refused.
+        // A waiting sequence that was refused blocks may need fewer, now that this prompt is published.
         if entry.is_prefill() {
             self.reconsider();
         }
@@ -479,7 +488,7 @@ impl Scheduler {
         }
     }
 
-    /// A sequence has ended well: what it generated says something of what others will.
+    /// Notes that a sequence ended well after `generated` tokens, from which the forecast learns.
     pub(crate) fn ended(&mut self, generated: usize) {
         self.forecast.ended(generated);
     }
@@ -489,12 +498,12 @@ impl Scheduler {
         self.planner.prefilled(tokens, seconds);
     }
 
-    /// A sequence that is known.
+    /// Returns sequence `id`, which must be known.
     pub(crate) fn sequence(&self, id: SequenceId) -> &Sequence {
         &self.sequences[&id]
     }
 
-    /// A sequence, unless it has ended.
+    /// Returns sequence `id`, unless it has ended.
     pub(crate) fn get_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
         self.sequences.get_mut(&id)
     }
@@ -503,7 +512,7 @@ impl Scheduler {
         &self.blocks
     }
 
-    /// Changes how many blocks may be used.
+    /// Changes the number of blocks that may be used.
     pub(crate) fn set_usable_blocks(&mut self, blocks: usize) {
         if blocks > self.blocks.usable() {
             self.reconsider();
@@ -511,22 +520,24 @@ impl Scheduler {
         self.blocks.set_usable(blocks);
     }
 
-    /// Blocks that came and left since the last call.
+    /// Takes the blocks that came and left since the last call.
     pub(crate) fn take_resize(&mut self) -> Resize {
         self.blocks.take_resize()
     }
 
-    /// Moves a few blocks together; `false` when no block is left to move, or none can be moved.
+    /// Moves a few blocks together. Returns `false` if no block is left to move, or none can be moved.
     pub(crate) fn compact(&mut self) -> bool {
         self.blocks.compact(COMPACTION_STEPS) > 0
     }
 
-    /// Copies to be made before anything reads or writes KV, and before the memory of blocks that have left goes.
+    /// Takes the copies to be made before anything reads or writes KV, and before the memory of blocks that have left
+    /// is given back.
     pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.blocks.take_copies(copies);
     }
 
-    /// What can be found since the last call, and what no longer can.
+    /// Takes the changes of the prefix cache since the last call: the contents that can now be found, and those that no
+    /// longer can.
     pub(crate) fn take_cache_changes(&mut self, changes: &mut CacheChanges) {
         self.blocks.take_changes(changes);
     }
@@ -543,18 +554,18 @@ impl Scheduler {
         self.preemptions
     }
 
-    /// Whether any sequence is alive.
+    /// Returns whether any sequence is alive.
     pub(crate) fn has_sequences(&self) -> bool {
         !self.sequences.is_empty()
     }
 
-    /// Whether there is nothing to do, and nothing in flight.
+    /// Returns whether there is nothing to do, and nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.sequences.is_empty() && self.flights.len() == 0 && self.num_fetches == 0
     }
 
-    /// With no sequence alive, every block must be free or cached, and every swap slot free. Returns how many were not;
-    /// if any were not, all are freed, and the prefix cache is emptied.
+    /// Checks, while no sequence is alive, that every block is free or cached and every swap slot is free. Returns how
+    /// many were not. If any were not, all are freed, and the prefix cache is emptied.
     pub(crate) fn recover_leaks(&mut self) -> usize {
         debug_assert!(self.is_idle());
         let stats = self.blocks.stats();
@@ -565,7 +576,7 @@ impl Scheduler {
         leaked
     }
 
-    /// Gives `id`, which was admitted, its blocks.
+    /// Gives the waiting sequence `id`, which may be admitted, its blocks.
     fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = &self.sequences[&id];
         let wanted = sequence.explain || self.explain_all;
@@ -578,18 +589,18 @@ impl Scheduler {
             allocation.expect("can_allocate said so, and nothing happened since").num_cached_tokens
         };
         let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
-        // They are not looked up again before it has lost its blocks.
+        // The hashes are not looked up again before the sequence has lost its blocks.
         sequence.hashes.truncate(0);
         self.admissions += 1;
         self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").turn = 2 * self.admissions;
         sequence.computed = cached;
-        // Its rank in the waiting queue does not depend on this.
+        // The sequence's rank in the waiting queue does not depend on this.
         sequence.admission.get_or_insert(self.admissions);
         self.move_to(id, SequenceStatus::Running);
         plan.admitted.push(Admitted { id, cached, below: None, miss });
     }
 
-    /// Moves a sequence from its queue to that of another place.
+    /// Moves a sequence from its queue to the queue of `status`.
     fn move_to(&mut self, id: SequenceId, status: SequenceStatus) {
         let sequence = self.sequences.get_mut(&id).expect("a sequence that moves is known");
         self.queues.take(sequence);
@@ -597,7 +608,7 @@ impl Scheduler {
         self.queues.put(sequence);
     }
 
-    /// Takes in a new sequence, into the queue that its status names.
+    /// Takes in a new sequence, and puts it into the queue of its status.
     fn know(&mut self, sequence: Sequence) {
         let new = Tenant { sequences: 0, turn: (2 * self.admissions).saturating_sub(1) };
         self.tenants.entry(sequence.tenant).or_insert(new).sequences += 1;
@@ -607,22 +618,22 @@ impl Scheduler {
         debug_assert!(before.is_none(), "{before:?} was added twice");
     }
 
-    /// Something has changed that may help sequences that were refused blocks.
+    /// Notes a change that may help sequences that were refused blocks.
     fn reconsider(&mut self) {
         (self.refused, self.kept_out) = (false, false);
     }
 
-    /// Most tokens of `sequence` in a pass, apart from the pass's own limit.
+    /// Returns the most tokens of `sequence` that a pass may compute, apart from the pass's own limit.
     fn most_tokens(&self, sequence: &Sequence) -> usize {
         let is_alone = self.queues.running().len() <= 1 && self.num_waiting() == 0;
         let is_ranked = sequence.ranks_prompt && sequence.computed < sequence.prompt_len;
         if is_ranked && !is_alone { RANKED_BESIDE_OTHERS } else { usize::MAX }
     }
 
-    /// Adds the next chunk of `id`, as far as the pass has room.
+    /// Adds the next chunk of `id` to the pass, as far as the pass has room.
     fn plan_entry(&self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = &self.sequences[&id];
-        // One that is longer than memory got slots for some of its tokens only.
+        // A sequence that is longer than memory may have slots for only some of its tokens.
         let slots = self.blocks.num_tokens(id).map_or(0, |tokens| tokens.saturating_sub(sequence.computed));
         let count = sequence.computable().min(self.room_of(id, plan)).min(slots).min(self.most_tokens(sequence));
         if count == 0 {

@@ -1,4 +1,4 @@
-//! One sequence of tokens from arrival to end: its client, its sampling, and its rank among others.
+//! A sequence of tokens, from arrival to end, with its client, its sampling, and its rank among others.
 
 use std::cmp::Reverse;
 
@@ -11,91 +11,94 @@ use crate::masks::{Bound, MaskWorkers, Masked};
 use crate::sampler::{Sampled, Sampler, SamplerState};
 use crate::{Event, FinishReason, RequestError, SamplingParams, TenantId, TokenId};
 
-/// Names a [`SequenceGroup`](crate::group::SequenceGroup).
+/// The id of a [`SequenceGroup`](crate::group::SequenceGroup).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct GroupId(pub(crate) u64);
 
 /// A sequence from arrival to end.
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    /// Its name, under which the block manager knows the KV that it holds.
+    /// The sequence's id, under which the block manager knows the KV that the sequence holds.
     pub(crate) id: SequenceId,
-    /// The request that it is part of.
+    /// The request that the sequence is part of.
     pub(crate) group: GroupId,
-    /// Whether all sequences of its group make room and come back together: the beams of a search.
+    /// Whether all sequences of the group make room and come back together, as the beams of a search do.
     pub(crate) lockstep: bool,
-    /// What is reported to a client. Nothing is reported of a beam before its search is over.
+    /// The continuation that is reported to a client. Nothing is reported of a beam before its search is over.
     pub(crate) continuation: Option<Continuation>,
-    /// Prompt and generated tokens, then [`drafts`](Self::drafts). The last one generated has no KV yet.
+    /// Prompt and generated tokens, then [`drafts`](Self::drafts). The last generated token has no KV yet.
     tokens: Vec<TokenId>,
-    /// How many of them are prompt or generated.
+    /// The number of `tokens` that are prompt or generated.
     length: usize,
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub(crate) prompt_len: usize,
-    /// Tokens, prompt and generated together, that it may come to.
+    /// The most tokens, prompt and generated together, that the sequence may come to.
     pub(crate) tokens_max: usize,
-    /// Leading tokens whose KV is in the sequence's blocks, or in swap space. 0 while waiting.
+    /// The number of leading tokens whose KV is in the sequence's blocks, or in swap space; 0 while the sequence waits.
     pub(crate) computed: usize,
-    /// Names its prefixes: the root of its chain and, while it waits, the hashes of its blocks.
+    /// The names of the sequence's prefixes: the root of its chain and, while it waits, the hashes of its blocks.
     pub(crate) hashes: PrefixHashes,
-    /// Lower runs first.
+    /// The priority. A sequence with a lower number runs first.
     pub(crate) priority: i32,
-    /// Whose share of the blocks it takes.
+    /// The tenant whose share of the blocks the sequence takes.
     pub(crate) tenant: Option<TenantId>,
-    /// Whether it may become longer than memory: it has no others with which it shares its KV.
+    /// Whether the sequence may become longer than memory, which requires that it shares its KV with no other sequence
+    /// of its request.
     pub(crate) may_be_long: bool,
-    /// Whether it has become so.
+    /// Whether the sequence has become longer than memory.
     pub(crate) is_long: bool,
-    /// Whether log-probabilities of all tokens of its prompt are wanted.
+    /// Whether log-probabilities of all tokens of the prompt are wanted.
     pub(crate) ranks_prompt: bool,
-    /// Stretches of such a sequence that are on disk and stay there.
+    /// The number of stretches of a long sequence that are on disk and stay there.
     pub(crate) kept: usize,
-    /// Whether all of it is to be on disk, because memory may not be enough.
+    /// Whether all of the sequence is to be on disk, because memory may not be enough for it.
     pub(crate) is_stored: bool,
-    /// What is fetched of it while it computes what comes before that.
+    /// The part of the prompt that is fetched while the sequence computes the tokens in front of it, if there is one.
     pub(crate) ahead: Option<Ahead>,
-    /// Whether its client wants to know why its prefix was not cached.
+    /// Whether the client wants to know why the prefix was not cached.
     pub(crate) explain: bool,
-    /// Order of submission.
+    /// The sequence's number in the order of submission.
     pub(crate) arrival: u64,
-    /// Order among sequences that branched off the same one, and so have the same arrival; 0 for a sequence that did
-    /// not branch off.
+    /// The sequence's number among sequences that branched off the same one, and so have the same arrival; 0 for a
+    /// sequence that did not branch off.
     pub(crate) branch: u64,
-    /// Times it lost its blocks to others.
+    /// The number of times the sequence lost its blocks to others.
     pub(crate) preemptions: u32,
-    /// Those of them in which its KV was swapped out rather than dropped.
+    /// The number of preemptions in which KV was swapped out rather than dropped.
     pub(crate) swaps: u32,
-    /// Sequences that were admitted while it waited, although they came later or had to wait for blocks behind it; or
-    /// while it was the first to be swapped in.
+    /// The number of sequences that were admitted while this one waited, although they came later or had to wait for
+    /// blocks behind it. While this sequence is the first to be swapped in, all sequences admitted count.
     pub(crate) overtaken: u32,
-    /// Number of its first admission. It keeps that, so that a preempted sequence does not count as the latest.
+    /// The number of the sequence's first admission. It stays the same, so that a preempted sequence does not count as
+    /// the latest.
     pub(crate) admission: Option<u64>,
-    /// Sequences that it counts for while it runs; at least 1. Beams of a search count for its width together.
+    /// The number of sequences that this one counts for while it runs; at least 1. The beams of a search together count
+    /// for its width.
     pub(crate) seats: usize,
-    /// Whether it is the trunk of a search: it stands for all beams, which have lost their blocks, and computes the
-    /// tokens that they have in common.
+    /// Whether the sequence is the trunk of a search. A trunk stands for all beams, which have lost their blocks, and
+    /// computes the tokens that they have in common.
     pub(crate) trunk: bool,
     pub(crate) status: SequenceStatus,
 }
 
-/// How often a sequence had to make room.
+/// The number of times that a sequence had to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Preempted {
     pub(crate) times: u32,
-    /// Preemptions in which its KV was swapped out.
+    /// The number of preemptions in which the KV was swapped out.
     pub(crate) swaps: u32,
 }
 
-/// Sequences that may be admitted past one that waits or is swapped out. After this many its priority has aged to the
-/// highest, whatever its priority and size, so that neither small nor important requests can starve it.
+/// The number of sequences that may be admitted past one that waits or is swapped out. After this many, the passed
+/// sequence becomes urgent, whatever its priority and size, so that neither small nor important requests can starve it.
 pub(crate) const MAX_OVERTAKEN: u32 = 64;
 
-/// Preemptions after which a sequence is admitted only where it will find blocks up to its very end, and is not chosen
-/// again.
+/// The number of preemptions after which a sequence is admitted only if it will find blocks up to its very end, and is
+/// not preempted again if any other can be.
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
 
 impl Sequence {
-    /// One that has just arrived with `prompt`, and waits.
+    /// Creates a sequence that has just arrived with `prompt`, and waits.
     pub(crate) fn new(id: SequenceId, group: GroupId, prompt: Vec<TokenId>, hashes: PrefixHashes) -> Self {
         Self {
             id,
@@ -129,30 +132,30 @@ impl Sequence {
         }
     }
 
-    /// A sequence with the same history and status, which ranks right after this one and has no client yet. Its list of
-    /// tokens has capacity for twice its length, but no more than the sequence can ever need.
+    /// Returns a sequence with the same history and status, which ranks right after this one and has no client yet. The
+    /// new list of tokens has capacity for twice its length, but no more than the sequence can ever need.
     pub(crate) fn branch(&self, id: SequenceId, branch: u64) -> Self {
         let mut tokens = self.tokens().to_vec();
         tokens.reserve_exact(self.tokens_max.saturating_sub(self.length).min(self.length));
         Self { id, branch, continuation: None, tokens, hashes: self.hashes.clone(), seats: 1, trunk: false, ..*self }
     }
 
-    /// Prompt and generated tokens.
+    /// Returns the prompt and the generated tokens.
     pub(crate) fn tokens(&self) -> &[TokenId] {
         &self.tokens[..self.length]
     }
 
-    /// Guesses at what comes next, which the next pass tries.
+    /// Returns the guesses at the next tokens, which the next pass tries.
     pub(crate) fn drafts(&self) -> &[TokenId] {
         &self.tokens[self.length..]
     }
 
-    /// The tokens of a pass that begins at position `start`, drafts included.
+    /// Returns the tokens from position `start` on, drafts included.
     pub(crate) fn tokens_from(&self, start: usize) -> &[TokenId] {
         &self.tokens[start..]
     }
 
-    /// Number of prompt and generated tokens.
+    /// Returns the number of prompt and generated tokens.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
@@ -169,39 +172,39 @@ impl Sequence {
         self.length = self.tokens.len();
     }
 
-    /// The next pass is to try `drafts`.
+    /// Sets the `drafts` that the next pass is to try.
     pub(crate) fn set_drafts(&mut self, drafts: &[TokenId]) {
         self.tokens.truncate(self.length);
         self.tokens.extend_from_slice(drafts);
     }
 
-    /// The first `count` drafts turned out to be right, and the others wrong.
+    /// Keeps the first `count` drafts, which turned out to be right, and drops the others.
     pub(crate) fn accept_drafts(&mut self, count: usize) {
         self.length += count;
         self.tokens.truncate(self.length);
     }
 
-    /// It has lost its KV, and keeps the first `length` tokens.
+    /// Notes that the sequence has lost its KV, and keeps its first `length` tokens.
     pub(crate) fn lose_kv(&mut self, length: usize) {
         self.tokens.truncate(length);
         (self.length, self.computed) = (self.tokens.len(), 0);
-        // It comes back with what it has generated.
+        // The sequence comes back with the tokens that it has generated, so their hashes are needed too.
         self.hashes.truncate(self.length);
         self.hashes.extend(&self.tokens);
     }
 
-    /// Tokens whose KV the next passes have to compute: at least one, but for a beam that waits for others of its
-    /// search.
+    /// Returns the number of tokens whose KV the next passes have to compute. It is at least one, except for a beam
+    /// that waits for others of its search.
     pub(crate) fn pending(&self) -> usize {
         self.length - self.computed
     }
 
-    /// Those of them that can be computed before what is [fetched](Self::ahead) has come.
+    /// Returns the number of tokens that can be computed before the part that is [fetched](Self::ahead) has come.
     pub(crate) fn computable(&self) -> usize {
         self.ahead.as_ref().map_or(self.length, |ahead| ahead.first) - self.computed
     }
 
-    /// Tokens generated so far.
+    /// Returns the number of tokens generated so far.
     pub(crate) fn generated(&self) -> usize {
         self.length - self.prompt_len
     }
@@ -210,22 +213,22 @@ impl Sequence {
         Preempted { times: self.preemptions, swaps: self.swaps }
     }
 
-    /// The group that it shares its fate with, if there is one.
+    /// Returns the search of which the sequence is a beam, if it is one.
     pub(crate) fn search(&self) -> Option<GroupId> {
         self.lockstep.then_some(self.group)
     }
 
-    /// Whether it was preempted or overtaken often enough to come before all others.
+    /// Returns whether the sequence was preempted or overtaken often enough to come before all others.
     pub(crate) fn is_urgent(&self) -> bool {
         self.overtaken >= MAX_OVERTAKEN || self.is_spared()
     }
 
-    /// Whether it must not be preempted again.
+    /// Returns whether the sequence must not be preempted again.
     pub(crate) fn is_spared(&self) -> bool {
         self.preemptions >= MAX_PREEMPTIONS
     }
 
-    /// Where it stands in the queue of its [`place`](Self::place).
+    /// Returns the sequence's rank in the queue of its [`status`](Self::status).
     pub(crate) fn rank(&self) -> Rank {
         let turn = match self.status {
             SequenceStatus::Waiting => u64::from(self.preemptions == 0),
@@ -236,31 +239,32 @@ impl Sequence {
     }
 }
 
-/// The order of every queue. In the waiting one, each tenant has a queue of its own. The last that runs is the first to
-/// be preempted. Urgency does not change while a sequence runs.
+/// The place of a sequence in the order of every queue. In the waiting queue, each tenant has a queue of its own. The
+/// last running sequence is the first to be preempted. Urgency does not change while a sequence runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    /// Urgent sequences first.
+    /// Urgent sequences come first.
     urgent: Reverse<bool>,
-    /// Then the most important.
+    /// The priority comes second; lower numbers are more important.
     priority: i32,
-    /// Then, among waiting sequences, preempted ones; among others, in order of admission.
+    /// The turn comes third. Among waiting sequences, preempted ones have the lower turn; among others, the turn is the
+    /// number of the first admission.
     turn: u64,
-    /// Then who came first.
+    /// The arrival and the branch are compared last, so that the sequence that arrived first comes first.
     order: (u64, u64),
 }
 
 impl Rank {
-    /// Before all others.
+    /// The rank before all others.
     pub(crate) const FIRST: Self = Self { urgent: Reverse(true), priority: i32::MIN, turn: 0, order: (0, 0) };
 
-    /// Whether this one is more urgent than `other`, or as urgent and more important.
+    /// Returns whether this rank is more urgent than `other`, or as urgent and more important.
     pub(crate) fn outranks(&self, other: &Self) -> bool {
         (self.urgent, self.priority) < (other.urgent, other.priority)
     }
 }
 
-/// Which queue a sequence is in.
+/// The queue or place that a sequence is in.
 ///
 /// | place | leaves it by |
 /// |---|---|
@@ -272,58 +276,59 @@ impl Rank {
 /// | fetching | the end of its fetch → running |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SequenceStatus {
-    /// Holds no blocks.
+    /// The sequence holds no blocks.
     Waiting,
-    /// Holds blocks for all its tokens but at most the last.
+    /// The sequence holds blocks for all its tokens but at most the last.
     Running,
-    /// Its blocks are being swapped out.
+    /// The sequence's blocks are being swapped out.
     Leaving,
-    /// Its KV is in swap space.
+    /// The sequence's KV is in swap space.
     Swapped,
-    /// Its KV is being swapped in.
+    /// The sequence's KV is being swapped in.
     Arriving,
-    /// The beginning of its KV is being fetched from disk.
+    /// The beginning of the sequence's KV is being fetched from a tier below memory.
     Fetching,
 }
 
-/// A part of a prompt that is fetched while what comes before it is computed.
+/// A part of a prompt that is fetched while the tokens in front of it are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ahead {
     pub(crate) fetch: FetchId,
-    /// Its first token.
+    /// The position of the part's first token.
     pub(crate) first: usize,
-    /// How many tokens of it are there, once it has ended.
+    /// The number of the part's tokens whose KV has come, once the fetch has ended.
     pub(crate) came: Option<usize>,
 }
 
-/// One answer to a prompt: its client, and its sampling.
+/// One answer to a prompt, with its client and its sampling.
 #[derive(Debug)]
 pub(crate) struct Continuation {
     pub(crate) client: Client,
     sampler: SamplerState,
-    /// Tokens that the client was told of.
+    /// The number of tokens that the client was told of.
     generated: usize,
-    /// Tokens sampled in the current pass: one, and one more for each draft that turned out to be right.
+    /// The tokens sampled in the current pass: one, and one more for each draft that turned out to be right.
     run: Vec<Sampled>,
-    /// The end that the last of `run` is.
+    /// The reason why the last token of `run` ends the continuation, if it does.
     end: Option<FinishReason>,
-    /// What it may be.
+    /// The constraint that the continuation has to follow, if it has one.
     bound: Option<Bound>,
-    /// The logits of the next token, where what may come is not known yet.
+    /// The logits of the next token, if it is not known yet which tokens may come.
     late: Option<Vec<f32>>,
-    /// Why it cannot go on, if it cannot: its logits were not numbers, or it is not known what may follow.
+    /// The reason why the continuation cannot go on, if it cannot: its logits were NaN, or the constraint could not say
+    /// what may follow.
     pub(crate) fault: Option<RequestError>,
 }
 
-/// Most sequences for which nothing was sampled because it was not known what may come. Each keeps its logits.
+/// The most sequences for which nothing was sampled because their masks were late. Each of them keeps its logits.
 pub const LATE_MAX: usize = 32;
 
-/// What ends a continuation.
+/// The conditions that end a continuation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ends<'a> {
     /// The model's end-of-sequence tokens.
     pub(crate) eos: &'a [TokenId],
-    /// Tokens of prompt and answer together.
+    /// The most tokens of prompt and answer together.
     pub(crate) length_max: usize,
 }
 
@@ -333,32 +338,32 @@ impl Continuation {
         Self { client, sampler, generated: 0, run: Vec::new(), end: None, bound, late: None, fault: None }
     }
 
-    /// Has computed what may come next, and behind each of `drafts`.
+    /// Begins to compute the masks for the next token, and for the token behind each of `drafts`.
     pub(crate) fn begin_masks(&mut self, workers: &mut MaskWorkers, drafts: &[TokenId]) {
         self.bound.iter_mut().for_each(|bound| bound.begin(workers, drafts));
     }
 
-    /// Whether what may come next is bound.
+    /// Returns whether a constraint restricts the next token.
     pub(crate) fn is_bound(&self) -> bool {
         self.bound.is_some()
     }
 
-    /// Takes over what may come next from `other`, which has as many tokens: none.
+    /// Takes over the masks of `other`. Both continuations must have no tokens yet.
     pub(crate) fn share_masks(&mut self, other: &mut Self) {
         if let (Some(bound), Some(other)) = (&mut self.bound, &mut other.bound) {
             bound.share_masks(other);
         }
     }
 
-    /// Whether the row after the first `count` of `drafts` is valid: all of these equal the tokens that were sampled in
-    /// their places.
+    /// Returns whether the row after the first `count` of `drafts` is valid, because all of these drafts equal the
+    /// tokens that were sampled in their places.
     pub(crate) fn follows(&self, drafts: &[TokenId], count: usize) -> bool {
         // Earlier drafts were compared when the tokens after them were sampled.
         self.run.len() == count && self.run.last().is_none_or(|last| last.token == drafts[count - 1])
     }
 
-    /// Chooses the next token from `logits`; later, where what may come is not known in time and not too many are
-    /// `late` already.
+    /// Chooses the next token from `logits`. If the mask is not known in time and fewer than [`LATE_MAX`] sequences are
+    /// `late` already, the token is chosen later.
     pub(crate) fn sample(
         &mut self,
         sampler: &mut Sampler,
@@ -399,12 +404,12 @@ impl Continuation {
         self.run.push(sampled);
     }
 
-    /// Whether the next token is to be chosen later.
+    /// Returns whether the next token is to be chosen later.
     pub(crate) fn is_late(&self) -> bool {
         self.late.is_some()
     }
 
-    /// Whether it can be chosen now.
+    /// Returns whether the token that was to be chosen later can be chosen now.
     pub(crate) fn can_resume(&mut self) -> bool {
         self.late.is_some() && self.bound.as_mut().is_none_or(Bound::is_settled)
     }
@@ -416,9 +421,9 @@ impl Continuation {
         }
     }
 
-    /// Goes through the tokens that the pass gave, after a prompt of `prompt_len`, up to the first that ends the
-    /// continuation, and drops those behind it. Returns how many are left: none if none was wanted, or if there is a
-    /// [fault](Self::fault).
+    /// Goes through the tokens that the pass gave, after a prompt of `prompt_len` tokens, up to the first that ends the
+    /// continuation, and drops those behind it. Returns how many are left. Returns 0 if no token was wanted, or if
+    /// there is a [fault](Self::fault).
     pub(crate) fn accept(&mut self, params: &SamplingParams, prompt_len: usize, ends: Ends<'_>) -> usize {
         for index in 0..self.run.len() {
             let (token, generated) = (self.run[index].token, self.generated + index + 1);
@@ -450,8 +455,8 @@ impl Continuation {
         self.run.len()
     }
 
-    /// Tells the client of the tokens that were accepted. Returns how many, and the last one, or why nothing follows
-    /// it.
+    /// Tells the client of the tokens that were accepted. Returns how many there were, and the last one or the reason
+    /// why nothing follows it.
     pub(crate) fn deliver(&mut self) -> (usize, Result<TokenId, FinishReason>) {
         let (count, last) = (self.run.len(), self.run.last().map(|sampled| sampled.token));
         for Sampled { token, logprobs } in self.run.drain(..) {
@@ -461,13 +466,13 @@ impl Continuation {
         let outcome = match (self.end, last) {
             (Some(reason), _) => Err(reason),
             (None, Some(last)) => Ok(last),
-            // No token was asked for.
+            // The request asked for no token.
             (None, None) => Err(FinishReason::Length),
         };
         (count, outcome)
     }
 
-    /// Tokens that the client was told of.
+    /// Returns the number of tokens that the client was told of.
     pub(crate) fn generated(&self) -> usize {
         self.generated
     }

@@ -1,4 +1,4 @@
-//! A snapshot of the engine for `/health`, `/metrics` and the start-up report.
+//! The engine's status: a snapshot for `/health`, `/metrics` and the start-up report.
 
 use std::time::Duration;
 
@@ -7,97 +7,99 @@ use interbed_weights::StreamStats;
 
 use crate::{FinishReason, KvDiskStatus, KvRemoteStatus};
 
-/// What the engine was doing when its last step ended. Counters are totals since start.
+/// The engine's status when it last published its figures. Counters are totals since the start.
 #[derive(Debug, Clone, Default)]
 pub struct EngineStatus {
-    /// Whether work is progressing; see [`Health`].
+    /// Whether the engine makes progress, by [`Health`].
     pub health: Health,
-    /// Engine steps (forward passes).
+    /// The number of engine steps.
     pub steps: u64,
-    /// How many tokens passes had, of prompts and of decodes together.
+    /// The numbers of tokens that passes had, of prompts and of decodes together.
     pub pass_tokens: TokenHistogram,
-    /// Sequences in the waiting queue.
+    /// The number of sequences in the waiting queue.
     pub waiting: usize,
-    /// Sequences in the running set.
+    /// The number of running sequences.
     pub running: usize,
-    /// Sequences whose KV is swapped out, or on its way out or in.
+    /// The number of sequences whose KV is swapped out, or on its way out or in.
     pub swapped: usize,
-    /// Prompt tokens received by admitted requests.
+    /// The number of prompt tokens of admitted requests.
     pub prompt_tokens: u64,
-    /// Tokens generated.
+    /// The number of tokens generated.
     pub generation_tokens: u64,
-    /// Requests that ended, by reason: `stop`, `length`, `cancelled`, `failed`.
+    /// The number of requests that ended, by reason: `stop`, `length`, `cancelled`, `failed`.
     pub finished: FinishedCounts,
-    /// Times that sequences had to make room for others.
+    /// The number of times that sequences had to make room for others.
     pub preemptions: u64,
-    /// Preemptions in which KV was swapped out; in all others it is computed again.
+    /// The number of preemptions in which KV was swapped out; in all others it is computed again.
     pub preemptions_swap: u64,
-    /// Swap space.
+    /// The figures of swap space.
     pub swap: SwapStatus,
-    /// KV blocks, by state, and the prefix cache's figures.
+    /// The numbers of KV blocks by state, and the prefix cache's figures.
     pub kv: KvStatus,
-    /// KV on disk, if there is any.
+    /// The figures of KV on disk, if there is any.
     pub kv_disk: Option<KvDiskStatus>,
-    /// KV in a store that servers share, if there is one.
+    /// The figures of KV in a store that servers share, if there is one.
     pub kv_remote: Option<KvRemoteStatus>,
-    /// Mappings of KV blocks side by side, if the engine uses them.
+    /// The figures of blocks that are mapped side by side, if the engine maps them so.
     pub strips: Option<StripsStatus>,
-    /// Bytes of memory that weights take.
+    /// The bytes of memory that weights take.
     pub weights_bytes: u64,
     /// What streaming the weights has taken since the start, if they are streamed.
     pub stream: Option<StreamStats>,
-    /// What the device was used for, if it has memory of its own.
+    /// The figures of the device, if it has memory of its own.
     pub device: Option<DeviceStats>,
-    /// Time since the last step ended.
+    /// The time since the last step ended, or since work arrived at an idle engine if that is later.
     pub since_last_step: Duration,
-    /// Times an idle check found blocks that were neither free nor cached. Always 0, or there is a bug; the engine
-    /// recovers and goes on.
+    /// The number of idle checks that found blocks which were neither free nor cached. It is always 0 unless there is a
+    /// bug; the engine recovers and goes on.
     pub leaks_found: u64,
 }
 
-/// KV that is mapped side by side.
+/// Figures of KV blocks that are mapped side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StripsStatus {
-    /// Mappings of all strips, as the system counts them.
+    /// The number of mappings of all strips, as the system counts them.
     pub mappings: usize,
-    /// Most mappings that all strips together may have.
+    /// The most mappings that all strips together may have.
     pub mappings_max: usize,
-    /// Blocks mapped in strips; shared ones count several times.
+    /// The number of blocks mapped in strips. A block in several strips counts several times.
     pub mapped_blocks: usize,
-    /// Times that a sequence's blocks had no room in a strip for a pass.
+    /// The number of times that a sequence's blocks had no room in a strip for a pass.
     pub listed: u64,
-    /// Time that steps took before their passes to decide about strips, to map blocks and to wait.
+    /// The time that steps took before their passes to decide about strips, to map blocks and to wait.
     pub time: Duration,
-    /// Counts of the mapping work.
+    /// The counts of the mapping work.
     pub work: StripStats,
 }
 
-/// Whether the engine makes *progress*, not whether the process lives.
+/// The engine's health, which says whether the engine makes *progress*, not whether the process lives.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Health {
-    /// Idle, or steps are completing.
+    /// The engine is idle, or its steps are completing.
     #[default]
     Ok,
-    /// There is work, but no step has completed for the time given, or nothing could be scheduled for many steps.
+    /// There is work, but no step has completed for a while, or nothing could be scheduled for many steps. The string
+    /// says which.
     Stalled(String),
-    /// The engine thread has ended.
+    /// The engine thread has ended; the string says why.
     Dead(String),
 }
 
-/// Requests that ended, by reason.
+/// The numbers of requests that ended, by reason.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FinishedCounts {
-    /// End-of-sequence or a stop token.
+    /// Requests that ended with an end-of-sequence token, a stop token or a complete constraint.
     pub stop: u64,
-    /// `max_tokens` or the end of the context.
+    /// Requests that reached `max_tokens` or the end of the context.
     pub length: u64,
-    /// The client went away (a stop string matched by the text layer counts here too, see `text`).
+    /// Requests whose client went away. A request that the text layer ends at a stop string counts here too.
     pub cancelled: u64,
-    /// A failed pass, numbers that are not finite, or a request that could never fit.
+    /// Requests that failed, for example because a pass failed, numbers were not finite, or the request could never
+    /// fit.
     pub failed: u64,
 }
 
-/// Totals that the engine counts itself; other totals are counted by its parts.
+/// The totals that the engine counts itself. Its parts count the other totals.
 #[derive(Default)]
 pub(crate) struct Totals {
     pub(crate) steps: u64,
@@ -111,7 +113,7 @@ pub(crate) struct Totals {
 }
 
 impl FinishedCounts {
-    /// Counts a request that ended well for this reason.
+    /// Counts a request that ended well for `reason`.
     pub(crate) fn count(&mut self, reason: FinishReason) {
         match reason {
             FinishReason::Length => self.length += 1,
@@ -120,10 +122,10 @@ impl FinishedCounts {
     }
 }
 
-/// KV blocks by state.
+/// The numbers of KV blocks by state, and the prefix cache's figures.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KvStatus {
-    /// Most blocks that there can be.
+    /// The most blocks that there can be.
     pub blocks_total: usize,
     /// Blocks held by sequences or by swaps in flight.
     pub blocks_used: usize,
@@ -131,60 +133,61 @@ pub struct KvStatus {
     pub blocks_cached: usize,
     /// Blocks whose content is not needed.
     pub blocks_free: usize,
-    /// Blocks without memory, which weights have instead.
+    /// Blocks without memory, because weights have their memory instead.
     pub blocks_withdrawn: usize,
-    /// Bytes of all blocks that have memory, or may take it.
+    /// The bytes of all blocks that have memory, or may take it.
     pub bytes: u64,
-    /// Token slots of used blocks.
+    /// The number of token slots in used blocks.
     pub slots_allocated: usize,
-    /// Slots of used blocks that hold no token yet: internal fragmentation.
+    /// The number of slots in used blocks that hold no token yet, which is internal fragmentation.
     pub slots_empty: usize,
-    /// Prompt tokens of admitted requests, each counted once however often it was preempted.
+    /// The number of prompt tokens of admitted requests. Each request counts once, however often it was preempted.
     pub prefix_query_tokens: u64,
-    /// Prompt tokens that the prefix cache held at first admission.
+    /// The number of prompt tokens that the prefix cache held at first admission.
     pub prefix_hit_tokens: u64,
-    /// Cached blocks whose content was given up for new content.
+    /// The number of cached blocks whose content was given up for new content.
     pub evictions: u64,
-    /// Allocations refused for want of blocks.
+    /// The number of allocations that were refused for want of blocks.
     pub allocation_failures: u64,
-    /// Blocks computed twice, and merged.
+    /// The number of blocks that were computed twice and merged.
     pub blocks_merged: u64,
-    /// Sequences that forked off another.
+    /// The number of sequences that forked off another.
     pub forks: u64,
-    /// Shared blocks that were copied, because one of those that shared them wrote to it.
+    /// The number of shared blocks that were copied because one of their holders wrote to them.
     pub copy_on_writes: u64,
-    /// How long giving out the blocks of a step took, with the planning around it.
+    /// The time that giving out the blocks of a step took, with the planning around it.
     pub allocation_seconds: Histogram,
 }
 
-/// Swap space, in blocks.
+/// The figures of swap space, in blocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SwapStatus {
-    /// Slots, each for one block; 0 without swap space.
+    /// The number of slots, each for one block; 0 without swap space.
     pub slots_total: usize,
-    /// Slots that hold KV or are reserved for KV on its way out.
+    /// The number of slots that hold KV or are reserved for KV on its way out.
     pub slots_used: usize,
-    /// Bytes of one block.
+    /// The bytes of one block.
     pub block_bytes: u64,
-    /// Blocks copied out by swaps that succeeded.
+    /// The number of blocks copied out by swaps that succeeded.
     pub blocks_out: u64,
-    /// Blocks copied in by swaps that succeeded.
+    /// The number of blocks copied in by swaps that succeeded.
     pub blocks_in: u64,
-    /// Swaps that failed, whose KV was computed again.
+    /// The number of swaps that failed, whose KV was computed again.
     pub failed: u64,
 }
 
-/// Counts of durations, by size.
+/// A histogram of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Histogram {
-    /// How many were at most [`Histogram::BOUNDS`]`[i]` seconds and above the bound before; the last counts the rest.
+    /// The numbers of durations by size. Entry `i` counts durations of at most [`Histogram::BOUNDS`]`[i]` seconds that
+    /// are above the bound before; the last entry counts the rest.
     pub counts: [u64; Histogram::BOUNDS.len() + 1],
-    /// All durations together, in seconds.
+    /// The sum of all durations, in seconds.
     pub sum: f64,
 }
 
 impl Histogram {
-    /// Upper bounds in seconds.
+    /// The upper bounds of the entries of `counts`, in seconds.
     pub const BOUNDS: [f64; 8] = [1e-6, 5e-6, 2e-5, 1e-4, 5e-4, 1e-3, 1e-2, 0.1];
 
     /// Counts one duration.
@@ -196,20 +199,21 @@ impl Histogram {
     }
 }
 
-/// Counts of passes, by their number of tokens.
+/// A histogram of passes, by their number of tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TokenHistogram {
-    /// How many were at most [`TokenHistogram::BOUNDS`]`[i]` and above the bound before; the last counts the rest.
+    /// The numbers of passes by size. Entry `i` counts passes of at most [`TokenHistogram::BOUNDS`]`[i]` tokens that
+    /// are above the bound before; the last entry counts the rest.
     pub counts: [u64; TokenHistogram::BOUNDS.len() + 1],
-    /// Sum of all numbers that were counted.
+    /// The sum of the tokens of all passes.
     pub sum: u64,
 }
 
 impl TokenHistogram {
-    /// Upper bounds.
+    /// The upper bounds of the entries of `counts`, in tokens.
     pub const BOUNDS: [u64; 13] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
 
-    /// Counts one number.
+    /// Counts one pass of `tokens` tokens.
     pub fn record(&mut self, tokens: u64) {
         self.counts[Self::BOUNDS.partition_point(|&bound| bound < tokens)] += 1;
         self.sum += tokens;

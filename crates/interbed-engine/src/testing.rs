@@ -1,5 +1,6 @@
-//! An engine without a model, for tests of what is built on the engine: it answers each request by a script, one
-//! token per step, on a thread of its own, and can be looked into. Behind the feature `testing`: no program carries it.
+//! An engine without a model, for tests of code that is built on the engine. It answers each request by a script, one
+//! token per step, on a thread of its own, and tests can inspect it. It is behind the feature `testing`, which no
+//! program enables.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,12 +16,12 @@ use crate::{
     RequestError, SubmitError, TokenId, TokenLogprob,
 };
 
-/// Begin-of-sequence token of [`byte_tokenizer`].
+/// The begin-of-sequence token of [`byte_tokenizer`].
 pub const BOS: TokenId = 256;
-/// End-of-sequence token of [`byte_tokenizer`] and of [`ScriptedEngine`].
+/// The end-of-sequence token of [`byte_tokenizer`] and of [`ScriptedEngine`].
 pub const EOS: TokenId = 257;
 
-/// A tokenizer whose tokens 0 to 255 are the bytes, and which has [`BOS`] (`<s>`) and [`EOS`] (`</s>`).
+/// Returns a tokenizer whose tokens 0 to 255 are the bytes, and which has [`BOS`] (`<s>`) and [`EOS`] (`</s>`).
 pub fn byte_tokenizer() -> Tokenizer {
     let printable = |byte: u32| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut others = 0x100..;
@@ -52,31 +53,31 @@ pub fn byte_tokenizer() -> Tokenizer {
     Tokenizer::from_bytes(json.as_bytes(), Some(config.as_bytes())).expect("the test tokenizer is valid")
 }
 
-/// What the engine does for a request in one step.
+/// The action of the engine for a request in one step.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// Emits this token, and ends where the request's parameters say so.
+    /// Emits this token, and ends if the request's parameters say so.
     Token(TokenId),
-    /// The same, for a token of this log-probability.
+    /// Emits this token with this log-probability, and ends if the request's parameters say so.
     Likely(TokenId, f32),
-    /// The same, after it had to make room for others once more.
+    /// Preempts the sequence, then emits this token, and ends if the request's parameters say so.
     Preempted(TokenId),
     /// Emits nothing.
     Wait,
-    /// Fails.
+    /// Fails for this reason.
     Fail(String),
 }
 
-/// The script: the request, and the tokens generated for it so far, to what comes next.
+/// The script, a function that returns the next step from the request and the number of tokens generated for it so far.
 pub type Script = dyn Fn(&Request, usize) -> Step + Send + Sync;
 
-/// A script that answers `text`, then ends the sequence.
+/// Returns a script that answers `text`, then ends the sequence.
 pub fn answer(text: &str) -> Box<Script> {
     let tokens: Vec<TokenId> = text.bytes().map(TokenId::from).collect();
     Box::new(move |_, index| Step::Token(tokens.get(index).copied().unwrap_or(EOS)))
 }
 
-/// The engine; it stops when this is dropped.
+/// An engine that answers by a script. The engine stops when this is dropped.
 pub struct ScriptedEngine {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
@@ -89,7 +90,7 @@ struct State {
     queue: Mutex<Vec<(Request, Client)>>,
     requests: Mutex<Vec<Request>>,
     status: Mutex<EngineStatus>,
-    /// Told at the end of each step.
+    /// The condition that is notified at the end of each step.
     stepped: Condvar,
     miss: Mutex<MissReason>,
     steps: AtomicU64,
@@ -126,7 +127,7 @@ impl ScriptedEngine {
         Self { state, thread: Some(thread) }
     }
 
-    /// Limits that fit [`byte_tokenizer`].
+    /// Returns limits that fit [`byte_tokenizer`].
     pub fn limits() -> Limits {
         Limits {
             vocab_size: 258,
@@ -140,27 +141,28 @@ impl ScriptedEngine {
         }
     }
 
-    /// The front door.
+    /// Returns a handle through which requests are submitted.
     pub fn handle(&self) -> EngineHandle {
         EngineHandle { shared: self.state.clone() }
     }
 
-    /// All requests that came in, in order; several continuations of a prompt as one each, with its own seed.
+    /// Returns all requests that came in, in order. Several continuations of a prompt are listed as one request each,
+    /// with its own seed.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.state.requests).clone()
     }
 
-    /// Steps so far. They pass whether or not there is work.
+    /// Returns the number of steps so far. Steps pass whether or not there is work.
     pub fn steps(&self) -> u64 {
         self.state.steps.load(Ordering::SeqCst)
     }
 
-    /// Why no more than half of a prompt is cached; at first because others have cached it.
+    /// Sets the reason why no more than half of a prompt is cached. At first the reason is [`MissReason::OtherSalt`].
     pub fn set_miss(&self, reason: MissReason) {
         *lock(&self.state.miss) = reason;
     }
 
-    /// Whether anybody watches.
+    /// Returns whether anybody watches.
     pub fn is_watched(&self) -> bool {
         self.state.board.is_watched()
     }
@@ -170,7 +172,7 @@ impl ScriptedEngine {
         self.state.board.show(&mut state);
     }
 
-    /// Changes what [`EngineHandle::status`] reports.
+    /// Changes the status that [`EngineHandle::status`] reports.
     pub fn set_status(&self, change: impl FnOnce(&mut EngineStatus)) {
         change(&mut lock(&self.state.status));
     }
@@ -253,7 +255,7 @@ impl State {
         }
     }
 
-    /// One token for one sequence; false when it has ended.
+    /// Takes one step for one sequence. Returns false when the sequence has ended.
     fn step(&self, sequence: &mut Running) -> bool {
         let mut status = lock(&self.status);
         let params = &sequence.request.params;
@@ -267,7 +269,7 @@ impl State {
             sequence.client.send(Event::Finished { reason: FinishReason::Length });
             return false;
         }
-        // Who asks for no token gets none.
+        // A request that asks for no token gets none.
         let step = match params.max_tokens {
             0 => Step::Wait,
             _ => (self.script)(&sequence.request, sequence.generated),
@@ -313,13 +315,13 @@ impl State {
 /// The width of the embeddings that [`ScriptedEngine`] makes up.
 pub const EMBEDDING_WIDTH: usize = 4;
 
-/// The made-up embedding of a prompt: its number of tokens, its first and its last, and 1.
+/// Returns the made-up embedding of a prompt: its number of tokens, its first and its last token, and 1.
 pub fn embedding(prompt: &[TokenId]) -> Vec<f32> {
     let [first, last] = [prompt.first(), prompt.last()].map(|token| token.copied().unwrap_or(0) as f32);
     vec![prompt.len() as f32, first, last, 1.0]
 }
 
-/// Made-up log-probabilities: the chosen token is the most likely, and tokens 0, 1, … follow.
+/// Returns made-up log-probabilities, in which the chosen token is the most likely, and tokens 0, 1, … follow.
 fn logprobs(token: TokenId, logprob: f32, top: usize) -> PositionLogprobs {
     let chosen = TokenLogprob { token, logprob, rank: 1 };
     let others = (0..).filter(|&other| other != token).zip(2..).map(|(token, rank)| TokenLogprob {

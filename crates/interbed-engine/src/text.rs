@@ -1,4 +1,5 @@
-//! Token events to text: incremental decoding, stop strings and usage, for the command line and the server alike.
+//! Turns token events into text: incremental decoding, stop strings and usage, for the command line and the server
+//! alike.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,39 +10,39 @@ use interbed_model::tokenizer::{Detokenizer, Tokenizer};
 use crate::event::FoundBelow;
 use crate::{Event, EventStream, FinishReason, PositionLogprobs, RequestError, TokenId};
 
-/// How the tokens of one request become text.
+/// The options that say how the tokens of one request become text.
 #[derive(Debug, Clone, Default)]
 pub struct TextOptions {
-    /// Texts that end generation wherever they appear, across tokens too. The one that is complete first counts; of
-    /// two that are complete at once, the longer.
+    /// The texts that end generation wherever they appear, even across tokens. The stop string that is complete first
+    /// counts; of two that are complete at once, the longer counts.
     pub stop: Vec<String>,
-    /// Leave the stop string, or the text of the stop token, at the end of the text.
+    /// Whether the stop string, or the text of the stop token, is left at the end of the text.
     pub include_stop: bool,
-    /// Special tokens have no text.
+    /// Whether special tokens are left out of the text.
     pub skip_special_tokens: bool,
-    /// A stop string that is complete within this many tokens does not count.
+    /// The number of tokens within which a completed stop string does not count.
     pub min_tokens: usize,
-    /// Tokens that may end the sequence (`stop_token_ids`, and end-of-sequence tokens other than special ones).
+    /// The tokens that may end the sequence (`stop_token_ids`, and end-of-sequence tokens other than special ones).
     pub end_tokens: Vec<TokenId>,
 }
 
-/// Why a text ended.
+/// The reason why a text ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopCause {
-    /// An end-of-sequence token.
+    /// The model generated an end-of-sequence token.
     EndOfSequence,
-    /// One of the request's stop tokens.
+    /// The model generated one of the request's stop tokens.
     StopToken(TokenId),
-    /// One of the request's stop strings.
+    /// The text contains one of the request's stop strings.
     StopString(String),
-    /// Nothing more is allowed to follow.
+    /// The request's constraint allows nothing more to follow.
     Complete,
-    /// `max_tokens` or the end of the context.
+    /// The answer reached `max_tokens` or the end of the context.
     Length,
 }
 
 impl StopCause {
-    /// `finish_reason` of the OpenAI API.
+    /// Returns the `finish_reason` of the OpenAI API.
     pub fn openai_name(&self) -> &'static str {
         match self {
             Self::Length => "length",
@@ -50,31 +51,32 @@ impl StopCause {
     }
 }
 
-/// What one event adds to the text. Any part may be absent: a token whose text is not certain yet adds none.
+/// The parts that one event adds to the text. Any part may be absent: a token whose text is not certain yet adds no
+/// text.
 #[derive(Debug, Default)]
 pub struct TextDelta {
-    /// Text that is now certain, and no part of a stop string. Ends at a character's border.
+    /// The text that is now certain, and no part of a stop string. It ends at a character's border.
     pub text: String,
-    /// The token that came, with its log-probabilities if asked for.
+    /// The token that came, with its log-probabilities if they were asked for.
     pub token: Option<(TokenId, Option<PositionLogprobs>)>,
-    /// Set when the prompt has been computed.
+    /// The facts about the prompt, set when the prompt has been computed.
     pub prompt: Option<PromptDone>,
-    /// The prompt's embedding, if that was asked for.
+    /// The prompt's embedding, if an embedding was asked for.
     pub embedding: Option<Vec<f32>>,
-    /// Set at the end: nothing comes after it.
+    /// The outcome, set at the end. Nothing comes after it.
     pub finished: Option<Result<StopCause, RequestError>>,
 }
 
-/// What is known once the prompt has been computed.
+/// The facts that are known once the prompt has been computed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PromptDone {
-    /// Prompt tokens whose KV came from the prefix cache.
+    /// The number of prompt tokens whose KV was not computed, because the engine had it.
     pub cached_tokens: usize,
-    /// What of the prompt came from below memory; `None` without a tier there.
+    /// The tokens of the prompt that came from below memory; `None` if there is no tier below memory.
     pub below: Option<FoundBelow>,
-    /// Why no more of the prompt was cached, if asked for.
+    /// Why no more of the prompt was cached, if that was asked for.
     pub miss: Option<Miss>,
-    /// One entry per prompt token if asked for, else empty.
+    /// One entry per prompt token if log-probabilities were asked for, and none otherwise.
     pub logprobs: Vec<Option<PositionLogprobs>>,
 }
 
@@ -92,24 +94,25 @@ pub struct TextDecoder {
 }
 
 impl TextDecoder {
-    /// For one request.
+    /// Creates a decoder for one request.
     pub fn new(tokenizer: Arc<Tokenizer>, options: TextOptions) -> Self {
         let detokenizer = Detokenizer::new(tokenizer, options.skip_special_tokens);
         let stops = StopStrings::new(options.stop.clone());
         Self { options, detokenizer, stops, undecided: None, tokens: 0, preemptions: 0, ended: false }
     }
 
-    /// Tokens generated so far, including the one that ends the sequence (`completion_tokens`).
+    /// Returns the number of tokens generated so far, including the one that ends the sequence (`completion_tokens`).
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Times that the sequence had to make room for others; of a beam search, known once it has ended.
+    /// Returns how often the sequence had to make room for others. The number for a beam search is known once the
+    /// search has ended.
     pub fn preemptions(&self) -> u32 {
         self.preemptions
     }
 
-    /// Takes the next event. After the end, events bring nothing.
+    /// Takes the next event. Events after the end add nothing.
     pub fn push(&mut self, event: Event) -> TextDelta {
         let mut delta = TextDelta::default();
         if self.ended {
@@ -153,7 +156,7 @@ impl TextDecoder {
         }
     }
 
-    /// Adds what is certain of `text`, or ends at a stop string.
+    /// Adds the part of `text` that is certain, or ends at a stop string.
     fn append(&mut self, text: &str, delta: &mut TextDelta) {
         let armed = self.tokens > self.options.min_tokens;
         if let Some(found) = self.stops.push(text, armed, self.options.include_stop, &mut delta.text) {
@@ -184,7 +187,7 @@ impl TextDecoder {
     }
 }
 
-/// The text of a request in flight. Dropping it, or reaching a stop string, cancels the request.
+/// The text of a request in flight. Dropping the stream, or reaching a stop string, cancels the request.
 #[derive(Debug)]
 pub struct TextStream {
     events: Option<EventStream>,
@@ -192,39 +195,41 @@ pub struct TextStream {
 }
 
 impl TextStream {
-    /// Reads `events` as text.
+    /// Creates a stream that reads `events` as text.
     pub fn new(events: EventStream, tokenizer: Arc<Tokenizer>, options: TextOptions) -> Self {
         Self { events: Some(events), decoder: TextDecoder::new(tokenizer, options) }
     }
 
-    /// See [`EventStream::waited`]; not known any more once the text has ended.
+    /// Returns how long the continuation waited in the queue, by [`EventStream::waited`]; `None` once the text has
+    /// ended.
     pub fn waited(&self) -> Option<Duration> {
         self.events.as_ref().and_then(EventStream::waited)
     }
 
-    /// What the next event brings; `None` after the end. Nothing is lost if the future is dropped.
+    /// Waits for the next event, and returns what it adds; `None` after the end. Nothing is lost if the future is
+    /// dropped.
     pub async fn next(&mut self) -> Option<TextDelta> {
         let event = self.events.as_mut()?.next().await;
         self.received(event)
     }
 
-    /// [`TextStream::next`] for callers outside an async runtime.
+    /// Blocks until the next event comes, like [`TextStream::next`], for callers outside an async runtime.
     pub fn blocking_next(&mut self) -> Option<TextDelta> {
         let event = self.events.as_mut()?.blocking_next();
         self.received(event)
     }
 
-    /// Tokens generated so far (`completion_tokens`).
+    /// Returns the number of tokens generated so far (`completion_tokens`).
     pub fn tokens(&self) -> usize {
         self.decoder.tokens()
     }
 
-    /// See [`TextDecoder::preemptions`].
+    /// Returns how often the sequence had to make room for others, by [`TextDecoder::preemptions`].
     pub fn preemptions(&self) -> u32 {
         self.decoder.preemptions()
     }
 
-    /// Cancels the request: nothing comes after this.
+    /// Cancels the request. Nothing comes after this.
     pub fn end(&mut self) {
         self.events = None;
     }
@@ -242,19 +247,19 @@ impl TextStream {
 #[derive(Debug)]
 pub struct StopStrings {
     stops: Vec<String>,
-    /// The end of the text so far, if a stop string begins with it: shorter than the longest of them.
+    /// The end of the text so far, if a stop string begins with it. It is shorter than the longest stop string.
     held: String,
 }
 
 impl StopStrings {
-    /// Empty strings stop nothing.
+    /// Creates a search for `stops`. Empty strings stop nothing.
     pub fn new(stops: Vec<String>) -> Self {
         Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
     }
 
     /// Takes more text, appends what is certain to `output`, and returns the stop string that ends the text, if one
-    /// does; `output` has it too if it is to be `include`d. Unless `armed`, stop strings that are complete within
-    /// `text` are text like any other.
+    /// does. If `include` is set, `output` gets the stop string too. Unless `armed` is set, stop strings that are
+    /// complete within `text` are text like any other.
     pub fn push(&mut self, text: &str, armed: bool, include: bool, output: &mut String) -> Option<String> {
         if self.stops.is_empty() {
             output.push_str(text);
@@ -273,13 +278,13 @@ impl StopStrings {
         None
     }
 
-    /// The text that was held back, since no stop string came of it.
+    /// Returns the text that was held back, which turned out to be no stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// The stop string that is complete first (of several, the longest), and where it begins. Those that end within
-    /// the first `seen` bytes have been looked for before.
+    /// Returns the stop string that is complete first (of several, the longest), and where it begins. Stop strings that
+    /// end within the first `seen` bytes are not found again.
     fn find(&self, seen: usize) -> Option<(usize, String)> {
         let found = self.stops.iter().filter_map(|stop| {
             let mut from = (seen + 1).saturating_sub(stop.len()).min(self.held.len());
@@ -292,7 +297,7 @@ impl StopStrings {
         Some((start, stop.clone()))
     }
 
-    /// Length of the longest end of the text that a stop string begins with, without being complete.
+    /// Returns the length in bytes of the longest end of the text that begins a stop string without completing it.
     fn longest_start(&self) -> usize {
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
         let first = (self.held.len() + 1).saturating_sub(longest);

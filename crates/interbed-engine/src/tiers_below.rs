@@ -1,4 +1,4 @@
-//! The tiers of KV below memory, as the engine is given them.
+//! The tiers of KV below memory, which the engine is given.
 
 use std::sync::mpsc::Receiver;
 
@@ -6,7 +6,7 @@ use interbed_kv_remote::RemoteTier;
 
 use crate::kv_disk::KvDisk;
 
-/// The tiers of one model's KV. With both, they have to name contents alike.
+/// The tiers of one model's KV. If there are both, they have to name contents in the same way.
 #[derive(Default)]
 pub struct TiersBelow {
     /// KV on disk, whose blocks are those of [`Runner::block_bytes`](crate::Runner::block_bytes).
@@ -15,11 +15,11 @@ pub struct TiersBelow {
     pub kv_remote: Option<RemoteTier>,
 }
 
-/// Tiers that come while the engine runs: until then KV goes nowhere.
+/// Tiers that come while the engine runs. Until they come, no KV is stored below memory.
 pub struct LaterTiers {
-    /// Brings them, or ends without them.
+    /// The channel that brings the tiers, or closes without them.
     pub tiers: Receiver<TiersBelow>,
-    /// Tokens that a sequence may have with them, if that is more than memory has room for; such sequences wait. 0 if
-    /// there are none.
+    /// The number of tokens that a sequence may have with these tiers, if that is more than memory has room for;
+    /// otherwise 0. Sequences that are longer than memory wait for the tiers.
     pub long_tokens: usize,
 }

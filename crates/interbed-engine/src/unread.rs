@@ -1,20 +1,20 @@
-//! Events that clients have not read yet, bounded over all of them together.
+//! Bounds the events that clients have not read yet, over all clients together.
 //!
-//! The engine never waits for a client. One that reads more slowly than its tokens come leaves them behind it; when it
-//! has left too many, its stream ends with an error that says so, and nobody else's does.
+//! The engine never waits for a client. A client that reads more slowly than its tokens come leaves events unread. When
+//! a client has left too many unread, its stream ends with an error that says so, and no other stream ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Event;
 
-/// What an event takes in a channel, apart from log-probabilities.
+/// The bytes that an event takes in a channel, apart from log-probabilities.
 const EVENT_BYTES: usize = 128;
-/// A log-probability, in a list.
+/// The bytes of one log-probability in a list.
 const LOGPROB_BYTES: usize = 16;
-/// A stream may leave one part in this many of the whole unread.
+/// A stream may leave one part in this many of the whole budget unread.
 const STREAM_PART: usize = 4;
-/// A stream that has no more than this behind it is not ended, however much others have.
+/// The bytes that a stream may always leave unread. A stream with no more is not ended, however much others have.
 const ALWAYS_BYTES: usize = 16 << 10;
 
 /// The bytes of events that all streams with this budget may leave unread.
@@ -24,14 +24,14 @@ pub struct UnreadBudget {
     bytes: AtomicUsize,
 }
 
-/// What one stream has left unread.
+/// The bytes that one stream has left unread.
 #[derive(Debug, Clone)]
 pub(crate) struct Unread {
     budget: Arc<UnreadBudget>,
     own: Arc<AtomicUsize>,
 }
 
-/// An event that waits to be read; dropped with it.
+/// The charge for an event that waits to be read. Dropping it with the event gives the bytes back.
 #[derive(Debug)]
 pub(crate) struct Charge {
     unread: Unread,
@@ -39,12 +39,12 @@ pub(crate) struct Charge {
 }
 
 impl UnreadBudget {
-    /// A budget of `bytes`. Beyond it, a stream may still leave a few events unread.
+    /// Creates a budget of `bytes`. Beyond the budget, a stream may still leave a few events unread.
     pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { limit: bytes, bytes: AtomicUsize::new(0) })
     }
 
-    /// Bytes that are unread now.
+    /// Returns the number of bytes that are unread now.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -55,14 +55,14 @@ impl Unread {
         Self { budget, own: Arc::default() }
     }
 
-    /// Counts `event`; `None` if the stream has left too much behind it already.
+    /// Counts `event` as unread; returns `None` if the stream has left too much unread already.
     pub(crate) fn charge(&self, event: &Event) -> Option<Charge> {
         let bytes = EVENT_BYTES + LOGPROB_BYTES * logprobs(event);
-        // Only the engine thread adds, so nothing is added between these looks and the additions below.
+        // Only the engine thread adds, so nothing is added between these loads and the additions below.
         let own = self.own.load(Ordering::Relaxed) + bytes;
         let all = self.budget.bytes() + bytes;
         let limit = self.budget.limit;
-        // One event alone, such as a prompt's log-probabilities, was charged for when it was asked for.
+        // A single event, such as a prompt's log-probabilities, was charged for when it was asked for.
         let is_first = own == bytes;
         if !is_first && own > ALWAYS_BYTES && (own > limit / STREAM_PART || all > limit) {
             return None;
@@ -80,7 +80,8 @@ impl Drop for Charge {
     }
 }
 
-/// How many log-probabilities an event carries. Those of a prompt are part of what its request was charged.
+/// Returns how many log-probabilities an event carries. Those of a prompt are not counted, because its request was
+/// charged for them.
 fn logprobs(event: &Event) -> usize {
     match event {
         Event::Token { logprobs: Some(position), .. } => position.top.len() + 2,

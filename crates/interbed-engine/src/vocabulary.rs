@@ -1,15 +1,15 @@
-//! A tokenizer's tokens, as grammars see them.
+//! Converts a tokenizer's tokens to the vocabulary that grammars use.
 
 use interbed_grammar::{TokenText, Vocabulary, VocabularyError};
 use interbed_model::tokenizer::Tokenizer;
 
 use crate::TokenId;
 
-/// The bytes of all tokens of a tokenizer; `eos` are those that end a sequence. Blocking: it takes a second where there
-/// are many tokens.
+/// Returns the bytes of all tokens of a tokenizer. `eos` are the tokens that end a sequence. This blocks, and takes a
+/// second if there are many tokens.
 ///
 /// # Errors
-/// It is not known which bytes the tokens have, or they are too many.
+/// Fails if it is not known which bytes the tokens have, or if there are too many tokens.
 pub fn vocabulary_of(tokenizer: &Tokenizer, eos: &[TokenId]) -> Result<Vocabulary, VocabularyError> {
     if !tokenizer.spells_bytes() {
         return Err(VocabularyError("it is not known which bytes its tokens have".into()));

@@ -4,23 +4,23 @@ use serde_json::{Value, json};
 
 use crate::{GrammarSource, Trigger, json_value};
 
-/// A grammar with the part of the answer that it constrains: all of it, or what follows a trigger.
+/// A grammar with the part of the answer that it constrains. This is the whole answer, or the part behind a trigger.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Binding {
     /// The grammar that the constrained part has to match.
     pub source: GrammarSource,
-    /// The trigger after which the grammar applies, and whether the answer is free again after the constrained part;
+    /// The trigger after which the grammar applies, and whether the answer is free again after the constrained part.
     /// `None` constrains the whole answer.
     pub after: Option<(Trigger, bool)>,
 }
 
 impl Binding {
-    /// Constrains the whole answer.
+    /// Creates a binding that constrains the whole answer.
     pub fn whole(source: GrammarSource) -> Self {
         Self { source, after: None }
     }
 
-    /// Serializes the binding as JSON; [`from_text`](Self::from_text) reads it back.
+    /// Serializes the binding as JSON, which [`from_text`](Self::from_text) reads back.
     pub fn to_text(&self) -> String {
         let source = match &self.source {
             GrammarSource::JsonObject => json!(["object", null]),
@@ -34,7 +34,7 @@ impl Binding {
         json!([source, after]).to_string()
     }
 
-    /// Reads what [`to_text`](Self::to_text) wrote; returns `None` for any other text.
+    /// Reads the text that [`to_text`](Self::to_text) wrote. Returns `None` for any other text.
     pub fn from_text(text: &str) -> Option<Self> {
         let json = json_value(text).ok()?;
         let what = json.get(0)?.get(1)?;

@@ -11,14 +11,15 @@ use crate::{GrammarError, schema};
 const PATTERNS_MAX: usize = 6;
 /// Maximum number of subschemas that are visited. A subschema counts again for each reference that leads to it.
 const PLACES_MAX: usize = 50_000;
-/// Deepest nesting that is followed, through references too.
+/// The deepest nesting that is followed, also through references.
 const DEPTH_MAX: usize = 100;
 
 /// Checks `schema` for use after `%json` in a grammar, and returns it with its white-space settings and without
 /// keywords that constrain nothing.
 ///
 /// # Errors
-/// Names the place of the first keyword that cannot be enforced, or of a string to which too many patterns apply.
+/// Fails at the first keyword that cannot be enforced, or at a string to which too many patterns apply. The error names
+/// the place.
 pub fn checked_schema(schema: &Value) -> Result<Value, GrammarError> {
     let checked = schema::checked(schema)?;
     check(schema)?;
@@ -28,10 +29,10 @@ pub fn checked_schema(schema: &Value) -> Result<Value, GrammarError> {
 /// Checks the schemas after each `%json` of a grammar in Lark's syntax.
 ///
 /// # Errors
-/// Too many patterns apply to one string of a schema.
+/// Fails if too many patterns apply to one string of a schema.
 pub(crate) fn check_within(lark: &str) -> Result<(), GrammarError> {
     lark.split("%json").skip(1).try_for_each(|behind| {
-        // Text that does not parse is no schema; the library reports what is wrong with it.
+        // Text that does not parse is not a schema. The library reports what is wrong with it.
         match serde_json::Deserializer::from_str(behind).into_iter().next() {
             Some(Ok(schema)) => check(&schema),
             _ => Ok(()),
@@ -54,13 +55,13 @@ pub(crate) fn check(schema: &Value) -> Result<(), GrammarError> {
     }
 }
 
-/// Counts of the patterns that apply to a value if it is a string, and to the values inside it.
+/// The number of patterns that apply to a value if it is a string, and the counts for the values inside it.
 #[derive(Debug, Clone, Default)]
 struct Texts {
     patterns: usize,
-    /// Counts for named members of an object.
+    /// The counts for named members of an object.
     members: BTreeMap<String, Texts>,
-    /// Counts for all other members of an object, and for the items of an array.
+    /// The counts for all other members of an object, and for the items of an array.
     others: Option<Box<Texts>>,
 }
 
@@ -70,7 +71,8 @@ enum Stop {
 }
 
 impl Texts {
-    /// Combines two counts: their sum where `both` schemas apply to the value, else the larger of the two.
+    /// Combines two counts. Returns their sum if `both` schemas apply to the value, and otherwise the larger of the
+    /// two.
     fn joined(self, other: Self, both: bool) -> Self {
         let patterns = if both { self.patterns + other.patterns } else { self.patterns.max(other.patterns) };
         let (mut members, mut theirs) = (BTreeMap::new(), other.members);
@@ -89,7 +91,7 @@ impl Texts {
         Self { patterns, members, others }
     }
 
-    /// The largest count of patterns for one string anywhere in the value.
+    /// Returns the largest count of patterns for one string anywhere in the value.
     fn most(&self) -> usize {
         let within = self.members.values().chain(self.others.as_deref()).map(Self::most);
         within.max().unwrap_or(0).max(self.patterns)
@@ -194,7 +196,8 @@ impl<'a> Walk<'a> {
         Ok(list)
     }
 
-    /// Counts for the target of a reference; zero if the reference is already being followed or leads nowhere.
+    /// Returns the counts for the target of a reference. They are zero if the reference is already being followed or
+    /// leads nowhere.
     fn behind(&mut self, to: &'a str) -> Result<Texts, Stop> {
         if self.references.contains(&to) {
             return Ok(Texts::default());

@@ -9,14 +9,14 @@ use crate::tokens::Tokens;
 use crate::trigger::{Scan, Trigger};
 use crate::{GrammarError, Standing, TokenMask};
 
-/// The state of one answer under a grammar: which tokens are allowed next. Clones advance independently.
+/// The state of one answer under a grammar, which says which tokens are allowed next. Clones advance independently.
 #[derive(Clone)]
 pub struct Constraint {
     tokens: Arc<Tokens>,
     state: State,
-    /// The trigger and the grammar behind it, where only parts of the answer are constrained.
+    /// The trigger and the grammar behind it, if only parts of the answer are constrained.
     lazy: Option<Lazy>,
-    /// The preface that may come first, such as a model's thinking, and how far it has come.
+    /// The preface that may come first, such as a model's thinking, and the stage that it has reached.
     preface: Option<(Arc<Preface>, Stage)>,
     /// A constraint that the beginning of the answer has to satisfy first.
     heading: Option<Box<Self>>,
@@ -24,7 +24,7 @@ pub struct Constraint {
 
 #[derive(Clone)]
 enum State {
-    /// Any token is allowed; the scan looks for a marker.
+    /// Any token is allowed, and the scan looks for a marker.
     Free(Scan),
     /// The grammar decides which tokens are allowed.
     Bound(Box<Matching>),
@@ -44,8 +44,8 @@ impl Constraint {
         Self { tokens, state: State::Bound(Box::new(fresh)), lazy: None, preface: None, heading: None }
     }
 
-    /// Constrains what follows `trigger` by the grammar `fresh`: after each trigger if it `repeats`, else once, and the
-    /// answer then has to end.
+    /// Constrains what follows `trigger` by the grammar `fresh`. If `repeats` is set, the grammar applies after each
+    /// trigger. Otherwise it applies once, and the answer then has to end.
     pub(crate) fn after(tokens: Arc<Tokens>, trigger: Trigger, fresh: Matching, repeats: bool) -> Self {
         let opening = Arc::new(Opening::new(&tokens, trigger, fresh));
         let lazy = Some(Lazy { opening, repeats });
@@ -61,18 +61,18 @@ impl Constraint {
         self
     }
 
-    /// Puts a heading before this constraint: the answer has to begin with a complete text of `heading`. No text of
-    /// `heading` may be a prefix of another one, and its last token has to end where the heading ends.
+    /// Puts a heading before this constraint, so that the answer has to begin with a complete text of `heading`. No
+    /// text of `heading` may be a prefix of another one, and its last token has to end where the heading ends.
     #[must_use]
     pub fn headed(mut self, heading: Self) -> Self {
         self.heading = Some(Box::new(heading));
         self
     }
 
-    /// Computes which tokens are allowed next; `None` if all are.
+    /// Computes which tokens are allowed next. Returns `None` if all are.
     ///
     /// # Errors
-    /// The grammar is too complex in this state.
+    /// Fails if the grammar is too complex in this state.
     pub fn mask(&mut self) -> Result<Option<TokenMask>, GrammarError> {
         if let Some(heading) = &mut self.heading {
             return heading.mask();
@@ -102,12 +102,12 @@ impl Constraint {
         }
     }
 
-    /// Computes the masks before, between and after the draft tokens `drafts` without changing the state: mask `i`
+    /// Computes the masks before, between and after the draft tokens `drafts` without changing the state. Mask `i`
     /// assumes that the first `i` drafts were accepted. The list ends at the first draft that is not allowed.
     ///
     /// # Errors
-    /// The grammar is too complex in this state. Where it becomes so only after a draft, the list of masks ends there
-    /// instead, as another token may be sampled.
+    /// Fails if the grammar is too complex in this state. If it becomes too complex only after a draft, the list of
+    /// masks ends there instead, because another token may be sampled.
     pub fn masks_along(&mut self, drafts: &[u32]) -> Result<Vec<Option<TokenMask>>, GrammarError> {
         let mut masks = vec![self.mask()?];
         if drafts.is_empty() {
@@ -124,10 +124,11 @@ impl Constraint {
         Ok(masks)
     }
 
-    /// Advances the state by `token`. An end-of-sequence token ends the answer, where it is allowed.
+    /// Advances the state by `token`. An end-of-sequence token ends the answer, if it is allowed.
     ///
     /// # Errors
-    /// The token is not allowed here, and the state stays unchanged; or the grammar is too complex in this state.
+    /// Fails if the token is not allowed here; the state then stays unchanged. Also fails if the grammar is too complex
+    /// in this state.
     pub fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         if let Some(heading) = &mut self.heading {
             if heading.advance(token)? == Standing::Complete {
@@ -217,7 +218,7 @@ impl Constraint {
         Ok(progress)
     }
 
-    /// Whether an end-of-sequence token is allowed next.
+    /// Returns whether an end-of-sequence token is allowed next.
     pub fn may_end(&mut self) -> bool {
         self.heading.is_none() && self.own_end()
     }
@@ -229,7 +230,7 @@ impl Constraint {
         }
     }
 
-    /// Whether every token is allowed next, as far as cheap checks can tell.
+    /// Returns whether every token is allowed next, as far as cheap checks can tell.
     pub fn is_free(&self) -> bool {
         let State::Free(scan) = &self.state else { return false };
         let is_inside = matches!(&self.preface, Some((_, Stage::Inside(_))));

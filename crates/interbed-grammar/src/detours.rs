@@ -10,10 +10,10 @@ use crate::tokens::Tokens;
 
 /// Maximum number of states along earlier items that are searched for one token.
 const PLACES_MAX: usize = 256;
-/// Longest number that the search follows: one as long as this can only go on with zeros.
+/// The longest number that the search follows. A number of this length can only go on with zeros.
 const WORD_MAX: usize = 32;
 
-/// The state of a text inside `uniqueItems` arrays, for which the dead ends are searched.
+/// The state of a text inside `uniqueItems` arrays for which dead ends are searched.
 pub(crate) struct Crossing<'c> {
     pub(crate) matcher: &'c Matcher,
     pub(crate) tokens: &'c Tokens,
@@ -21,7 +21,7 @@ pub(crate) struct Crossing<'c> {
 }
 
 impl Crossing<'_> {
-    /// Tokens of `mask` that complete a repeated item, or can only lead to one.
+    /// Returns the tokens of `mask` that complete a repeated item, or can only lead to one.
     pub(crate) fn dead_ends(&self, mask: &TokenMask) -> Vec<u32> {
         let mut doubtful = self.doubtful(mask);
         doubtful.sort_unstable();
@@ -29,12 +29,12 @@ impl Crossing<'_> {
         self.dead_ends_of(doubtful)
     }
 
-    /// Whether `token` completes a repeated item.
+    /// Returns whether `token` completes a repeated item.
     pub(crate) fn repeats(&self, token: u32) -> bool {
         self.entries.clone().push(self.tokens.text(token)).repeats
     }
 
-    /// Those of `tokens` that complete a repeated item, or can only lead to one.
+    /// Returns those of `tokens` that complete a repeated item, or can only lead to one.
     pub(crate) fn dead_ends_of(&self, tokens: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let (mut dead, mut alike) = (Vec::new(), Vec::new());
         for token in tokens {
@@ -68,19 +68,19 @@ impl Crossing<'_> {
         dead
     }
 
-    /// Tokens of `mask` that have to be checked: all dead ends are among them.
+    /// Returns the tokens of `mask` that have to be checked. All dead ends are among them.
     fn doubtful(&self, mask: &TokenMask) -> Vec<u32> {
         if !self.entries.is_within() {
             return self.tokens.lists().filter(|&token| mask.allows(token)).collect();
         }
         let may_run_out = self.entries.may_run_out();
         if !self.entries.is_in_text() {
-            // Beginning a string does no harm where strings may become longer.
+            // Beginning a string is harmless if strings may become longer.
             let ends = |&token: &u32| may_run_out || ends_entries(self.tokens.text(token));
             return mask.allowed().filter(ends).collect();
         }
-        // Inside a string nearly all tokens are allowed, but few can complete a repeated item.
-        // `rests` is what would complete a repeated string, with the closing quote.
+        // Inside a string nearly all tokens are allowed, but few can complete a repeated item. Each of `rests` would
+        // complete a repeated string, with the closing quote.
         let rests: Vec<&[u8]> = self
             .entries
             .repeating()
@@ -108,8 +108,8 @@ impl Crossing<'_> {
         doubtful
     }
 
-    /// Whether an answer that continues with `next` can still reach an item that its array lacks. `entries` is the
-    /// state after `next`. Returns true if the search takes too long.
+    /// Returns whether an answer that continues with `next` can still reach an item that its array lacks. `entries` is
+    /// the state after `next`. Also returns true if the search takes too long.
     fn is_there(&self, next: u32, entries: Entries) -> bool {
         let mut open = vec![(self.matcher.clone(), next, entries)];
         for _ in 0..PLACES_MAX {
@@ -130,8 +130,8 @@ impl Crossing<'_> {
                 }
             }
             if !is_any || entries.is_in_text() {
-                // Where none of the tried bytes is allowed, other tokens are; and strings may go on with characters
-                // beyond ASCII.
+                // If none of the tried bytes is allowed, other tokens are, and strings may go on with characters beyond
+                // ASCII.
                 let Ok(mask) = matcher.compute_mask() else { return true };
                 let is_other =
                     |&token: &u32| !is_any || self.tokens.text(token).first().is_some_and(|&byte| byte > 127);
@@ -167,33 +167,33 @@ impl Crossing<'_> {
 /// An item that may still become equal to an earlier item of its array.
 #[derive(PartialEq)]
 struct Begun {
-    /// Index of the array among the open `uniqueItems` arrays, from the outside in.
+    /// The index of the array among the open `uniqueItems` arrays, counted from the outside in.
     list: usize,
     /// The beginning of the item, without white space around its parts.
     text: Vec<u8>,
-    /// First byte of the white space at the end of the text; the grammar uses it to decide what may follow.
+    /// The first byte of the white space at the end of the text. The grammar uses it to decide what may follow.
     blank: Option<u8>,
 }
 
 impl Begun {
-    /// Whether this beginning of an item is also a beginning of `other`.
+    /// Returns whether this beginning of an item is also a beginning of `other`.
     fn leads_to(&self, other: &Self) -> bool {
         self.list == other.list && self.blank.is_none() && other.text.starts_with(&self.text)
     }
 }
 
-/// The first byte of the white space that ends `text`, unless it belongs to a string.
+/// Returns the first byte of the white space that ends `text`, unless it belongs to a string.
 fn blank(text: &[u8], behind: &Entries) -> Option<u8> {
     let blanks = text.iter().rev().take_while(|byte| byte.is_ascii_whitespace());
     blanks.last().copied().filter(|_| !behind.is_in_text())
 }
 
-/// Whether `text`, which begins outside of strings, contains a whole string or closes an array.
+/// Returns whether `text`, which begins outside of strings, contains a whole string or closes an array.
 fn ends_entries(text: &[u8]) -> bool {
     text.contains(&b']') || text.iter().filter(|&&byte| byte == b'"').count() > 1
 }
 
-/// Result of following a token.
+/// The result of following a token.
 enum Step {
     /// No current item can become equal to an earlier one any more.
     Away,

@@ -1,4 +1,4 @@
-//! Translates grammars with `::=`, the syntax of llama.cpp (GBNF) and XGrammar, into Lark's syntax.
+//! Translates grammars with `::=`, a syntax that is known as EBNF or GBNF, into Lark's syntax.
 //!
 //! Every character becomes a terminal of its own. The library cuts a text into terminals greedily, so longer terminals
 //! would change the language: `"a" "b" | "ab" "c"` would no longer match the text `ab`. No character is a prefix of
@@ -15,15 +15,15 @@ use crate::lark::quoted;
 /// Maximum number of terminals, parenthesized parts and names in a grammar. The library counts up to 65,525 symbols.
 const ITEMS_MAX: usize = 16 << 10;
 
-/// Whether a text is a grammar in this syntax: one of its lines begins a rule with `::=`.
+/// Returns whether a text is a grammar in this syntax. Such a text has a line that begins a rule with `::=`.
 pub(crate) fn is_ebnf(text: &str) -> bool {
     text.lines().any(|line| line.split_once("::=").is_some_and(|(name, _)| is_name(name.trim())))
 }
 
-/// Translates the grammar to Lark's syntax; its rule `root` matches the whole answer.
+/// Translates the grammar to Lark's syntax. Its rule `root` matches the whole answer.
 ///
 /// # Errors
-/// Describes the problem and names its line.
+/// Fails with a description of the problem that names its line.
 pub(crate) fn lark_of(text: &str) -> Result<String, String> {
     let mut reader =
         Reader { text, chars: text.char_indices().peekable(), names: Names::default(), items: 0, lark: String::new() };
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Translates one item with its repetition; returns false if no item follows.
+    /// Translates one item with its repetition. Returns false if no item follows.
     fn item(&mut self) -> Result<bool, String> {
         let begin = self.lark.len();
         self.count()?;
@@ -251,7 +251,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Decodes an escape: `one` is the character that was read, and the rest of the escape is read here.
+    /// Decodes an escape. `one` is the character that was read, and the rest of the escape is read here.
     fn unescaped(&mut self, one: char) -> Result<char, String> {
         if one != '\\' {
             return Ok(one);
@@ -290,7 +290,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a name; returns an empty one if none follows.
+    /// Reads a name. Returns an empty one if none follows.
     fn name(&mut self) -> &'a str {
         let rest = self.rest();
         let name = &rest[..rest.find(|one| !is_of_name(one)).unwrap_or(rest.len())];
@@ -300,7 +300,7 @@ impl<'a> Reader<'a> {
         name
     }
 
-    /// Whether the next name is followed by `::=`, so that a rule begins here.
+    /// Returns whether the next name is followed by `::=`, so that a rule begins here.
     fn is_at_rule(&mut self) -> bool {
         self.rest().trim_start_matches(is_of_name).trim_start().starts_with("::=")
     }

@@ -1,5 +1,5 @@
-//! Follows JSON text and notes the items of its `uniqueItems` arrays. No grammar of finite size can forbid repeated
-//! items.
+//! Follows JSON text and notes the items of its `uniqueItems` arrays. This is needed because no grammar of finite size
+//! can forbid repeated items.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::likeness::{canonical_number, is_of_word, may_become};
 use crate::schema::{Place, Places};
 
-/// The `uniqueItems` arrays that a JSON text is inside of so far, with their items.
+/// The `uniqueItems` arrays that contain the end of a JSON text, with their items so far.
 #[derive(Debug, Clone)]
 pub(crate) struct Entries {
     places: Arc<Places>,
@@ -47,7 +47,7 @@ struct Unique {
     entries: Arc<Vec<Arc<Entry>>>,
     /// Whether the text of an earlier item has a backslash.
     has_escapes: bool,
-    /// Text of the current item so far, without white space around its parts.
+    /// The text of the current item so far, without white space around its parts.
     begun: Vec<u8>,
     /// Whether an item is complete and no comma has followed yet.
     is_between: bool,
@@ -57,9 +57,9 @@ struct Unique {
 struct Entry {
     /// The item's text, without white space around its parts.
     text: Vec<u8>,
-    /// The item's value; `None` if it cannot be parsed.
+    /// The item's value; `None` if the text cannot be parsed.
     value: Option<Value>,
-    /// The value in canonical form: equal for all texts of the value.
+    /// The value in canonical form, which is equal for all texts of the value.
     form: Vec<u8>,
 }
 
@@ -70,14 +70,14 @@ impl Entry {
         Self { text, value, form }
     }
 
-    /// Whether the item `begun` may become equal to this one.
+    /// Returns whether the item `begun` may become equal to this one.
     fn may_be(&self, begun: &[u8]) -> bool {
         let is_like = |value: &Value| may_become(begun, value);
         self.text.starts_with(begun) || self.value.as_ref().is_some_and(is_like)
     }
 }
 
-/// The string, number or word that the text ends within.
+/// The string, number or word in which the text ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Begun {
     Nothing,
@@ -86,13 +86,13 @@ enum Begun {
         is_name: bool,
         is_escaped: bool,
     },
-    /// A number, `true`, `false` or `null`, and its bytes so far.
+    /// A number, `true`, `false` or `null`, with the number of its bytes so far.
     Word {
         length: usize,
     },
 }
 
-/// Effects of the text that was appended.
+/// The effects of the text that was appended.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Pushed {
     /// Whether the text completed an item that its array already has.
@@ -100,12 +100,12 @@ pub(crate) struct Pushed {
 }
 
 impl Entries {
-    /// The state before any text, for values whose `uniqueItems` arrays are at `places`.
+    /// Returns the state before any text, for values whose `uniqueItems` arrays are at `places`.
     pub(crate) fn new(places: Arc<Places>) -> Self {
         Self { places, open: Vec::new(), begun: Begun::Nothing }
     }
 
-    /// Appends text and reports which items it completed.
+    /// Appends text, and reports whether it completed a repeated item.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Pushed {
         let mut pushed = Pushed::default();
         for &byte in bytes {
@@ -193,7 +193,7 @@ impl Entries {
         }
     }
 
-    /// The schema places of the value that begins next.
+    /// Returns the schema places of the value that begins next.
     fn next_places(&self) -> Vec<Place> {
         match self.open.last() {
             None => self.places.roots(),
@@ -228,28 +228,29 @@ impl Entries {
         unique.is_between = true;
     }
 
-    /// Whether the text is inside a `uniqueItems` array.
+    /// Returns whether the text is inside a `uniqueItems` array.
     pub(crate) fn is_within(&self) -> bool {
         self.uniques().next().is_some()
     }
 
-    /// Whether the text is inside a string or a property name.
+    /// Returns whether the text is inside a string or a property name.
     pub(crate) fn is_in_text(&self) -> bool {
         matches!(self.begun, Begun::Text { .. })
     }
 
-    /// Whether one of the open `uniqueItems` arrays may have no further distinct item.
+    /// Returns whether one of the open `uniqueItems` arrays may have no further distinct item.
     pub(crate) fn may_run_out(&self) -> bool {
         self.uniques().any(|unique| unique.may_run_out)
     }
 
-    /// The outermost array whose current item may still become equal to an earlier one, and that item's beginning.
+    /// Returns the outermost array whose current item may still become equal to an earlier one, with the beginning of
+    /// that item.
     pub(crate) fn begun_alike(&self) -> Option<(usize, &[u8])> {
         let mut alike = self.uniques().enumerate().filter(|(_, unique)| unique.is_undecided());
         alike.next().map(|(index, unique)| (index, &unique.begun[..]))
     }
 
-    /// Length of the number or word that the text ends within; 0 if it ends within none.
+    /// Returns the length in bytes of the number or word in which the text ends; 0 if it ends in none.
     pub(crate) fn word_length(&self) -> usize {
         match self.begun {
             Begun::Word { length } => length,
@@ -257,17 +258,18 @@ impl Entries {
         }
     }
 
-    /// Texts that would complete the current items of the open arrays to items that they already have.
+    /// Returns the texts that would complete the current items of the open arrays to items that the arrays already
+    /// have.
     pub(crate) fn repeating(&self) -> impl Iterator<Item = &[u8]> {
         self.uniques().flat_map(Unique::alike)
     }
 
-    /// Whether the items use backslash escapes, so that one value may have several texts.
+    /// Returns whether the items use backslash escapes, so that one value may have several texts.
     pub(crate) fn has_escapes(&self) -> bool {
         self.uniques().any(|unique| unique.has_escapes || unique.begun.contains(&b'\\'))
     }
 
-    /// Number of arrays and objects that are open inside the innermost `uniqueItems` array.
+    /// Returns the number of arrays and objects that are open inside the innermost `uniqueItems` array.
     pub(crate) fn depth(&self) -> usize {
         let is_unique = |open: &&Open| matches!(open.within, Within::List { unique: Some(_), .. });
         self.open.iter().rev().take_while(|open| !is_unique(open)).count()
@@ -282,19 +284,19 @@ impl Entries {
 }
 
 impl Unique {
-    /// Whether the current item may still become equal to an earlier one of this array.
+    /// Returns whether the current item may still become equal to an earlier one of this array.
     fn is_undecided(&self) -> bool {
         !self.is_between && self.entries.iter().any(|entry| entry.may_be(&self.begun))
     }
 
-    /// Texts that would complete the current item to an earlier one of this array.
+    /// Returns the texts that would complete the current item to an earlier one of this array.
     fn alike(&self) -> impl Iterator<Item = &[u8]> {
         let entries = self.entries.iter().filter(|_| !self.is_between);
         entries.filter_map(|entry| entry.text.strip_prefix(&self.begun[..]))
     }
 }
 
-/// Canonical text of a JSON value: equal for all texts of the value.
+/// Returns the canonical text of a JSON value, which is equal for all texts of the value.
 fn one_form(value: &Value) -> Vec<u8> {
     fn write(value: &Value, into: &mut Vec<u8>) {
         match value {

@@ -1,16 +1,16 @@
-//! Reasons why a grammar cannot be used.
+//! The reasons why a grammar cannot be used.
 
 use thiserror::Error;
 
-/// Why a grammar is refused, or cannot be followed any further.
+/// The reason why a grammar is refused, or cannot be followed any further.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GrammarError {
-    /// A keyword of a schema that cannot be enforced. No keyword is ignored silently.
+    /// The schema has a keyword that cannot be enforced. No keyword is ignored silently.
     #[error("{place} of the schema: {problem}")]
     Schema {
-        /// JSON pointer to the keyword; `#` is the schema itself.
+        /// The JSON pointer to the keyword; `#` is the schema itself.
         place: String,
-        /// Names the keyword and what is wrong with it.
+        /// A description that names the keyword and what is wrong with it.
         problem: String,
     },
     /// The grammar is invalid, or cannot be compiled.
@@ -26,7 +26,7 @@ pub enum GrammarError {
     TooLarge {
         /// Kind of the grammar: "JSON schema", "regular expression".
         what: &'static str,
-        /// Plural noun for what is counted, such as "bytes".
+        /// The plural noun for what is counted, such as "bytes".
         unit: &'static str,
         /// Count in the grammar.
         got: usize,
@@ -57,8 +57,8 @@ impl GrammarError {
         Self::Schema { place: "#".into(), problem }
     }
 
-    /// The first line of the library's message, without its internal states and traces; joined with the reason, if that
-    /// is in a later line, as for regular expressions.
+    /// Returns the first line of the library's message, without its internal states and traces. If the reason is in a
+    /// later line, as in messages about regular expressions, the reason is joined to the first line.
     pub(crate) fn told(problem: &impl std::fmt::Display) -> String {
         const BYTES_MAX: usize = 300;
         let text = problem.to_string();

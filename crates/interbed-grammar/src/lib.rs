@@ -1,13 +1,13 @@
 //! Constrains a model's output: compiles JSON schemas, regular expressions, choices and grammars into masks over
 //! tokens.
 //!
-//! A [`Vocabulary`] holds the bytes of each token. It compiles a [`GrammarSource`] into a [`Constraint`]: the state of
-//! one answer, which says which tokens are allowed next and advances by each token that is chosen. This crate knows no
-//! requests, threads or clocks.
+//! A [`Vocabulary`] holds the bytes of each token. It compiles a [`GrammarSource`] into a [`Constraint`], which is the
+//! state of one answer. A constraint says which tokens are allowed next and advances by each token that is chosen. This
+//! crate knows no requests, threads or clocks.
 //!
-//! **Invariant:** a token is allowed exactly where its bytes continue the answer to a prefix of some text of the
-//! grammar, and an end-of-sequence token exactly where the answer is complete. How the text is split into tokens makes
-//! no difference. Special tokens are no text: a grammar allows only those that it names.
+//! **Invariant:** a token is allowed exactly if its bytes continue the answer to a prefix of some text of the grammar.
+//! An end-of-sequence token is allowed exactly if the answer is complete. How the text is split into tokens makes no
+//! difference. Special tokens are not text: a grammar allows only those that it names.
 
 mod binding;
 mod conjunctions;

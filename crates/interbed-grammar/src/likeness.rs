@@ -1,35 +1,36 @@
-//! Compares JSON text that has begun with a whole value: may it become a text of that value?
+//! Compares JSON text that has begun with a whole value, to find out whether it may become a text of that value.
 
 use serde_json::{Map, Value};
 
-/// Whether the JSON text `begun`, without white space outside of strings, may continue to a text of `value`. Errs only
-/// on numbers whose text so far is another number than `value`, and could still become it by an exponent.
+/// Returns whether the JSON text `begun`, without white space outside of strings, may continue to a text of `value`.
+/// The result is wrong only for numbers whose text so far is another number than `value` and could still become `value`
+/// by an exponent.
 pub(crate) fn may_become(begun: &[u8], value: &Value) -> bool {
     Walk { rest: begun }.value(value) != Fit::Differs
 }
 
-/// Canonical text of a number: equal for all texts of a number. Integers are exact; others are compared as 64-bit
-/// floating-point numbers, as most readers see them.
+/// Returns the canonical text of a number, which is equal for all texts of the number. Integers are exact. Other
+/// numbers are compared as 64-bit floating-point numbers, because most readers see them so.
 pub(crate) fn canonical_number(number: &serde_json::Number) -> String {
     if let Some(integer) = number.as_i64().map(i128::from).or(number.as_u64().map(i128::from)) {
         return integer.to_string();
     }
     match number.as_f64().filter(|float| float.is_finite()) {
-        // Every float of this size is an integer's, and an i128 holds it.
+        // Every float of this size is an integer that an i128 can hold.
         Some(float) if float.fract() == 0.0 && float.abs() < 1e30 => (float as i128).to_string(),
         Some(float) => float.to_string(),
         None => number.to_string(),
     }
 }
 
-/// How a text compares with a value.
+/// The result of comparing a text with a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fit {
-    /// The text is that of another value, however it continues.
+    /// The text belongs to another value, however it continues.
     Differs,
-    /// The text ends before it is decided.
+    /// The text ends before the comparison is decided.
     Open,
-    /// The text is complete, and of this value.
+    /// The text is complete, and belongs to this value.
     Equal,
 }
 
@@ -65,7 +66,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A number or a word such as `true`, up to the byte that ends it.
+    /// Compares a number or a word such as `true`, up to the byte that ends it.
     fn word(&mut self, value: &Value) -> Fit {
         let length = self.rest.iter().position(|&byte| !is_of_word(byte)).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(length);
@@ -77,7 +78,7 @@ impl Walk<'_> {
                 let canonical = canonical_number(number);
                 let is_number =
                     |text: &str| serde_json::from_str(text).is_ok_and(|number| canonical_number(&number) == canonical);
-                // What cannot end a number yet may be cut off: `1.` may become 1.
+                // Characters that cannot end a number are cut off, because `1.`, for example, may become 1.
                 let so_far = word.trim_end_matches(['e', 'E', '+', '-', '.']);
                 let may_equal = match so_far {
                     "" => canonical == "0" || canonical.starts_with(word),
@@ -97,7 +98,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A string behind its opening quote.
+    /// Compares a string from behind its opening quote.
     fn string(&mut self, text: &str) -> Fit {
         let mut expected = text.bytes();
         loop {
@@ -118,7 +119,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The character of an escape behind its backslash; `None` if the text ends within.
+    /// Returns the character of an escape, read from behind its backslash. Returns `None` if the text ends within the
+    /// escape.
     fn escaped(&mut self) -> Option<char> {
         Some(match self.next()? {
             b'b' => '\u{8}',
@@ -142,14 +144,14 @@ impl Walk<'_> {
         })
     }
 
-    /// Four hexadecimal digits.
+    /// Returns the value of four hexadecimal digits.
     fn unit(&mut self) -> Option<u32> {
         let (digits, rest) = self.rest.split_at_checked(4)?;
         self.rest = rest;
         u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
     }
 
-    /// An array behind its opening bracket.
+    /// Compares an array from behind its opening bracket.
     fn array(&mut self, items: &[Value]) -> Fit {
         for index in 0.. {
             match self.rest.first() {
@@ -170,7 +172,7 @@ impl Walk<'_> {
         Fit::Differs
     }
 
-    /// An object behind its opening brace, with its properties in any order.
+    /// Compares an object from behind its opening brace, with its properties in any order.
     fn object(&mut self, properties: &Map<String, Value>) -> Fit {
         for seen in 0.. {
             match self.next() {
@@ -203,14 +205,15 @@ impl Walk<'_> {
 }
 
 impl<'t> Walk<'t> {
-    /// How a property name behind its opening quote compares with `key`, and what follows it.
+    /// Returns how a property name, read from behind its opening quote, compares with `key`, and the text behind the
+    /// name.
     fn named(mut self, key: &str) -> (Fit, &'t [u8]) {
         let fit = self.string(key);
         (fit, self.rest)
     }
 }
 
-/// Whether a byte belongs to a number or a word such as `true`.
+/// Returns whether a byte belongs to a number or a word such as `true`.
 pub(crate) fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }
@@ -221,7 +224,8 @@ mod tests {
 
     use super::may_become;
 
-    /// Every beginning of every text of a value may become it, and no beginning of another one once it is decided.
+    /// Checks that every beginning of every text of a value may become the value, and that no beginning of a text of
+    /// another value may once it is decided.
     #[test]
     fn beginnings_of_all_texts_of_a_value_fit_it() {
         let texts: [(Value, &[&str]); 8] = [

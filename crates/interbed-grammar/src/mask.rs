@@ -13,12 +13,12 @@ impl TokenMask {
         Self { allowed }
     }
 
-    /// Whether the token with this id is allowed next.
+    /// Returns whether the token with this id is allowed next.
     pub fn allows(&self, token: u32) -> bool {
         (token as usize) < self.allowed.len() && self.allowed.is_allowed(token)
     }
 
-    /// Adds a token to the set; ignores ids beyond the vocabulary.
+    /// Adds a token to the set. Ids beyond the vocabulary are ignored.
     pub(crate) fn allow(&mut self, token: u32) {
         if (token as usize) < self.allowed.len() {
             self.allowed.allow_token(token);

@@ -1,4 +1,4 @@
-//! A compiled grammar, and how far a text has come in it.
+//! A compiled grammar, with the state that a text has reached in it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,21 +12,23 @@ use crate::schema::Places;
 use crate::tokens::Tokens;
 use crate::{GrammarError, Standing, TokenMask};
 
-/// A compiled grammar, and how far a text has come in it. Clones share what the parser caches about the grammar.
+/// A compiled grammar, with the state that a text has reached in it. Clones share the data that the parser caches about
+/// the grammar.
 #[derive(Clone)]
 pub(crate) struct Matching {
     matcher: Matcher,
     learned: Arc<Learned>,
     tokens: Arc<Tokens>,
-    /// Property names so far, where the text is JSON, possibly with fixed text around it.
+    /// The property names so far, if the text is JSON, possibly with fixed text around it.
     names: Option<Names>,
-    /// Items of `uniqueItems` arrays so far, where schemas have such arrays.
+    /// The items of `uniqueItems` arrays so far, if the schemas have such arrays.
     entries: Option<Entries>,
-    /// Tokens that the last mask leaves out because of these arrays, ascending; `None` if the text has gone on since.
+    /// The tokens that the last mask leaves out because of `uniqueItems` arrays, ascending; `None` if the text has gone
+    /// on since.
     dead_ends: Option<Vec<u32>>,
 }
 
-/// What the parser has cached of a grammar; it grows with every state that a text reaches.
+/// The data that the parser has cached for a grammar. They grow with every state that a text reaches.
 struct Learned {
     /// A parser that shares the grammar's cache and reports the size of that cache.
     parser: Mutex<TokenParser>,
@@ -44,12 +46,12 @@ impl Learned {
 }
 
 impl Matching {
-    /// The state before any text. `is_json` says whether the text is JSON, possibly with fixed text around it; `places`
-    /// are those of its `uniqueItems` arrays. The grammar uses `bytes` besides its cache, and `holding` is its share of
-    /// the memory budget.
+    /// Returns the state before any text. `is_json` says whether the text is JSON, possibly with fixed text around it.
+    /// `places` are the places of its `uniqueItems` arrays. The grammar uses `bytes` besides its cache, and `holding`
+    /// is its share of the memory budget.
     ///
     /// # Errors
-    /// The parser fails, or no memory is left for it.
+    /// Fails if the parser fails, or if no memory is left for it.
     pub(crate) fn new(
         parser: TokenParser,
         tokens: Arc<Tokens>,
@@ -70,8 +72,8 @@ impl Matching {
         }
     }
 
-    /// Computes which tokens are allowed next. Tokens that repeat an item of a `uniqueItems` array, or lead only to
-    /// such items, are not; those that repeat a property name are allowed only if nothing else is.
+    /// Computes which tokens are allowed next. A token that repeats an item of a `uniqueItems` array, or leads only to
+    /// such items, is not allowed. A token that repeats a property name is allowed only if no other token is.
     pub(crate) fn mask(&mut self) -> Result<TokenMask, GrammarError> {
         let mask = self.matcher.compute_mask_or_eos().map(TokenMask::new).map_err(|error| too_complex(&error));
         self.learned.hold()?;
@@ -91,7 +93,7 @@ impl Matching {
         Ok(mask)
     }
 
-    /// The state inside `uniqueItems` arrays, if the grammar has any.
+    /// Returns the state inside `uniqueItems` arrays, if the grammar has any.
     fn crossing(&self) -> Option<Crossing<'_>> {
         let entries = self.entries.as_ref()?;
         Some(Crossing { matcher: &self.matcher, tokens: &self.tokens, entries })
@@ -99,7 +101,7 @@ impl Matching {
 
     pub(crate) fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         let text = self.tokens.text(token);
-        // A mask has found out already where its tokens lead.
+        // The mask has already found out where its tokens lead.
         let is_dead_end = self.crossing().is_some_and(|crossing| match &self.dead_ends {
             Some(dead_ends) => dead_ends.contains(&token) || crossing.repeats(token),
             None => !crossing.dead_ends_of([token]).is_empty(),
@@ -126,8 +128,8 @@ impl Matching {
         Ok(standing)
     }
 
-    /// Calls [`advance`](Self::advance) with each of `tokens`; returns `None` if one is not allowed. The state is
-    /// unusable after that.
+    /// Calls [`advance`](Self::advance) with each of `tokens`. Returns `None` if one is not allowed; the state is then
+    /// unusable.
     pub(crate) fn advance_all(&mut self, tokens: &[u32]) -> Option<Standing> {
         let mut progress = Standing::Open;
         for &token in tokens {

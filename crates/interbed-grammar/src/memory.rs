@@ -1,9 +1,10 @@
-//! The memory budget of compiled grammars, whose caches grow while answers are generated: one budget for all of them.
+//! The memory budget of compiled grammars, whose caches grow while answers are generated. All grammars share one
+//! budget.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One half of the budget (1 / `FREE_PART`) is given to any grammar that asks; the other half is reserved for grammars
-/// that use no more than an equal share of it.
+/// The part of the budget (1 / `FREE_PART`, one half) that is given to any grammar that asks. The rest is reserved for
+/// grammars that use no more than an equal share of it.
 const FREE_PART: usize = 2;
 
 /// The memory budget of all grammars of a vocabulary.
@@ -19,7 +20,7 @@ struct Taken {
     grammars: usize,
 }
 
-/// The memory that one grammar holds from the budget; dropping it returns the memory.
+/// The memory that one grammar holds from the budget. Dropping it returns the memory.
 #[derive(Debug)]
 pub(crate) struct Holding {
     memory: Arc<GrammarMemory>,
@@ -39,7 +40,7 @@ impl GrammarMemory {
 }
 
 impl Holding {
-    /// Raises the reservation to `bytes`, if it is smaller; returns false if the budget does not allow that.
+    /// Raises the reservation to `bytes`, if it is smaller. Returns false if the budget does not allow that.
     pub(crate) fn grow_to(&self, bytes: usize) -> bool {
         let (mut own, mut taken) = (lock(&self.bytes), lock(&self.memory.taken));
         let more = bytes.saturating_sub(*own);

@@ -1,9 +1,10 @@
-//! Follows JSON text and notes the property names of its objects. No grammar of finite size can forbid repeated names.
+//! Follows JSON text and notes the property names of its objects. This is needed because no grammar of finite size can
+//! forbid repeated names.
 
-/// The property names of the objects that a JSON text is inside of. Text outside of all brackets is skipped.
+/// The property names of the objects that contain the end of a JSON text. Text outside of all brackets is skipped.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Names {
-    /// Open brackets, from the outside in: an object with its names as they are written, or `None` for an array.
+    /// The open brackets, from the outside in. An object has its names as they are written, and an array has `None`.
     open: Vec<Option<Vec<Vec<u8>>>>,
     /// Whether a string that begins next is a property name.
     is_name_next: bool,
@@ -19,7 +20,7 @@ struct Text {
 }
 
 impl Names {
-    /// Appends text; returns whether it completes a property name that the object already has.
+    /// Appends text. Returns whether it completes a property name that the object already has.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
         let mut is_repeated = false;
         for &byte in bytes {
@@ -63,7 +64,7 @@ impl Names {
         }
     }
 
-    /// Number of quotation marks that a token needs in order to complete the next property name.
+    /// Returns the number of quotation marks that a token needs in order to complete the next property name.
     pub(crate) fn quotes_needed(&self) -> usize {
         match &self.text {
             Some(Text { name: Some(_), .. }) => 1,
@@ -72,7 +73,7 @@ impl Names {
         }
     }
 
-    /// Whether `bytes` would complete a property name that the object already has.
+    /// Returns whether `bytes` would complete a property name that the object already has.
     pub(crate) fn repeats(&self, bytes: &[u8]) -> bool {
         let quotes = bytes.iter().filter(|&&byte| byte == b'"').count();
         if quotes < self.quotes_needed() {

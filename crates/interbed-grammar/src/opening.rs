@@ -1,11 +1,11 @@
-//! The transition from a free answer to a constrained part.
+//! Handles the transition from a free answer to a constrained part.
 
 use crate::matching::Matching;
 use crate::tokens::Tokens;
 use crate::trigger::{Scan, Trigger};
 use crate::{Standing, TokenMask};
 
-/// The markers of a free answer, and the grammar of what follows them.
+/// The markers of a free answer, and the grammar of the text that follows them.
 pub(crate) struct Opening {
     trigger: Trigger,
     fresh: Matching,
@@ -15,17 +15,17 @@ pub(crate) struct Opening {
     ends: Vec<u32>,
     /// Tokens that contain a whole marker which counts anywhere.
     whole: Vec<u32>,
-    /// Tokens of `whole` that are never allowed in the midst of a text.
+    /// The tokens of `whole` that are never allowed in the midst of a text.
     refused: Vec<u32>,
 }
 
-/// What a token does to a free answer.
+/// The effect of a token on a free answer.
 pub(crate) enum Opened {
     /// The answer stays free.
     No,
-    /// The token completes a marker and begins a constrained part; with the state after the token.
+    /// The token completes a marker and begins a constrained part. The values are the state after the token.
     Yes(Box<Matching>, Standing),
-    /// The token is not allowed: it completes a marker, and the grammar does not allow the rest of the token.
+    /// The token is not allowed, because it completes a marker and the grammar does not allow the rest of the token.
     Refused,
 }
 
@@ -56,12 +56,12 @@ impl Opening {
         opened
     }
 
-    /// Whether every token is allowed next, as far as the token lists can tell.
+    /// Returns whether every token is allowed next, as far as the token lists can tell.
     pub(crate) fn is_free(&self, scan: &Scan) -> bool {
         self.is_in_the_midst(scan) && self.refused.is_empty()
     }
 
-    /// The tokens that are not allowed next.
+    /// Returns the tokens that are not allowed next.
     pub(crate) fn refused(&self, tokens: &Tokens, scan: &Scan) -> Vec<u32> {
         if self.is_in_the_midst(scan) {
             return self.refused.clone();
@@ -87,11 +87,11 @@ impl Opening {
         asked.iter().copied().filter(is_refused).collect()
     }
 
-    /// Whether the grammar allows a constrained part to begin with `begun`.
+    /// Returns whether the grammar allows a constrained part to begin with `begun`.
     fn may_begin(&self, tokens: &Tokens, begun: &[u8]) -> bool {
         match (&self.first, tokens.of_text(begun)) {
             _ if begun.is_empty() => true,
-            // The split into tokens makes no difference, so the one token with these bytes tells enough.
+            // How the bytes are split into tokens makes no difference, so the one token with all of them tells enough.
             (Some(first), Some(token)) => first.allows(token),
             _ => !matches!(self.enter(tokens, begun), Opened::Refused),
         }

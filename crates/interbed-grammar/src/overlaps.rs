@@ -1,8 +1,9 @@
 //! Estimates the cost of intersecting regular expressions before the library does it.
 //!
 //! The library follows an intersection byte by byte. Each of the intersected expressions has sets of bytes that may
-//! come next, and a step tries every combination of one set from each that have a byte in common: a product. The
-//! library counts this work and stops at its limit, but checks only between steps, so each step has to be small.
+//! come next. A step tries every combination of one set from each expression whose sets have a byte in common, so the
+//! work is a product. The library counts this work and stops at its limit, but checks only between steps, so each step
+//! has to be small.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +15,8 @@ use llguidance::earley::lexerspec::LexerSpec;
 const CHOICES_MAX: u64 = 100_000;
 /// Maximum number of combinations in one step of all intersections together.
 const CHOICES_OF_ALL_MAX: u64 = 4_000_000;
-/// Maximum number of expressions that are visited. One that several intersections share counts for each of them.
+/// Maximum number of expressions that are visited. An expression that several intersections share counts for each of
+/// them.
 const LOOKED_AT_MAX: usize = 2_000_000;
 
 /// A limit that a grammar exceeds.
@@ -29,7 +31,7 @@ pub(crate) struct TooMany {
 /// Checks the intersections in a grammar's terminals.
 ///
 /// # Errors
-/// A step through one intersection, or through all of them together, would take too long.
+/// Fails if a step through one intersection, or through all of them together, would take too long.
 pub(crate) fn check(spec: &LexerSpec) -> Result<(), TooMany> {
     let exprs = spec.regex_builder.exprset();
     let mut look = Look { exprs, kinds: Kinds::new(), joined: HashMap::new(), left: LOOKED_AT_MAX };
@@ -52,7 +54,7 @@ fn limit(unit: &'static str, got: u64, limit: u64) -> Result<(), TooMany> {
     if got > limit { Err(TooMany { unit, got: size(got), limit: size(limit) }) } else { Ok(()) }
 }
 
-/// Numbers by which the `derivre` library encodes kinds of expressions; it does not export names for them.
+/// The numbers by which the `derivre` library encodes kinds of expressions. The library does not export names for them.
 struct Kinds {
     and: u8,
     not: u8,
@@ -78,8 +80,8 @@ impl Kinds {
     }
 }
 
-/// For each byte, in how many of an expression's sets it is, and a hash of those sets, which is equal for bytes in the
-/// same sets.
+/// For each byte, the number of an expression's sets that contain the byte, and a hash of those sets. The hash is equal
+/// for bytes in the same sets.
 #[derive(Clone)]
 struct Sets {
     counts: Box<[u64; 256]>,
@@ -91,7 +93,7 @@ impl Sets {
         Self { counts: Box::new([0; 256]), which: Box::new([0; 256]) }
     }
 
-    /// Adds a set with this number.
+    /// Adds the set with number `number`, which contains the bytes for which `has` returns true.
     fn add(&mut self, number: u64, has: impl Fn(u8) -> bool) {
         for byte in (0..=u8::MAX).filter(|&byte| has(byte)) {
             self.counts[usize::from(byte)] = self.counts[usize::from(byte)].saturating_add(1);
@@ -119,7 +121,7 @@ impl Look<'_> {
         self.exprs.get_tag(expr) as u8
     }
 
-    /// Number of combinations in one step of an intersection.
+    /// Returns the number of combinations in one step of an intersection.
     fn choices(&mut self, expr: ExprRef) -> Result<u64, TooMany> {
         let sets = self.joined_sets(expr)?;
         // Bytes in the same sets are counted once.
@@ -127,7 +129,7 @@ impl Look<'_> {
         Ok(cases.values().fold(0, |sum: u64, &count| sum.saturating_add(count)))
     }
 
-    /// The sets of an intersection. Its operands have smaller ids, so the recursion ends.
+    /// Returns the sets of an intersection. Its operands have smaller ids, so the recursion ends.
     fn joined_sets(&mut self, expr: ExprRef) -> Result<Sets, TooMany> {
         if let Some(known) = self.joined.get(&expr) {
             return Ok(known.clone());
@@ -137,7 +139,7 @@ impl Look<'_> {
             let sets = self.sets(part)?;
             for byte in 0..=u8::MAX {
                 let (index, which) = (usize::from(byte), sets.which[usize::from(byte)]);
-                // The library has tried combinations of the first operands before it asks one that lacks the byte.
+                // The library has tried combinations of the first operands before it reaches one that lacks the byte.
                 joined.counts[index] = joined.counts[index].saturating_mul(sets.counts[index].max(1));
                 joined.mix(byte, which);
             }
@@ -146,7 +148,7 @@ impl Look<'_> {
         Ok(joined)
     }
 
-    /// The sets of bytes that may come next anywhere in an expression.
+    /// Returns the sets of bytes that may come next anywhere in an expression.
     fn sets(&mut self, expr: ExprRef) -> Result<Sets, TooMany> {
         let mut sets = Sets::none();
         let mut stack = vec![expr];
@@ -171,7 +173,7 @@ impl Look<'_> {
                 continue;
             }
             if kind == self.kinds.not {
-                // The library splits what a negation excludes into disjoint sets.
+                // The library splits the bytes that a negation excludes into disjoint sets.
                 sets.add(u64::from(next.as_u32()), |_| true);
                 continue;
             }

@@ -1,4 +1,4 @@
-//! A vocabulary as bytes, for another process.
+//! Serializes a vocabulary as bytes, for another process.
 //!
 //! ```text
 //! number of tokens        u32, little-endian
@@ -9,12 +9,12 @@
 use crate::{Vocabulary, VocabularyError};
 
 impl Vocabulary {
-    /// Serializes the vocabulary; [`from_bytes`](Self::from_bytes) reads it back.
+    /// Serializes the vocabulary, so that [`from_bytes`](Self::from_bytes) can read it back.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (words, eos) = self.words();
         let mut bytes = (words.len() as u32).to_le_bytes().to_vec();
         for word in words {
-            // The length always fits a `u16`, as the trie refuses longer tokens.
+            // The length always fits a `u16`, because the trie refuses longer tokens.
             let length = u16::try_from(word.len()).unwrap_or(0);
             bytes.extend(length.to_le_bytes());
             bytes.extend(&word[..usize::from(length)]);
@@ -23,10 +23,10 @@ impl Vocabulary {
         bytes
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// Reads the bytes that [`to_bytes`](Self::to_bytes) wrote.
     ///
     /// # Errors
-    /// The bytes are cut off, or the tokens cannot be put into a trie.
+    /// Fails if the bytes are cut off, or if the tokens cannot be put into a trie.
     pub fn from_bytes(mut bytes: &[u8]) -> Result<Self, VocabularyError> {
         let cut_off = || VocabularyError("what was sent of it is cut off".into());
         let mut take = |count: usize| bytes.split_off(..count);

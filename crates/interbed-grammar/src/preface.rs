@@ -1,12 +1,12 @@
-//! Free text that may come before the constrained part of an answer: a model's thinking.
+//! Free text that may come before the constrained part of an answer, such as a model's thinking.
 
 use crate::trigger::{Marker, Scan, Trigger};
 
 /// Free text that may come before the constrained part of an answer, such as a model's thinking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preface {
-    /// The token that opens the preface at the start of the answer; without one, only a preface that has already begun
-    /// is possible.
+    /// The token that opens the preface at the start of the answer. Without such a token, only a preface that has
+    /// already begun is possible.
     pub(crate) open: Option<u32>,
     /// The marker that closes the preface. A special token is written as its name.
     pub(crate) close: Trigger,
@@ -16,15 +16,15 @@ pub struct Preface {
 }
 
 impl Preface {
-    /// A preface that the answer may begin with: the token `open` opens it and the text `close` ends it. Up to `blanks`
-    /// bytes of white space may follow.
+    /// Creates a preface with which the answer may begin. The token `open` opens the preface and the text `close` ends
+    /// it. Up to `blanks` bytes of white space may follow.
     pub fn optional(open: Option<u32>, close: &str, blanks: usize) -> Self {
         let marker = Marker { text: close.to_owned(), at_start: false, included: false };
         Self { open, close: Trigger::new(vec![marker]), begun: false, blanks }
     }
 
-    /// A preface that has begun in the prompt: the answer starts inside it and `close` ends it. Up to `blanks` bytes of
-    /// white space may follow.
+    /// Creates a preface that has begun in the prompt. The answer starts inside the preface, and `close` ends it. Up to
+    /// `blanks` bytes of white space may follow.
     pub fn begun(close: &str, blanks: usize) -> Self {
         Self { begun: true, ..Self::optional(None, close, blanks) }
     }
@@ -34,12 +34,12 @@ impl Preface {
     }
 }
 
-/// How far a preface has come.
+/// The stage that a preface has reached.
 #[derive(Debug, Clone)]
 pub(crate) enum Stage {
-    /// The answer has not begun; the preface may still be opened.
+    /// The answer has not begun, and the preface may still be opened.
     Before,
-    /// The text is inside the preface; the scan looks for the closing marker.
+    /// The text is inside the preface, and the scan looks for the closing marker.
     Inside(Scan),
     /// The preface has ended, and this many bytes of white space have followed it.
     Blank(usize),

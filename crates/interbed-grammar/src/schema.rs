@@ -1,8 +1,9 @@
-//! JSON schemas: translates what can be enforced into a grammar, and refuses everything else by keyword and place.
+//! Translates the parts of JSON schemas that can be enforced into a grammar, and refuses everything else by keyword and
+//! place.
 //!
-//! A schema is read into the shape of its values (`reader.rs`), where keywords that constrain the same value are
-//! combined (`meet.rs`), and the shape is written as rules of a grammar (`rules.rs`). Patterns, formats and multiples
-//! of large numbers are left to the library.
+//! A schema is read into the shape of its values (`reader.rs`). Keywords that constrain the same value are combined
+//! (`meet.rs`), and the shape is written as rules of a grammar (`rules.rs`). Patterns, formats and multiples of large
+//! numbers are left to the library.
 
 mod blame;
 mod contains;
@@ -37,7 +38,7 @@ use rules::Rules;
 
 /// Keywords that constrain values and cannot be enforced.
 const REFUSED: [&str; 4] = ["$dynamicRef", "$recursiveRef", "unevaluatedItems", "x-guidance"];
-/// Values of `format` that are enforced for strings; those of whole numbers are in `WholeFormat`. Other values of
+/// The values of `format` that are enforced for strings; those of whole numbers are in `WholeFormat`. Other values of
 /// `format` are annotations.
 const FORMATS: [&str; 18] = [
     "date",
@@ -84,7 +85,8 @@ const DEPTH_MAX: usize = 64;
 /// Returns `schema` without keywords that constrain nothing.
 ///
 /// # Errors
-/// Names the place of the first keyword that cannot be enforced, or says that no value satisfies the schema.
+/// Fails at the first keyword that cannot be enforced, and names its place. Also fails if no value satisfies the
+/// schema.
 pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
     let schema = known(schema)?;
     match Rules::default().add(&schema) {
@@ -97,15 +99,16 @@ pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
 /// Checks that every `format` in the schema is enforced, as clients that send `strict: true` expect.
 ///
 /// # Errors
-/// Names the place of the first `format` that is not enforced, or of another keyword that cannot be.
+/// Fails at the first `format` that is not enforced, or at another keyword that cannot be enforced, and names its
+/// place.
 pub fn check_formats(schema: &Value) -> Result<(), GrammarError> {
     walk(schema, true).map(drop)
 }
 
-/// Narrows `schema` to the objects that it describes, as the arguments of a tool call are an object.
+/// Narrows `schema` to the objects that it describes, because the arguments of a tool call are an object.
 ///
 /// # Errors
-/// The schema allows no object.
+/// Fails if the schema allows no object.
 pub fn arguments(schema: &Value) -> Result<Value, GrammarError> {
     let none = |place: &str| {
         let problem = "the arguments of a call are an object, but no object keeps to this".to_owned();
@@ -130,21 +133,22 @@ pub fn arguments(schema: &Value) -> Result<Value, GrammarError> {
     }
 }
 
-/// Translates `schema` into a grammar of JSON in Lark's syntax; returns it with the places of its `uniqueItems` arrays.
+/// Translates `schema` into a grammar of JSON in Lark's syntax. Returns the grammar with the places of its
+/// `uniqueItems` arrays.
 ///
 /// # Errors
-/// Fails like [`checked`].
+/// Fails for the reasons for which [`checked`] fails.
 pub(crate) fn grammar(schema: &Value) -> Result<(String, Places), GrammarError> {
     let mut rules = Rules::default();
     let first = rules.add(&known(schema)?)?;
     Ok((format!("start: {first}\n{}", rules.text()), rules.into_places()))
 }
 
-/// Replaces each schema after `%json` in a grammar in Lark's syntax by rules; returns the grammar with the places of
+/// Replaces each schema after `%json` in a grammar in Lark's syntax by rules. Returns the grammar with the places of
 /// the `uniqueItems` arrays.
 ///
 /// # Errors
-/// Fails like [`checked`].
+/// Fails for the reasons for which [`checked`] fails.
 pub(crate) fn with_rules(grammar: &str) -> Result<(String, Places), GrammarError> {
     let (mut rules, mut written, mut rest) = (Rules::default(), String::new(), grammar);
     while let Some(at) = directive(rest) {
@@ -167,10 +171,10 @@ pub(crate) fn with_rules(grammar: &str) -> Result<(String, Places), GrammarError
     Ok((format!("{written}{rest}{end}{}", rules.text()), rules.into_places().embedded()))
 }
 
-/// Directive that precedes a schema in a grammar.
+/// The directive that precedes a schema in a grammar.
 const DIRECTIVE: &str = "%json";
 
-/// Byte offset of the first `%json` in a grammar, outside of strings, expressions and comments.
+/// Returns the byte offset of the first `%json` in a grammar, outside of strings, expressions and comments.
 fn directive(grammar: &str) -> Option<usize> {
     let mut at = 0;
     while at < grammar.len() {
@@ -183,8 +187,8 @@ fn directive(grammar: &str) -> Option<usize> {
     None
 }
 
-/// Whether the text that a grammar has around its schemas is fixed enough to be followed as JSON: none of its
-/// expressions matches arbitrary characters.
+/// Returns whether the text that a grammar has around its schemas is fixed enough to be followed as JSON. This is so if
+/// none of its expressions matches arbitrary characters.
 pub(crate) fn is_spelled_out(grammar: &str) -> bool {
     let (mut rest, mut has_schema) = (grammar, false);
     while !rest.is_empty() {
@@ -204,8 +208,8 @@ pub(crate) fn is_spelled_out(grammar: &str) -> bool {
     has_schema
 }
 
-/// The first lexical element of a grammar: a string, an expression, a comment, a special token, `%json`, or a single
-/// character.
+/// Returns the first lexical element of a grammar. This is a string, an expression, a comment, a special token,
+/// `%json`, or a single character.
 fn part(grammar: &str) -> &str {
     let until = |end: char| {
         let mut is_escaped = false;
@@ -233,7 +237,7 @@ fn part(grammar: &str) -> &str {
 /// Returns `schema` without keywords that constrain nothing.
 ///
 /// # Errors
-/// Names the place of the first keyword that is not known to be enforced.
+/// Fails at the first keyword that is not known to be enforced, and names its place.
 fn known(schema: &Value) -> Result<Value, GrammarError> {
     walk(schema, false)
 }
@@ -259,8 +263,8 @@ fn walk(schema: &Value, is_strict: bool) -> Result<Value, GrammarError> {
     Ok(checked)
 }
 
-/// Upper bound on the nesting of a schema, if each target of a reference is followed once: its own depth plus the
-/// depths of these targets.
+/// Returns an upper bound on the nesting of a schema, if each target of a reference is followed once. The bound is the
+/// schema's own depth plus the depths of these targets.
 pub(crate) fn levels(schema: &Value) -> usize {
     let (mut places, mut depths) = (BTreeSet::new(), HashMap::new());
     let own = depth(schema, &mut places, &mut depths);
@@ -269,8 +273,8 @@ pub(crate) fn levels(schema: &Value) -> usize {
     own + places.iter().map(below).sum::<usize>()
 }
 
-/// Depth of a JSON value. Also stores the depth of every value inside it in `depths` and adds the targets of references
-/// to `places`.
+/// Returns the depth of a JSON value. Also stores the depth of every value inside it in `depths`, and adds the targets
+/// of references to `places`.
 fn depth<'a>(value: &'a Value, places: &mut BTreeSet<&'a str>, depths: &mut HashMap<*const Value, usize>) -> usize {
     let within = match value {
         Value::Array(list) => list.iter().map(|value| depth(value, places, depths)).max().unwrap_or(0),
@@ -303,8 +307,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Checks a subschema and returns it without keywords that constrain nothing; returns `null` for one that was
-    /// visited before.
+    /// Checks a subschema and returns it without keywords that constrain nothing. Returns `null` for a subschema that
+    /// was visited before.
     fn schema(&mut self, schema: &Value) -> Result<Value, GrammarError> {
         let Value::Object(keywords) = schema else {
             return match schema {
@@ -333,13 +337,13 @@ impl Walk<'_> {
         Ok(Value::Object(checked))
     }
 
-    /// Whether `schema` has its own `$id`, relative to which references inside it are resolved.
+    /// Returns whether `schema` has its own `$id`, relative to which references inside it are resolved.
     fn has_own_name(&self, schema: &Value) -> bool {
         let name = schema.get(self.dialect.name()).and_then(Value::as_str);
         name.is_some_and(|name| !name.is_empty() && !name.starts_with('#'))
     }
 
-    /// Checks a keyword and returns its value; `None` if it constrains nothing.
+    /// Checks a keyword and returns its value. Returns `None` if the keyword constrains nothing.
     fn keyword(&mut self, keyword: &str, value: &Value) -> Result<Option<Value>, GrammarError> {
         // A nullable value may also be given without `null`, so `nullable` is not needed.
         let asks_for_nothing = match (keyword, value) {

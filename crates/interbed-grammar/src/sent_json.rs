@@ -1,4 +1,4 @@
-//! JSON whose numbers keep the text in which they were sent.
+//! Parses JSON whose numbers keep the text in which they were sent.
 
 use serde_json::{Number, Value};
 
@@ -6,7 +6,7 @@ use serde_json::{Number, Value};
 /// of any length.
 ///
 /// # Errors
-/// `text` is not valid JSON.
+/// Fails if `text` is not valid JSON.
 pub fn json_value(text: &str) -> serde_json::Result<Value> {
     let mut value = serde_json::from_str(text)?;
     // `serde_json` keeps a number's spelling except for that of its exponent.
@@ -21,8 +21,8 @@ fn has_exponent(text: &str) -> bool {
     text.as_bytes().windows(2).any(is_exponent)
 }
 
-/// Restores the spelling of the numbers in `value` from `texts`; returns `None` and stops where a number does not
-/// correspond, as after a repeated property name.
+/// Restores the spelling of the numbers in `value` from `texts`. Returns `None` and stops if a number does not
+/// correspond, as happens after a repeated property name.
 fn restore(value: &mut Value, texts: &mut Numbers<'_>) -> Option<()> {
     match value {
         Value::Number(number) => {
@@ -39,7 +39,7 @@ fn restore(value: &mut Value, texts: &mut Numbers<'_>) -> Option<()> {
     }
 }
 
-/// Spells a number as `serde_json` does.
+/// Spells a number in the way of `serde_json`.
 fn known(text: &str) -> String {
     match text.split_once(['e', 'E']) {
         None => text.to_owned(),

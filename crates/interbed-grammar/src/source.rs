@@ -1,4 +1,4 @@
-//! The ways to write a grammar, and the limits of each.
+//! The ways in which a grammar can be written, and the limits of each.
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ const SOURCE_BYTES_MAX: usize = 256 << 10;
 const CHOICES_MAX: usize = 4096;
 /// Deepest nesting of brackets in a regular expression or grammar.
 const NESTING_MAX: usize = 64;
-/// Deepest nesting of a grammar or schema through the names of rules and references. The library follows them by
+/// The deepest nesting of a grammar or schema through the names of rules and references. The library follows them by
 /// recursion, with up to 3.3 KB of stack for each level.
 const LEVELS_MAX: usize = 8192;
 
@@ -29,15 +29,16 @@ pub enum GrammarSource {
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A text of this context-free grammar in Lark's syntax: the start rule is `start`, rule names are in lower case
+    /// A text of this context-free grammar in Lark's syntax. The start rule is `start`, rule names are in lower case
     /// and terminal names in upper case.
     Lark(String),
-    /// A text of this context-free grammar in the syntax of llama.cpp (GBNF) and XGrammar: `root ::= "yes" | "no"`.
+    /// A text of this context-free grammar in the syntax that is known as EBNF or GBNF, such as `root ::= "yes" |
+    /// "no"`.
     Ebnf(String),
 }
 
 impl GrammarSource {
-    /// Recognizes the syntax of a grammar, Lark's or EBNF, and wraps it.
+    /// Recognizes whether a grammar is in Lark's syntax or in EBNF, and wraps it.
     pub fn of_grammar(text: String) -> Self {
         if ebnf::is_ebnf(&text) { Self::Ebnf(text) } else { Self::Lark(text) }
     }
@@ -52,7 +53,7 @@ impl GrammarSource {
         }
     }
 
-    /// Length of the source in bytes.
+    /// Returns the length of the source in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::JsonObject => 0,
@@ -62,7 +63,7 @@ impl GrammarSource {
         }
     }
 
-    /// Whether all texts are JSON, possibly with fixed text around it.
+    /// Returns whether all texts are JSON, possibly with fixed text around it.
     pub(crate) fn is_json(&self) -> bool {
         match self {
             Self::JsonObject | Self::JsonSchema(_) => true,
@@ -71,11 +72,11 @@ impl GrammarSource {
         }
     }
 
-    /// Translates the source into the library's form; returns it with the places of the `uniqueItems` arrays of its
+    /// Translates the source into the library's form. Returns it with the places of the `uniqueItems` arrays of its
     /// schemas.
     ///
     /// # Errors
-    /// The source exceeds a limit, or asks for what cannot be enforced.
+    /// Fails if the source exceeds a limit, or asks for something that cannot be enforced.
     pub(crate) fn grammar(&self) -> Result<(TopLevelGrammar, Places), GrammarError> {
         let (grammar, places) = match self {
             Self::JsonObject => schema::grammar(&json!({"type": "object"}))?,
@@ -98,8 +99,8 @@ impl GrammarSource {
                     return Err(GrammarError::Invalid { what: self.what(), problem });
                 }
                 let texts: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
-                // All choices form one terminal: alternatives of a rule would each be an item of the parser, which
-                // allows 2,000.
+                // All choices form one terminal. As alternatives of a rule, each choice would be an item of the parser,
+                // which allows 2,000.
                 (format!("start: TEXT\nTEXT: {}\n", texts.join(" | ")), Places::default())
             }
             Self::Lark(grammar) | Self::Ebnf(grammar) => {
@@ -135,7 +136,8 @@ impl GrammarSource {
     }
 }
 
-/// Deepest nesting of brackets. Brackets in quotes count too; where that overestimates, the library has its own limit.
+/// Returns the deepest nesting of brackets. Brackets in quotes count too, so the result may differ from the true
+/// nesting; the library has its own limit as well.
 fn nesting(text: &str) -> usize {
     let (mut depth, mut deepest) = (0usize, 0);
     for byte in text.bytes() {
@@ -149,8 +151,8 @@ fn nesting(text: &str) -> usize {
     deepest
 }
 
-/// Upper bound on the nesting of a grammar's rules, if each rule names the next one at its deepest place. A rule has a
-/// colon and opens brackets.
+/// Returns an upper bound on the nesting of a grammar's rules, as if each rule named the next one at its deepest place.
+/// A rule has a colon and opens brackets.
 fn levels(grammar: &str) -> usize {
     let of_line = |line: &str| {
         let rules = line.matches(':').count() - line.matches("::").count();

@@ -1,10 +1,10 @@
-//! Whether an answer can go on.
+//! The answer to whether a constrained text can go on.
 
-/// Whether an answer can go on after a token.
+/// The answer to whether a constrained text can go on after a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// More tokens are allowed.
     Open,
-    /// The answer is complete: only an end-of-sequence token is allowed.
+    /// The answer is complete, so only an end-of-sequence token is allowed.
     Complete,
 }

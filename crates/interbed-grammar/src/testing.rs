@@ -1,4 +1,4 @@
-//! Random schemas for tests, and a simple validator of their keywords. Requires the feature `testing`.
+//! Random schemas for tests, and a simple validator of their keywords. This module requires the feature `testing`.
 
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,7 @@ impl Dice {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A random number below `bound`, which has to be positive.
+    /// Returns a random number below `bound`, which has to be positive.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -22,13 +22,13 @@ impl Dice {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
     }
 
-    /// A random element of a slice, which must not be empty.
+    /// Returns a random element of a slice, which must not be empty.
     pub fn one<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
 }
 
-/// A random schema, nested at most `depth` times, with short strings and arrays only.
+/// Returns a random schema, nested at most `depth` times, with short strings and arrays only.
 pub fn random_schema(dice: &mut Dice, depth: usize) -> Value {
     match dice.below(if depth == 0 { 6 } else { 10 }) {
         0 => json!({"type": "boolean"}),
@@ -61,7 +61,7 @@ pub fn random_schema(dice: &mut Dice, depth: usize) -> Value {
     }
 }
 
-/// A random number of either sign and any size, in one of the spellings of JSON.
+/// Returns a random number of either sign and any size, in one of the spellings of JSON.
 pub fn random_number(dice: &mut Dice) -> Value {
     let sign = *dice.one(&["", "-"]);
     let text = match dice.below(6) {
@@ -75,8 +75,8 @@ pub fn random_number(dice: &mut Dice) -> Value {
     json_value(&text).unwrap_or_default()
 }
 
-/// A schema of randomly combined keywords, nested at most `depth` times. It may have no values, or ask for what cannot
-/// be enforced.
+/// Returns a schema of randomly combined keywords, nested at most `depth` times. The schema may have no values, or ask
+/// for something that cannot be enforced.
 pub fn random_combination(dice: &mut Dice, depth: usize) -> Value {
     match dice.below(if depth == 0 { 5 } else { 10 }) {
         0 | 1 => random_numbers(dice),
@@ -120,7 +120,7 @@ pub fn random_combination(dice: &mut Dice, depth: usize) -> Value {
     }
 }
 
-/// A number schema with random bounds, included or excluded, and `multipleOf`.
+/// Returns a number schema with random bounds, included or excluded, and perhaps `multipleOf`.
 fn random_numbers(dice: &mut Dice) -> Value {
     let mut schema = json!({"type": dice.one(&["number", "integer"])});
     for keywords in [["minimum", "exclusiveMinimum"], ["maximum", "exclusiveMaximum"]] {
@@ -138,8 +138,8 @@ fn random_numbers(dice: &mut Dice) -> Value {
     schema
 }
 
-/// Whether `value` satisfies `schema`. Knows the keywords of [`random_schema`] and [`random_combination`] only.
-/// Compares numbers in floating point, except for listed ones, which it compares as texts.
+/// Returns whether `value` satisfies `schema`. This knows only the keywords of [`random_schema`] and
+/// [`random_combination`]. Numbers are compared in floating point, except for listed ones, which are compared as texts.
 pub fn is_valid(schema: &Value, value: &Value) -> bool {
     if let Value::Bool(allows) = schema {
         return *allows;
@@ -205,7 +205,8 @@ pub fn is_valid(schema: &Value, value: &Value) -> bool {
         }
 }
 
-/// Matches the one pattern of [`random_schema`]: two to four letters from a to c, then perhaps a dash and a number.
+/// Returns whether a text matches the one pattern of [`random_schema`]: two to four letters from a to c, then perhaps a
+/// dash and a number.
 fn is_coded(text: &str) -> bool {
     let (letters, digits) = text.split_once('-').map_or((text, None), |(letters, digits)| (letters, Some(digits)));
     (2..=4).contains(&letters.len())

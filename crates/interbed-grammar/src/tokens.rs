@@ -1,4 +1,4 @@
-//! The trie of a model's tokens.
+//! Holds the trie of a model's tokens.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use llguidance::toktrie::{SimpleVob, TokTrie, TokenizerEnv};
 
 use crate::TokenMask;
 
-/// Byte before the name of a special token in the trie; it occurs in no UTF-8 text.
+/// The byte before the name of a special token in the trie. It occurs in no UTF-8 text.
 pub(crate) const SPECIAL: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 
-/// Bytes that usually make a text differ from an earlier one; the most effective ones come first.
+/// The bytes that usually make a text differ from an earlier one. The most effective ones come first.
 const TRIED: &[u8] =
     b"a10zAe2-_ ./,\"}]{[:tfn3456789bcdghijklmopqrsuvwxyBCDEFGHIJKLMNOPQRSTUVWXYZ@#$%&'()*+;<=>?\\^`|~!";
 
@@ -19,15 +19,16 @@ pub(crate) struct Tokens {
     eos: Vec<u32>,
     /// The tokens that are white space.
     blanks: TokenMask,
-    /// Tokens whose text contains quotation marks, and how many each has.
+    /// The tokens whose text contains quotation marks, with how many each has.
     quoted: Vec<(u32, usize)>,
-    /// One-byte tokens that usually make a text differ from an earlier one.
+    /// The one-byte tokens that usually make a text differ from an earlier one.
     tried: Vec<u32>,
-    /// Tokens that may begin an array and complete several of its items.
+    /// The tokens that may begin an array and complete several of its items.
     lists: Vec<u32>,
-    /// Length of the longest token in bytes.
+    /// The length of the longest token in bytes.
     longest: usize,
-    /// Further tokens of the same text, by the one that the trie finds: tokens of single bytes often have a twin.
+    /// Further tokens of the same text, by the token that the trie finds. Tokens of single bytes often have such a
+    /// twin.
     twins: HashMap<u32, Vec<u32>>,
 }
 
@@ -58,12 +59,12 @@ impl Tokens {
         Self { trie, eos, blanks: TokenMask::new(blanks), quoted, tried, lists, longest, twins }
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub(crate) fn len(&self) -> usize {
         self.trie.vocab_size()
     }
 
-    /// The bytes of each token as the trie has them, and the tokens that end a sequence.
+    /// Returns the bytes of each token as the trie has them, and the tokens that end a sequence.
     pub(crate) fn words(&self) -> (impl ExactSizeIterator<Item = &[u8]>, &[u32]) {
         ((0..self.len()).map(|token| self.trie.token(token as u32)), &self.eos)
     }
@@ -72,44 +73,44 @@ impl Tokens {
         self.eos.contains(&token)
     }
 
-    /// A mask that allows only the tokens that end a sequence.
+    /// Returns a mask that allows only the tokens that end a sequence.
     pub(crate) fn eos_mask(&self) -> TokenMask {
         TokenMask::new(self.trie.eos_token_set())
     }
 
-    /// A mask that allows all tokens but those that end a sequence.
+    /// Returns a mask that allows all tokens but those that end a sequence.
     pub(crate) fn mask_but_eos(&self) -> TokenMask {
         self.mask_but(&self.eos)
     }
 
-    /// A mask that allows all tokens but `refused`.
+    /// Returns a mask that allows all tokens but `refused`.
     pub(crate) fn mask_but(&self, refused: &[u32]) -> TokenMask {
         let mut all = SimpleVob::alloc_ones(self.trie.vocab_size());
         refused.iter().for_each(|&token| all.disallow_token(token));
         TokenMask::new(all)
     }
 
-    /// The tokens that are white space.
+    /// Returns the tokens that are white space.
     pub(crate) fn blanks(&self) -> &TokenMask {
         &self.blanks
     }
 
-    /// The tokens with at least `least` quotation marks.
+    /// Returns the tokens with at least `least` quotation marks.
     pub(crate) fn quoted(&self, least: usize) -> impl Iterator<Item = u32> {
         self.quoted.iter().filter(move |&&(_, quotes)| quotes >= least).map(|&(token, _)| token)
     }
 
-    /// One-byte tokens that usually make a text differ from an earlier one, the most effective first.
+    /// Returns the one-byte tokens that usually make a text differ from an earlier one, the most effective first.
     pub(crate) fn tried(&self) -> &[u32] {
         &self.tried
     }
 
-    /// Tokens that may begin an array and complete several of its items.
+    /// Returns the tokens that may begin an array and complete several of its items.
     pub(crate) fn lists(&self) -> impl Iterator<Item = u32> {
         self.lists.iter().copied()
     }
 
-    /// Length of the longest token in bytes.
+    /// Returns the length of the longest token in bytes.
     pub(crate) fn longest(&self) -> usize {
         self.longest
     }
@@ -122,19 +123,19 @@ impl Tokens {
         bytes.strip_prefix(&[SPECIAL]).unwrap_or(bytes)
     }
 
-    /// All tokens with exactly these bytes.
+    /// Returns all tokens with exactly these bytes.
     pub(crate) fn all_of_text(&self, bytes: &[u8]) -> impl Iterator<Item = u32> {
         let first = self.of_text(bytes);
         let twins = first.and_then(|first| self.twins.get(&first)).into_iter().flatten();
         first.into_iter().chain(twins.copied())
     }
 
-    /// A token with exactly these bytes, if there is one.
+    /// Returns a token with exactly these bytes, if there is one.
     pub(crate) fn of_text(&self, bytes: &[u8]) -> Option<u32> {
         self.trie.token_id_at_bytes(bytes)
     }
 
-    /// Tokens that together have these bytes; `None` if there are none.
+    /// Returns tokens that together have these bytes; `None` if there are none.
     pub(crate) fn spelled(&self, bytes: &[u8]) -> Option<Vec<u32>> {
         let tokens = self.trie.greedy_tokenize(bytes);
         let length: usize = tokens.iter().map(|&token| self.trie.token_len(token)).sum();
@@ -151,7 +152,7 @@ impl TokenizerEnv for Tokens {
         self.trie.greedy_tokenize(bytes)
     }
 
-    /// Returns false, as otherwise a grammar would force one way of splitting a text into tokens.
+    /// Returns false, because otherwise a grammar would force one way of splitting a text into tokens.
     fn tokenize_is_canonical(&self) -> bool {
         false
     }

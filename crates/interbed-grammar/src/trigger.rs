@@ -1,4 +1,4 @@
-//! Markers in a free answer after which a grammar applies.
+//! Searches for markers in a free answer, after which a grammar applies.
 
 use serde_json::{Value, json};
 
@@ -7,37 +7,38 @@ use serde_json::{Value, json};
 pub struct Marker {
     /// The marker's text. A special token is written as its name.
     pub text: String,
-    /// Whether the marker counts only at the start of the answer or right after a constrained part, white space aside.
+    /// Whether the marker counts only at the start of the answer or right after a constrained part. White space may
+    /// come before it.
     pub at_start: bool,
-    /// Whether the marker is itself part of what the grammar describes.
+    /// Whether the marker itself is part of the text that the grammar describes.
     pub included: bool,
 }
 
-/// The markers that begin a constrained part of an answer; the first marker that is complete applies.
+/// The markers that begin a constrained part of an answer. The first marker that is complete applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trigger {
     markers: Vec<Marker>,
     longest: usize,
-    /// Bytes that may come, like white space, between a constrained part and a marker with `at_start`.
+    /// The bytes that may come, like white space, between a constrained part and a marker with `at_start`.
     separators: Vec<u8>,
 }
 
 impl Trigger {
-    /// A trigger with these markers, without those that are empty.
+    /// Creates a trigger with these markers. Empty ones are left out.
     pub fn new(markers: Vec<Marker>) -> Self {
         let markers: Vec<_> = markers.into_iter().filter(|marker| !marker.text.is_empty()).collect();
         let longest = markers.iter().map(|marker| marker.text.len()).max().unwrap_or(0);
         Self { markers, longest, separators: Vec::new() }
     }
 
-    /// Also lets the bytes of `separators`, like white space, come between a constrained part and a marker with
+    /// Lets the bytes of `separators` come, besides white space, between a constrained part and a marker with
     /// `at_start`.
     #[must_use]
     pub fn separated_by(self, separators: &str) -> Self {
         Self { separators: separators.into(), ..self }
     }
 
-    /// Serializes the trigger as JSON; [`from_json`](Self::from_json) reads it back.
+    /// Serializes the trigger as JSON, which [`from_json`](Self::from_json) reads back.
     pub(crate) fn to_json(&self) -> Value {
         let marker = |marker: &Marker| json!([marker.text, marker.at_start, marker.included]);
         json!([self.markers.iter().map(marker).collect::<Vec<_>>(), self.separators])
@@ -54,12 +55,12 @@ impl Trigger {
         Some(Self { separators, ..Self::new(markers) })
     }
 
-    /// The last byte of each marker.
+    /// Returns the last byte of each marker.
     pub(crate) fn last_bytes(&self) -> impl Iterator<Item = u8> {
         self.markers.iter().filter_map(|marker| marker.text.bytes().last())
     }
 
-    /// Whether `text` contains a marker that counts anywhere.
+    /// Returns whether `text` contains a marker that counts anywhere.
     pub(crate) fn is_in(&self, text: &[u8]) -> bool {
         let mut anywhere = self.anywhere();
         anywhere.any(|marker| text.windows(marker.len()).any(|window| window == marker))
@@ -73,45 +74,45 @@ impl Trigger {
 /// The search for markers in a free text, which remembers the end of the text.
 #[derive(Debug, Clone)]
 pub(crate) struct Scan {
-    /// The end of the text so far: at most one byte less than the longest marker, or all of it while the text is at its
-    /// start.
+    /// The end of the text so far. It has at most one byte less than the longest marker, or all of the text while the
+    /// text is at its start.
     end: Vec<u8>,
     start: Start,
 }
 
-/// Whether the text so far is only white space and the beginning of a marker, and what it follows.
+/// The position of the text so far: whether it is only white space and the beginning of a marker, and what it follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// At the start of the answer.
+    /// The text is at the start of the answer.
     OfAnswer,
-    /// Right after a constrained part.
+    /// The text is right behind a constrained part.
     BehindPart,
-    /// Past the start: other text has come.
+    /// The text is past the start, because other text has come.
     Passed,
 }
 
 impl Scan {
-    /// The scan at the start of an answer.
+    /// Returns the scan at the start of an answer.
     pub(crate) fn at_start() -> Self {
         Self { end: Vec::new(), start: Start::OfAnswer }
     }
 
-    /// The scan right after a constrained part.
+    /// Returns the scan right after a constrained part.
     pub(crate) fn behind_part() -> Self {
         Self { end: Vec::new(), start: Start::BehindPart }
     }
 
-    /// The scan in the midst of a text, where markers with `at_start` do not count.
+    /// Returns the scan in the midst of a text, where markers with `at_start` do not count.
     pub(crate) fn further_on() -> Self {
         Self { end: Vec::new(), start: Start::Passed }
     }
 
-    /// Whether a marker with `at_start` can still be completed.
+    /// Returns whether a marker with `at_start` can still be completed.
     pub(crate) fn is_at_start(&self, trigger: &Trigger) -> bool {
         self.start != Start::Passed && trigger.markers.iter().any(|marker| marker.at_start)
     }
 
-    /// The rests of the markers that the text ends within.
+    /// Returns the rests of the markers that the text ends within.
     pub(crate) fn rests<'t>(&self, trigger: &'t Trigger) -> Vec<&'t [u8]> {
         let rests = |marker: &'t [u8]| {
             (1..marker.len()).filter(|&begun| self.end.ends_with(&marker[..begun])).map(|begun| &marker[begun..])
@@ -119,7 +120,7 @@ impl Scan {
         trigger.anywhere().flat_map(rests).collect()
     }
 
-    /// Appends text. Once a marker is complete, returns the constrained text that has come already.
+    /// Appends text. If a marker is then complete, returns the constrained text that has come already.
     pub(crate) fn push(&mut self, trigger: &Trigger, text: &[u8]) -> Option<Vec<u8>> {
         let seen = self.end.len();
         self.end.extend_from_slice(text);
@@ -143,7 +144,7 @@ impl Scan {
         None
     }
 
-    /// The text without the white space and separators that may precede a marker with `at_start`.
+    /// Returns the text without the white space and separators that may precede a marker with `at_start`.
     fn begun(&self, trigger: &Trigger) -> &[u8] {
         let separators: &[u8] = if self.start == Start::BehindPart { &trigger.separators } else { &[] };
         let is_blank = |byte: &u8| byte.is_ascii_whitespace() || separators.contains(byte);
@@ -157,7 +158,7 @@ impl Scan {
         is_found.then_some(self.end.len() - begun.len())
     }
 
-    /// Byte offset of the marker, if its end is after the first `seen` bytes.
+    /// Returns the byte offset of the marker, if the marker ends after the first `seen` bytes.
     fn find(&self, marker: &Marker, seen: usize) -> Option<usize> {
         let marker = marker.text.as_bytes();
         let first = (seen + 1).saturating_sub(marker.len());
@@ -174,8 +175,8 @@ mod tests {
         Marker { text: text.into(), at_start, included }
     }
 
-    /// The constrained text, and the index of the piece in which the marker ends, if `text` comes in pieces of `size`
-    /// bytes.
+    /// Returns the constrained text, and the index of the piece in which the marker ends, if `text` comes in pieces of
+    /// `size` bytes.
     fn found(trigger: &Trigger, text: &str, size: usize) -> Option<(String, usize)> {
         let mut scan = Scan::at_start();
         text.as_bytes().chunks(size).enumerate().find_map(|(index, piece)| {

@@ -1,4 +1,4 @@
-//! The bytes of a model's tokens, and the compilation of grammars over them.
+//! Holds the bytes of a model's tokens, and compiles grammars over them.
 
 use std::fmt::{self, Debug, Display, Formatter};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,40 +17,43 @@ use crate::overlaps::{self, TooMany};
 use crate::tokens::{SPECIAL, Tokens};
 use crate::{Binding, Constraint, GrammarError, GrammarSource, Trigger};
 
-/// Longest token that can be part of a text, in bytes: a limit of the trie. Longer tokens are never allowed.
+/// The longest token that can be part of a text, in bytes, which is a limit of the trie. Longer tokens are never
+/// allowed.
 const TOKEN_BYTES_MAX: usize = 1000;
-/// Maximum number of tokens: another limit of the trie, which counts its nodes in 22 bits.
+/// Maximum number of tokens, which is another limit of the trie, because it counts its nodes in 22 bits.
 const TOKENS_MAX: usize = 1 << 20;
-/// Maximum number of states of the lexer for one grammar, each of one or two kilobytes; schemas have hundreds.
+/// Maximum number of states of the lexer for one grammar. A state takes one or two kilobytes, and schemas have
+/// hundreds.
 const LEXER_STATES_MAX: usize = 16 << 10;
 /// Default memory budget of all grammars of a vocabulary.
 const MEMORY_BYTES: usize = 256 << 20;
-/// Memory that is charged for each grammar besides the tables of its lexer, in bytes. With the next two constants, the
-/// sum is what was measured for schemas whose rules have many alternatives, and up to twice the size of others.
+/// The memory that is charged for each grammar besides the tables of its lexer, in bytes. With the charges of
+/// `GRAMMAR_FACTOR` and `SYMBOL_BYTES`, the sum is what was measured for schemas whose rules have many alternatives,
+/// and up to twice the size of others.
 const GRAMMAR_BYTES: usize = 32 << 10;
 /// Memory that is charged for each byte of a grammar's text, in bytes.
 const GRAMMAR_FACTOR: usize = 8;
 /// Memory that is charged for each rule and each terminal, in bytes.
 const SYMBOL_BYTES: usize = 1 << 10;
 
-/// How a grammar sees a token.
+/// The form in which a grammar sees a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenText {
-    /// Part of a text: these bytes, which need not be whole characters.
+    /// The token is part of a text and has these bytes, which need not be whole characters.
     Text(Vec<u8>),
-    /// A special token with this name, allowed only by a grammar that names it.
+    /// The token is a special token with this name. Only a grammar that names it allows it.
     Special(String),
-    /// A token that is never allowed.
+    /// The token is never allowed.
     Unknown,
 }
 
-/// Why a tokenizer cannot be used with grammars.
+/// The reason why a tokenizer cannot be used with grammars.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("this model's tokenizer cannot be used with schemas and grammars: {0}")]
 pub struct VocabularyError(pub String);
 
-/// The bytes of a model's tokens, in a trie. It uses some 20 bytes for each token and takes a second to build for large
-/// vocabularies, so build it once.
+/// The bytes of a model's tokens, in a trie. The trie uses about 20 bytes for each token and takes a second to build
+/// for large vocabularies, so it should be built once.
 pub struct Vocabulary {
     tokens: Arc<Tokens>,
     factory: ParserFactory,
@@ -58,13 +61,13 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Stack size that compiling and following a grammar may need, in bytes, as patterns nest.
+    /// The stack size that compiling and following a grammar may need, in bytes, because patterns nest.
     pub const STACK_BYTES: usize = 64 << 20;
 
-    /// Builds the trie of `tokens`, in the order of their ids; `eos` are the ids that end a sequence.
+    /// Builds the trie of `tokens`, in the order of their ids. `eos` are the ids that end a sequence.
     ///
     /// # Errors
-    /// There are too many tokens, or none of them is text.
+    /// Fails if there are too many tokens, or none of them is text.
     pub fn new(tokens: &[TokenText], eos: &[u32]) -> Result<Self, VocabularyError> {
         if tokens.len() > TOKENS_MAX {
             let problem = format!("it has {} tokens, but at most {TOKENS_MAX} are supported", tokens.len());
@@ -78,7 +81,7 @@ impl Vocabulary {
         Self::of_words(&words, eos)
     }
 
-    /// Builds the trie of tokens in the trie's own form, in the order of their ids; `eos` are the ids that end a
+    /// Builds the trie of tokens in the trie's own form, in the order of their ids. `eos` are the ids that end a
     /// sequence.
     pub(crate) fn of_words(words: &[Vec<u8>], eos: Vec<u32>) -> Result<Self, VocabularyError> {
         let info = TokRxInfo::new(words.len() as u32, eos.first().copied().unwrap_or(INVALID_TOKEN));
@@ -107,7 +110,7 @@ impl Vocabulary {
         Self { memory: GrammarMemory::new(bytes), ..self }
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn num_tokens(&self) -> usize {
         self.tokens.len()
     }
@@ -116,7 +119,7 @@ impl Vocabulary {
     /// [`compile_after`](Self::compile_after).
     ///
     /// # Errors
-    /// Fails like these two.
+    /// Fails for the reasons for which [`compile`](Self::compile) and [`compile_after`](Self::compile_after) fail.
     pub fn bind(&self, binding: &Binding) -> Result<Constraint, GrammarError> {
         match &binding.after {
             None => self.compile(&binding.source),
@@ -128,7 +131,7 @@ impl Vocabulary {
     /// grammar, within limits, and up to [`STACK_BYTES`](Self::STACK_BYTES) of stack.
     ///
     /// # Errors
-    /// The grammar is invalid, asks for what cannot be enforced, or exceeds a limit.
+    /// Fails if the grammar is invalid, asks for something that cannot be enforced, or exceeds a limit.
     pub fn compile(&self, source: &GrammarSource) -> Result<Constraint, GrammarError> {
         let matching = self.matching(source).map_err(|error| match source {
             GrammarSource::JsonSchema(schema) => crate::schema::blamed(error, schema, |schema| {
@@ -139,11 +142,11 @@ impl Vocabulary {
         Ok(Constraint::new(self.tokens.clone(), matching))
     }
 
-    /// Compiles a constraint on parts of an answer: the answer is free until `trigger` fires, then `source` applies.
-    /// After that the answer is free again if it `repeats`, else it has to end.
+    /// Compiles a constraint on parts of an answer. The answer is free until `trigger` fires, and then `source`
+    /// applies. After that, the answer is free again if `repeats` is set, and otherwise has to end.
     ///
     /// # Errors
-    /// Fails like [`Vocabulary::compile`].
+    /// Fails for the reasons for which [`Vocabulary::compile`] fails.
     pub fn compile_after(
         &self,
         trigger: Trigger,
@@ -153,13 +156,14 @@ impl Vocabulary {
         Ok(Constraint::after(self.tokens.clone(), trigger, self.matching(source)?, repeats))
     }
 
-    /// The bytes of each token as the trie has them, and the tokens that end a sequence, for
+    /// Returns the bytes of each token as the trie has them, and the tokens that end a sequence, for
     /// [`of_words`](Self::of_words).
     pub(crate) fn words(&self) -> (impl ExactSizeIterator<Item = &[u8]>, &[u32]) {
         self.tokens.words()
     }
 
-    /// Bytes of a token in a text; the name of a special token. Empty for a token that is never allowed.
+    /// Returns the bytes of a token in a text, or the name of a special token. Returns no bytes for a token that is
+    /// never allowed.
     pub fn text(&self, token: u32) -> &[u8] {
         self.tokens.text(token)
     }

@@ -1,5 +1,6 @@
-//! A Hub on this machine that has one model, the files of a folder: `hub_of_folder FOLDER ORG/NAME [BYTES_PER_SECOND]`.
-//! It prints its address, for HF_ENDPOINT, and for each line that it reads, how many bytes of files it has sent.
+//! Runs a Hub on this machine that has one model, the files of a folder: `hub_of_folder FOLDER ORG/NAME
+//! [BYTES_PER_SECOND]`. The program prints its address, for HF_ENDPOINT. For each line that it reads, it prints how
+//! many bytes of files it has sent.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The cache of downloaded models, in the layout of `huggingface_hub`: contents named by their digests, and links to
-//! them by commit and path.
+//! Manages the cache of downloaded models, in the layout of `huggingface_hub`. Contents are named by their digests, and
+//! links lead to them by commit and path.
 //!
 //! ```text
 //! models--OWNER--NAME/blobs/DIGEST               the content
@@ -60,42 +60,42 @@ pub struct CachedModel {
 }
 
 impl HubCache {
-    /// The cache in the folder `root`, which need not exist.
+    /// Returns the cache in the folder `root`, which need not exist.
     pub fn new(root: PathBuf) -> Self {
         Self { root }
     }
 
-    /// The folder of the cache.
+    /// Returns the folder of the cache.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The folder of a model.
+    /// Returns the folder of a model.
     pub fn folder(&self, name: &HubName) -> PathBuf {
         self.root.join(folder_name(name))
     }
 
-    /// Path at which a content is stored, if it is complete.
+    /// Returns the path at which a content is stored, if it is complete.
     pub fn blob(&self, name: &HubName, blob: &BlobId) -> PathBuf {
         self.folder(name).join("blobs").join(blob.digits())
     }
 
-    /// Path of an unfinished download of a content.
+    /// Returns the path of an unfinished download of a content.
     pub fn incomplete(&self, name: &HubName, blob: &BlobId) -> PathBuf {
         self.folder(name).join("blobs").join(format!("{}.incomplete", blob.digits()))
     }
 
-    /// Path of the lock that is held during the download of a content.
+    /// Returns the path of the lock that is held during the download of a content.
     pub fn lock(&self, name: &HubName, blob: &BlobId) -> PathBuf {
         self.root.join(".locks").join(folder_name(name)).join(format!("{}.lock", blob.digits()))
     }
 
-    /// The folder with the files of a commit.
+    /// Returns the folder with the files of a commit.
     pub fn snapshot(&self, name: &HubName, commit: &str) -> PathBuf {
         self.folder(name).join("snapshots").join(commit)
     }
 
-    /// The commit that a revision pointed to when it was last resolved.
+    /// Returns the commit that a revision pointed to when it was last resolved.
     pub fn commit(&self, name: &HubName, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return self.snapshot(name, revision).is_dir().then(|| revision.to_owned());
@@ -110,7 +110,7 @@ impl HubCache {
     /// Records the commit that a revision points to.
     ///
     /// # Errors
-    /// The cache cannot be written.
+    /// Fails if the cache cannot be written.
     pub fn set_commit(&self, name: &HubName, revision: &str, commit: &str) -> Result<(), HubProblem> {
         if is_commit(revision) || self.commit(name, revision).as_deref() == Some(commit) {
             return Ok(());
@@ -125,7 +125,7 @@ impl HubCache {
     /// Links a file of a snapshot to its content, which has to exist.
     ///
     /// # Errors
-    /// The cache cannot be written.
+    /// Fails if the cache cannot be written.
     pub fn link(&self, name: &HubName, commit: &str, file: &TreeFile) -> Result<(), HubProblem> {
         let path = self.snapshot(name, commit).join(&file.path);
         create_folder_of(&path)?;
@@ -137,14 +137,15 @@ impl HubCache {
         let new = temporary(&path);
         let _ = fs::remove_file(&new);
         if std::os::unix::fs::symlink(&target, &new).is_err() {
-            // A file system without links gets a copy, as other programs do it.
+            // A file system without links gets a copy, which is what other programs do, too.
             let blob = self.blob(name, &file.blob);
             fs::copy(&blob, &new).map_err(HubProblem::file("copy", &blob))?;
         }
         fs::rename(&new, &path).map_err(HubProblem::file("create", &path))
     }
 
-    /// The files of a commit in the cache with their sizes in bytes, and the paths whose contents have been deleted.
+    /// Returns the files of a commit in the cache with their sizes in bytes, and the paths whose contents have been
+    /// deleted.
     pub fn files(&self, name: &HubName, commit: &str) -> (BTreeMap<String, u64>, Vec<String>) {
         let (mut files, mut broken) = (BTreeMap::new(), Vec::new());
         let root = self.snapshot(name, commit);
@@ -160,7 +161,7 @@ impl HubCache {
     /// Lists all models in the cache, by name and commit.
     ///
     /// # Errors
-    /// The cache exists and cannot be read.
+    /// Fails if the cache exists and cannot be read.
     pub fn list(&self) -> Result<Vec<CachedModel>, HubProblem> {
         let entries = match fs::read_dir(&self.root) {
             Ok(entries) => entries,
@@ -227,20 +228,21 @@ pub(crate) fn create_folder_of(path: &Path) -> Result<(), HubProblem> {
     fs::create_dir_all(folder).map_err(HubProblem::file("create", folder))
 }
 
-/// Whether the file at `path` has the size of `file`.
+/// Returns whether the file at `path` has the size of `file`.
 pub(crate) fn is_as_long(path: &Path, file: &TreeFile) -> bool {
     fs::metadata(path).is_ok_and(|found| found.len() == file.size)
 }
 
-/// Whether the file at `path` has the content of `file`. Compares the digests of small files, as a crash of the machine
-/// may leave a file of the right size with wrong content; of large files, compares only the sizes.
+/// Returns whether the file at `path` has the content of `file`. The digests of small files are compared, because a
+/// crash of the machine may leave a file of the right size with wrong content. Only the sizes of large files are
+/// compared.
 pub(crate) fn is_whole(path: &Path, file: &TreeFile) -> bool {
     is_as_long(path, file)
         && (file.size > SMALL_BYTES_MAX || file.blob.digest_of(path).is_ok_and(|found| found == file.blob))
 }
 
-/// A name beside `path` that nobody else uses. It is random, as processes in different containers that share a cache
-/// may have the same process id.
+/// Returns a name beside `path` that no other process uses. The name is random, because processes in different
+/// containers that share a cache may have the same process id.
 fn temporary(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{:016x}.new", RandomState::new().build_hasher().finish()))
 }
@@ -249,8 +251,8 @@ fn folder_name(name: &HubName) -> String {
     format!("models--{}--{}", name.owner, name.model)
 }
 
-/// Calls `found` for every file below a folder, with the path relative to it and the metadata; `None` for a dangling
-/// link.
+/// Calls `found` for every file below a folder, with the path relative to the folder and the metadata. The metadata is
+/// `None` for a dangling link.
 fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut dyn FnMut(String, Option<fs::Metadata>)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten().take(FILES_MAX) {
@@ -258,7 +260,7 @@ fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut dyn FnMut(String,
         let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
         match fs::metadata(entry.path()) {
             Ok(metadata) if metadata.is_dir() => {
-                // Links to folders are not followed, as they could form a cycle.
+                // Links to folders are not followed, because they could form a cycle.
                 if depth > 1 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     walk(&entry.path(), &path, depth - 1, found);
                 }

@@ -25,7 +25,7 @@ pub(crate) const SINGLE: &str = "model.safetensors";
 /// Name of the index of weights in several files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// Parts of names of GGUF files that are no models by themselves; llama.cpp skips the same files.
+/// Parts of the names of GGUF files that are not models by themselves.
 const NO_MODEL: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
 
 /// Tags that are tried in order if none is given.
@@ -52,11 +52,12 @@ pub struct FileChoice {
     pub small: Vec<String>,
     /// Whether the weights are GGUF. Then the first file is the model; otherwise the folder is.
     pub is_gguf: bool,
-    /// The index of the weights, if there is one and it has not been read: its shards decide which weights to download.
+    /// The index of the weights, if there is one and it has not been read. The shards that it names decide which
+    /// weights to download.
     pub unread_index: Option<String>,
 }
 
-/// Why no files can be chosen.
+/// The reason why no files can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ChoiceProblem {
     /// The repository has neither safetensors nor GGUF files.
@@ -94,7 +95,7 @@ fn others(tags: &[String]) -> String {
 /// Chooses among the files of a repository, or of a folder of the cache.
 ///
 /// # Errors
-/// There are no weights, the quantization does not exist, or parts are missing.
+/// Fails if there are no weights, the quantization does not exist, or parts are missing.
 pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoiceProblem> {
     let has = |path: &str| paths.contains(&path);
     let small: Vec<String> = paths.iter().filter(|path| is_small(path)).map(|path| (*path).to_owned()).collect();
@@ -116,7 +117,8 @@ pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoicePr
             }
             return Ok(choice);
         }
-        // Only weights in the root folder belong to the model; some repositories have the original weights beside them.
+        // Only weights in the root folder belong to the model, because some repositories have the original weights in
+        // other folders.
         let is_weights =
             |path: &&&str| path.ends_with(".safetensors") && !path.contains('/') && !path.starts_with("consolidated");
         choice.weights = paths.iter().filter(is_weights).map(|path| (*path).to_owned()).collect();
@@ -134,7 +136,7 @@ pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoicePr
 /// Parses an index of weights and returns the files that it names, which are in the same folder.
 ///
 /// # Errors
-/// The text is no index, or names files in other folders.
+/// Fails if the text is no index, or names files in other folders.
 pub fn shards_of(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
     struct RawIndex {
@@ -155,7 +157,8 @@ fn is_small(path: &str) -> bool {
     SMALL_FILES.contains(&path) || (path.ends_with(".model") && !path.contains('/'))
 }
 
-/// Chooses the files of one GGUF model: the one with `tag`, or else the first of the usual tags.
+/// Chooses the files of one GGUF model. This is the model with `tag`, or without a tag the first model with one of the
+/// usual tags.
 fn gguf(paths: &[&str], tag: Option<&str>) -> Result<Vec<String>, ChoiceProblem> {
     let mut models: Vec<&str> = paths.iter().copied().filter(|path| is_gguf_model(path)).collect();
     models.sort();
@@ -190,8 +193,8 @@ fn is_gguf_model(path: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".gguf") && !NO_MODEL.iter().any(|part| name.contains(part))
 }
 
-/// The first file that contains `tag` followed by `.` or `-`, ignoring case. Prefers a file where the tag is a whole
-/// word, as `Q4_0` is also part of `IQ4_0`.
+/// Returns the first file whose name contains `tag` followed by `.` or `-`, ignoring case. Prefers a file in which the
+/// tag is a whole word, because `Q4_0` is also part of `IQ4_0`.
 fn with_tag<'a>(paths: &[&'a str], tag: &str) -> Option<&'a str> {
     let tag = tag.to_ascii_lowercase();
     let places = |path: &str, whole: bool| {
@@ -206,7 +209,7 @@ fn with_tag<'a>(paths: &[&'a str], tag: &str) -> Option<&'a str> {
     [true, false].into_iter().find_map(|whole| paths.iter().copied().find(|path| places(path, whole)))
 }
 
-/// The tags in the names of models, sorted.
+/// Returns the tags in the names of models, sorted.
 fn tags(paths: &[&str]) -> Vec<String> {
     let tags: BTreeSet<String> = paths.iter().filter_map(|path| tag_of(path)).collect();
     tags.into_iter().collect()
@@ -223,7 +226,7 @@ fn tag_of(path: &str) -> Option<String> {
         .iter()
         .any(|start| upper.strip_prefix(start).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())));
     let is_float = ["F16", "BF16", "F32", "FP16", "FP32", "MXFP4"].iter().any(|float| upper.starts_with(float));
-    // A file name with another ending serves as its own tag.
+    // If the name ends in neither, the whole file name serves as its tag.
     if is_quantised || is_float { Some(last) } else { Some(name_of(path).to_owned()) }
 }
 

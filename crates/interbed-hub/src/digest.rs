@@ -12,27 +12,27 @@ use sha1::Digest as _;
 /// Bytes of a file that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Digest of a content, which is also the name of its blob in the cache.
+/// The digest of a content, which is also the name of its blob in the cache.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlobId {
-    /// SHA-256 of a large file's bytes.
+    /// The SHA-256 of a large file's bytes.
     Sha256(String),
-    /// Git's object id of a small file: SHA-1 of a header and the bytes.
+    /// Git's object id of a small file, which is the SHA-1 of a header and the bytes.
     GitSha1(String),
 }
 
 impl BlobId {
-    /// The digest of a large file, if `digits` are 64 lower-case hexadecimal digits.
+    /// Returns the digest of a large file, if `digits` are 64 lower-case hexadecimal digits.
     pub fn sha256(digits: &str) -> Option<Self> {
         is_hex(digits, 64).then(|| Self::Sha256(digits.to_owned()))
     }
 
-    /// Git's object id of a small file, if `digits` are 40 lower-case hexadecimal digits.
+    /// Returns Git's object id of a small file, if `digits` are 40 lower-case hexadecimal digits.
     pub fn git_sha1(digits: &str) -> Option<Self> {
         is_hex(digits, 40).then(|| Self::GitSha1(digits.to_owned()))
     }
 
-    /// The digest of the content that the link at `path` points to, if it points into a cache.
+    /// Returns the digest of the content that the link at `path` points to, if it points into a cache.
     pub fn of_link(path: &Path) -> Option<Self> {
         let target = fs::read_link(path).ok()?;
         let digits = target.file_name()?.to_str()?;
@@ -43,7 +43,7 @@ impl BlobId {
     /// Computes the digest, of the same kind as `self`, of the file at `path`.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Fails if the file cannot be read.
     pub fn digest_of(&self, path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let mut hasher = self.hasher(file.metadata()?.len());
@@ -58,7 +58,7 @@ impl BlobId {
         }
     }
 
-    /// The hexadecimal digits.
+    /// Returns the hexadecimal digits.
     pub fn digits(&self) -> &str {
         match self {
             Self::Sha256(digits) | Self::GitSha1(digits) => digits,

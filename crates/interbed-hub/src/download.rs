@@ -1,5 +1,5 @@
-//! Downloads contents: several ranges at a time, written in order, so that the length of an unfinished file is its
-//! progress, whenever the process ends. The digest is computed along the way.
+//! Downloads contents. Several ranges are requested at a time and written in order, so that the length of an unfinished
+//! file is its progress, whenever the process ends. The digest is computed along the way.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -21,17 +21,17 @@ use crate::ranges::{RANGE_BYTES, ranges};
 use crate::source::FileSource;
 use crate::web::Web;
 
-/// Ranges of one file that are in flight at a time; those that arrive out of order wait in memory.
+/// The number of ranges of one file that are in flight at a time. Ranges that arrive out of order wait in memory.
 pub(crate) const CONNECTIONS: usize = 8;
 /// Bytes of the first range, whose response shows whether the server supports ranges.
 const FIRST_BYTES: u64 = 1 << 20;
 /// Bytes of an unfinished file that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Callback for progress in bytes; negative if downloaded bytes had to be discarded.
+/// A callback for progress in bytes. The number is negative if downloaded bytes had to be discarded.
 pub(crate) type Tell<'a> = &'a (dyn Fn(i64) + Sync);
 
-/// Context for downloading the files of one commit.
+/// The context for downloading the files of one commit.
 pub(crate) struct Download<'a> {
     pub(crate) web: &'a Arc<Web>,
     pub(crate) runtime: &'a Runtime,
@@ -52,8 +52,8 @@ impl Download<'_> {
             return self.cache.link(self.name, self.commit, file);
         }
         if let Ok(found) = fs::metadata(&blob) {
-            // The damaged file stays until its replacement is downloaded and verified, as the listing itself may be
-            // wrong.
+            // The damaged file stays until its replacement is downloaded and verified, because the listing itself may
+            // be wrong.
             let (shown, found, size) = (blob.display(), found.len(), file.size);
             let how = if found == size { "its digest is another".into() } else { format!("{found} bytes, not {size}") };
             tracing::warn!("{} is damaged ({shown}: {how}); it is fetched again", file.path);
@@ -68,7 +68,7 @@ impl Download<'_> {
             if !resumed {
                 return Err(damaged(found));
             }
-            // The unfinished file of an earlier process may be damaged, as after a crash of the machine.
+            // The unfinished file of an earlier process may be damaged, for instance after a crash of the machine.
             tracing::warn!(
                 "{}: what was here of it does not fit the rest; it is fetched from its beginning",
                 file.path
@@ -82,7 +82,7 @@ impl Download<'_> {
         self.cache.link(self.name, self.commit, file)
     }
 
-    /// The file on the Hub, as a source of ranges.
+    /// Returns the file on the Hub, as a source of ranges.
     pub(crate) fn source(&self, file: &TreeFile) -> FileSource {
         let parts = [&self.name.owner, &self.name.model, "resolve", self.commit];
         let url = self.web.url(parts.into_iter().chain(file.path.split('/')));
@@ -108,7 +108,7 @@ impl Download<'_> {
     }
 }
 
-/// The digest of the download differs from the expected one.
+/// The result of a download whose digest differs from the expected one.
 struct Wrong {
     found: String,
     /// Whether the download continued an unfinished file.
@@ -137,8 +137,8 @@ impl Sink<'_> {
         (self.tell)(bytes.len() as i64);
     }
 
-    /// Hashes what an earlier process has downloaded; returns whether there was anything. A file longer than expected
-    /// is discarded.
+    /// Hashes the bytes that an earlier process has downloaded. Returns whether there were any. A file longer than
+    /// expected is discarded.
     fn take_in_what_is_there(&mut self, size: u64) -> Result<bool, HubProblem> {
         let found = self.file.metadata().map_err(HubProblem::file("read", self.path))?.len();
         if found > size {

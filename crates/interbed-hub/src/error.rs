@@ -7,21 +7,21 @@ use thiserror::Error;
 
 use crate::choice::ChoiceProblem;
 
-/// Verb for errors of locks.
+/// The verb in errors of locks.
 pub(crate) const LOCK: &str = "lock";
 
-/// An error with the model that it concerns.
+/// An error, with the model that it concerns.
 #[derive(Debug, Error)]
 #[error("{model}: {problem}")]
 pub struct HubError {
     /// Name of the model as `org/name`.
     pub model: String,
-    /// What went wrong.
+    /// The problem that occurred.
     #[source]
     pub problem: HubProblem,
 }
 
-/// Why a model cannot be provided.
+/// The reason why a model cannot be provided.
 #[derive(Debug, Error)]
 pub enum HubProblem {
     /// The server does not respond, or the connection fails repeatedly.
@@ -140,7 +140,7 @@ pub enum HubProblem {
     },
 }
 
-/// Whether a server with this status may succeed if the request is repeated later.
+/// Returns whether a server with this status may succeed if the request is repeated later.
 pub(crate) fn is_busy(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502..=504 | 520..=529)
 }
@@ -156,7 +156,7 @@ impl HubProblem {
         move |source| Self::File { action, path, source }
     }
 
-    /// Whether the problem lies with the network or the server, so that an unchanged request may succeed later.
+    /// Returns whether the problem lies with the network or the server, so that an unchanged request may succeed later.
     pub fn is_of_the_network(&self) -> bool {
         use HubProblem::{BadAnswer, Damaged, Later, NoTls, Status, Unreachable};
         matches!(
@@ -165,7 +165,8 @@ impl HubProblem {
         )
     }
 
-    /// Whether the address that a redirect led to may have expired, so that the Hub has to be asked for a new one.
+    /// Returns whether the address that a redirect led to may have expired. In that case, the Hub has to be asked for a
+    /// new one.
     pub(crate) fn may_have_moved(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -174,12 +175,13 @@ impl HubProblem {
         }
     }
 
-    /// Whether the Hub cannot be used at the moment, whatever is requested, so that the cache may stand in for it.
+    /// Returns whether the Hub cannot be used at the moment, whatever is requested. In that case, the cache may be used
+    /// instead.
     pub(crate) fn is_unavailable(&self) -> bool {
         self.is_transient() || matches!(self, Self::NoTls { .. } | Self::Later { .. })
     }
 
-    /// Whether the same request may succeed after a short wait.
+    /// Returns whether the same request may succeed after a short wait.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -188,7 +190,7 @@ impl HubProblem {
         }
     }
 
-    /// Advice on what to do next.
+    /// Returns advice on what to do next.
     pub fn hint(&self) -> String {
         match self {
             Self::Unreachable { .. } => {

@@ -37,27 +37,27 @@ const HEADERS_BYTES_MAX: u64 = 512 << 20;
 /// Bytes of the disk that are left free.
 const ROOM_LEFT: u64 = 64 << 20;
 
-/// A Hub with its cache, or the cache alone.
+/// A Hub with its cache, or a cache alone.
 pub struct Hub {
     cache: HubCache,
-    /// `None` offline.
+    /// The client of the Hub; `None` if only the cache may be used.
     web: Option<Arc<Web>>,
     runtime: Arc<Runtime>,
 }
 
 impl Hub {
-    /// Opens the Hub with default timeouts; sends nothing yet.
+    /// Opens the Hub with default timeouts. This sends nothing yet.
     ///
     /// # Errors
-    /// The system cannot start threads.
+    /// Fails if the system cannot start threads.
     pub fn open(settings: &HubSettings) -> Result<Self, HubProblem> {
         Self::open_with(settings, HubPatience::default())
     }
 
-    /// Opens the Hub with other timeouts.
+    /// Opens the Hub with other timeouts. This sends nothing yet.
     ///
     /// # Errors
-    /// Fails like [`open`](Self::open).
+    /// Fails if the system cannot start threads.
     pub fn open_with(settings: &HubSettings, patience: HubPatience) -> Result<Self, HubProblem> {
         let cache = HubCache::new(settings.cache.clone());
         let web = match settings.offline {
@@ -69,17 +69,17 @@ impl Hub {
         Ok(Self { cache, web, runtime })
     }
 
-    /// The cache of downloaded files.
+    /// Returns the cache of downloaded files.
     pub fn cache(&self) -> &HubCache {
         &self.cache
     }
 
-    /// Looks up a model and chooses which of its files to use; downloads only the index of the weights, if there is
-    /// one. Offline, or if the Hub cannot be reached or is busy, looks in the cache only.
+    /// Looks up a model and chooses which of its files to use. This downloads only the index of the weights, if there
+    /// is one. If only the cache may be used, or if the Hub cannot be reached or is busy, this looks in the cache only.
     ///
     /// # Errors
-    /// The model, revision or quantization does not exist, access is denied, the network fails, or the cache lacks the
-    /// model.
+    /// Fails if the model, revision or quantization does not exist, access is denied, the network fails, or the cache
+    /// lacks the model.
     pub fn find(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
         let error = |problem| HubError { model: name.repository(), problem };
         let cached = || {
@@ -98,10 +98,10 @@ impl Hub {
         }
     }
 
-    /// Looks up a model in the cache only, even if its files are damaged.
+    /// Looks up a model in the cache only. The model is found even if its files are damaged.
     ///
     /// # Errors
-    /// The model is not in the cache.
+    /// Fails if the model is not in the cache.
     pub fn find_here(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
         self.find_cached(name).map_err(|problem| HubError { model: name.repository(), problem })
     }
@@ -129,8 +129,8 @@ impl Hub {
         Ok(HubModel { hub: self, name: name.clone(), commit, choice, files, missing })
     }
 
-    /// The files that the index of the weights names. Downloads the index if the snapshot lacks it; a cache that has it
-    /// may be read-only.
+    /// Returns the files that the index of the weights names. Downloads the index only if the snapshot lacks it,
+    /// because a cache that has the index may be read-only.
     fn shards_on(
         &self,
         web: &Arc<Web>,
@@ -156,7 +156,7 @@ impl Hub {
         }
         let commit = self.cache.commit(name, revision).ok_or_else(|| lacks(format!("its revision {revision} is")))?;
         let (found, broken) = self.cache.files(name, &commit);
-        // Links to deleted contents count, so that the choice is the same as online.
+        // Links to deleted contents count, so that the choice is the same as with the Hub.
         let paths: Vec<&str> = found.keys().chain(&broken).map(String::as_str).collect();
         let check_there = |chosen: &[String]| {
             let gone: Vec<&str> = chosen.iter().filter(|path| broken.contains(path)).map(String::as_str).collect();
@@ -196,14 +196,14 @@ pub struct HubModel<'a> {
     /// The commit that the revision points to.
     pub commit: String,
     choice: FileChoice,
-    /// The chosen files; empty offline.
+    /// The chosen files; empty if the model was found in the cache only.
     files: Vec<TreeFile>,
     /// The chosen files that the snapshot lacks.
     missing: Vec<TreeFile>,
 }
 
 impl HubModel<'_> {
-    /// The model's path once it is downloaded: a folder, or the first file of a GGUF model.
+    /// Returns the model's path once it is downloaded. This is a folder, or the first file of a GGUF model.
     pub fn path(&self) -> PathBuf {
         match self.choice.weights.first().filter(|_| self.choice.is_gguf) {
             Some(first) => self.folder().join(first),
@@ -211,39 +211,40 @@ impl HubModel<'_> {
         }
     }
 
-    /// The folder of the model's files.
+    /// Returns the folder of the model's files.
     pub fn folder(&self) -> PathBuf {
         self.hub.cache.snapshot(&self.name, &self.commit)
     }
 
-    /// Whether the weights are GGUF.
+    /// Returns whether the weights are GGUF.
     pub fn is_gguf(&self) -> bool {
         self.choice.is_gguf
     }
 
-    /// Path of the index that says which weights to use, once it is downloaded; `None` if none is needed.
+    /// Returns the path of the index that says which weights to use, once the index is downloaded; `None` if none is
+    /// needed.
     pub fn index(&self) -> Option<PathBuf> {
         let takes_index = !self.choice.is_gguf && self.choice.weights != [SINGLE];
         let has_index = self.choice.small.iter().any(|path| path == INDEX);
         (takes_index && has_index).then(|| self.folder().join(INDEX))
     }
 
-    /// Whether all chosen files are in the cache.
+    /// Returns whether all chosen files are in the cache.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty()
     }
 
-    /// Total size of the chosen files in bytes.
+    /// Returns the total size of the chosen files in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 
-    /// Number of chosen files.
+    /// Returns the number of chosen files.
     pub fn num_files(&self) -> usize {
         self.files.len()
     }
 
-    /// Bytes that are yet to be downloaded.
+    /// Returns the number of bytes that are yet to be downloaded.
     pub fn bytes_missing(&self) -> u64 {
         let (cache, name) = (&self.hub.cache, &self.name);
         let len = |path: PathBuf| fs::metadata(path).map_or(0, |found| found.len());
@@ -254,7 +255,7 @@ impl HubModel<'_> {
         missing.sum()
     }
 
-    /// Free bytes of the disk that holds the cache, or will.
+    /// Returns the number of free bytes of the disk that holds the cache, or will hold it.
     pub fn bytes_free(&self) -> Option<u64> {
         let there = self.hub.cache.root().ancestors().find(|folder| folder.is_dir())?;
         disk_bytes_free(there).ok()
@@ -263,7 +264,7 @@ impl HubModel<'_> {
     /// Checks that the missing files fit on the disk.
     ///
     /// # Errors
-    /// [`HubProblem::NoRoom`].
+    /// Fails with [`HubProblem::NoRoom`] if they do not fit.
     pub fn check_room(&self) -> Result<(), HubError> {
         let (needed, folder) = (self.bytes_missing(), self.hub.cache.root().to_owned());
         match self.bytes_free() {
@@ -274,11 +275,11 @@ impl HubModel<'_> {
         }
     }
 
-    /// Opens the files of weights for reading their headers, in order. Missing files are opened at the Hub, where only
-    /// requested bytes are read.
+    /// Opens the files of weights for reading their headers, in order. Missing files are opened at the Hub, and only
+    /// requested bytes are read from it.
     ///
     /// # Errors
-    /// The network fails, access is denied, or the cache cannot be read.
+    /// Fails if the network fails, access is denied, or the cache cannot be read.
     pub fn headers(&self) -> Result<Vec<Arc<dyn RandomAccessFile>>, HubError> {
         let (mut files, mut remote): (Vec<Arc<dyn RandomAccessFile>>, Vec<Arc<RemoteFile>>) = Default::default();
         for path in &self.choice.weights {
@@ -297,7 +298,7 @@ impl HubModel<'_> {
                 }
             }
         }
-        // A refusal is reported here, where it can be explained, instead of while a header is parsed.
+        // A refusal is reported here, where it can be explained, and not only when a header is parsed.
         let read = self.hub.runtime.block_on(read_headers(remote, self.choice.is_gguf));
         read.map_err(|(path, problem)| self.explain(&path, problem))?;
         Ok(files)
@@ -306,7 +307,7 @@ impl HubModel<'_> {
     /// Downloads the missing files other than weights.
     ///
     /// # Errors
-    /// Fails like [`fetch`](Self::fetch).
+    /// Fails for the reasons for which [`fetch`](Self::fetch) fails.
     pub fn fetch_small(&self) -> Result<(), HubError> {
         let is_small = |file: &&TreeFile| self.choice.small.contains(&file.path);
         self.fetch_beside(&self.missing.iter().filter(is_small).collect::<Vec<_>>(), &|_| ())
@@ -315,18 +316,18 @@ impl HubModel<'_> {
     /// Downloads only the file that describes the model, if it is missing.
     ///
     /// # Errors
-    /// Fails like [`fetch`](Self::fetch).
+    /// Fails for the reasons for which [`fetch`](Self::fetch) fails.
     pub fn fetch_config(&self) -> Result<(), HubError> {
         let is_config = |file: &&TreeFile| !self.choice.is_gguf && file.path == CONFIG;
         self.fetch_beside(&self.missing.iter().filter(is_config).collect::<Vec<_>>(), &|_| ())
     }
 
-    /// Downloads all missing files and verifies their digests. Reports progress to `tell` in bytes, beginning with the
-    /// bytes that are in the cache; a negative number takes some back.
+    /// Downloads all missing files and verifies their digests. Reports progress in bytes to `tell`, beginning with the
+    /// bytes that are in the cache. A negative number takes back progress that was reported.
     ///
     /// # Errors
-    /// The network fails, access is denied, the disk is full, or a digest differs. Downloaded bytes are kept, and the
-    /// next attempt continues from them.
+    /// Fails if the network fails, access is denied, the disk is full, or a digest differs. Downloaded bytes are kept,
+    /// and the next attempt continues from them.
     pub fn fetch(&self, tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
         let is_there = |file: &&TreeFile| !self.missing.contains(file);
         tell(self.files.iter().filter(is_there).map(|file| file.size).sum::<u64>() as i64);
@@ -343,8 +344,8 @@ impl HubModel<'_> {
         Ok(())
     }
 
-    /// Records the commit of the revision, once all files are there, as offline lookups rely on it. Logs a failure,
-    /// such as that of a read-only cache, since the model can be used all the same.
+    /// Records the commit of the revision once all files are there, because offline lookups rely on it. A failure, such
+    /// as that of a read-only cache, is only logged, since the model can be used all the same.
     pub fn settle(&self) {
         if self.files.is_empty() {
             return;
@@ -432,7 +433,7 @@ fn check_small(file: &TreeFile) -> Result<(), HubProblem> {
     Err(HubProblem::BadAnswer { address: file.path.clone(), message })
 }
 
-/// Verifies the digests of files other than weights, which the snapshot's links give.
+/// Verifies the digests of files other than weights. The snapshot's links give the expected digests.
 fn check_undamaged(snapshot: &Path, small: &[String]) -> Result<(), HubProblem> {
     for path in small {
         let link = snapshot.join(path);
@@ -446,7 +447,7 @@ fn check_undamaged(snapshot: &Path, small: &[String]) -> Result<(), HubProblem> 
     Ok(())
 }
 
-/// Reads the index at `path` and returns the files that it names; `bad` converts the error if it is no index.
+/// Reads the index at `path` and returns the files that it names. `bad` converts the error if the file is not an index.
 fn read_index(path: &Path, bad: impl FnOnce(String) -> HubProblem) -> Result<BTreeSet<String>, HubProblem> {
     let mut text = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(SMALL_BYTES_MAX).read_to_end(&mut text));

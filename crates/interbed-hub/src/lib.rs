@@ -1,9 +1,9 @@
-//! Models by name: looks up a model on a Hub, chooses its files, downloads them, and keeps them in a cache.
+//! Provides models by name: looks up a model on a Hub, chooses its files, downloads them, and keeps them in a cache.
 //!
-//! [`HubName`] parses a name; [`Hub::find`] looks up the model's files on the Hub (or, offline, in the cache) and
-//! chooses those to use; [`HubModel::headers`] reads the headers of weights where they are, so that a model that cannot
-//! be run is refused before it is downloaded; and [`HubModel::fetch`] downloads the rest. The cache has the layout of
-//! Python's `huggingface_hub`, and both can use it at the same time.
+//! [`HubName`] parses a name. [`Hub::find`] looks up the model's files on the Hub (or, offline, in the cache) and
+//! chooses those to use. [`HubModel::headers`] reads the headers of weights on the Hub, so that a model that cannot be
+//! run is refused before it is downloaded. [`HubModel::fetch`] downloads the rest. The cache has the layout of Python's
+//! `huggingface_hub`, and both can use the cache at the same time.
 //!
 //! Names, responses, choices and ranges are parsed and decided without I/O. Servers are not trusted: file names are
 //! checked, responses are limited in size, and bytes are verified with the digests of the listing.

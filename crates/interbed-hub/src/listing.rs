@@ -32,7 +32,7 @@ pub(crate) async fn commit_of(web: &Web, name: &HubName) -> Result<String, HubPr
     }
 }
 
-/// The branches and tags of a model, for a message.
+/// Returns the branches and tags of a model, for a message.
 async fn revisions_of(web: &Web, name: &HubName) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct RawRefs {
@@ -51,7 +51,7 @@ async fn revisions_of(web: &Web, name: &HubName) -> Option<Vec<String>> {
     Some(names.filter(|name| is_revision(name)).take(NAMES_SHOWN).collect())
 }
 
-/// The files of a commit.
+/// Returns the files of a commit.
 pub(crate) async fn tree_of(web: &Web, name: &HubName, commit: &str) -> Result<Vec<TreeFile>, HubProblem> {
     let mut url = api(web, name, &["tree", commit]);
     url.set_query(Some("recursive=true"));
@@ -78,7 +78,8 @@ fn api(web: &Web, name: &HubName, parts: &[&str]) -> reqwest::Url {
     web.url(["api", "models", &name.owner, &name.model].into_iter().chain(parts.iter().copied()))
 }
 
-/// Translates a status of the Hub itself into a problem with the model; leaves that of other servers unchanged.
+/// Translates a status of the Hub itself into a problem with the model. Other problems, and statuses of other servers,
+/// are returned unchanged.
 pub(crate) fn explain(web: &Web, name: &HubName, what: &str, problem: HubProblem) -> HubProblem {
     let HubProblem::Status { address, status, code } = problem else { return problem };
     let endpoint = web.endpoint().to_owned();

@@ -2,9 +2,9 @@
 
 use thiserror::Error;
 
-/// Longest name of an owner or a model, in bytes: the Hub's own limit.
+/// The longest name of an owner or a model in bytes, which is the Hub's own limit.
 const PART_MAX: usize = 96;
-/// Longest revision or tag, in bytes.
+/// The longest revision or tag, in bytes.
 const REVISION_MAX: usize = 255;
 
 /// Prefixes of names that are ignored.
@@ -22,24 +22,24 @@ const HOSTS: [&str; 8] = [
 /// The words between a model's name and a revision in addresses of the Hub's pages and files.
 const PAGES: [&str; 4] = ["resolve", "blob", "raw", "tree"];
 
-/// File extensions: a text with one of these names a file, not a model.
+/// File extensions. A text with one of them names a file, not a model.
 const FILE_ENDINGS: [&str; 5] = [".gguf", ".safetensors", ".interbed", ".json", ".bin"];
 
 /// The name of a model on the Hub: `org/name`, with an optional revision, and an optional tag of a quantization or name
 /// of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubName {
-    /// The owner: a user or an organization.
+    /// The owner, which is a user or an organization.
     pub owner: String,
     /// The model's name without its owner.
     pub model: String,
     /// A branch, a tag or a commit; `None` is `main`.
     pub revision: Option<String>,
-    /// Which of several quantizations: a tag such as `Q4_K_M`, or a file name.
+    /// The choice among several quantizations: a tag such as `Q4_K_M`, or a file name.
     pub tag: Option<String>,
 }
 
-/// Why a text that looks like a name is invalid.
+/// The reason why a text that looks like a name is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NameProblem {
     /// The revision cannot be the name of a branch, tag or commit.
@@ -59,9 +59,10 @@ pub enum NameProblem {
 }
 
 impl HubName {
-    /// Parses `org/name`, `org/name:TAG` or `org/name@REV`, with an optional prefix `hf.co/` or `huggingface.co/`, and
-    /// addresses of GGUF files: `org/name/FILE.gguf`, and `https://huggingface.co/org/name/resolve/REV/FILE.gguf`;
-    /// `None` if the text has another form. Callers first check whether a file of that name exists.
+    /// Parses `org/name`, `org/name:TAG` or `org/name@REV`, with an optional prefix `hf.co/` or `huggingface.co/`. Also
+    /// parses addresses of GGUF files: `org/name/FILE.gguf`, and
+    /// `https://huggingface.co/org/name/resolve/REV/FILE.gguf`. Returns `None` if the text has another form. Callers
+    /// first check whether a file of that name exists.
     pub fn read(text: &str) -> Option<Self> {
         let host = HOSTS.iter().find_map(|host| text.strip_prefix(host));
         let is_on_host = host.is_some();
@@ -74,7 +75,7 @@ impl HubName {
         }
     }
 
-    /// Reads what follows a model's name in the address of a file or a page of the model.
+    /// Parses the text that follows a model's name in the address of a file or a page of the model.
     fn of_address(owner: &str, model: &str, address: &str, is_on_host: bool) -> Option<Self> {
         let address = address.split(['?', '#']).next()?.trim_end_matches('/');
         let (page, rest) = address.split_once('/').unwrap_or((address, ""));
@@ -82,7 +83,7 @@ impl HubName {
             true => rest.split_once('/').map_or((Some(rest), None), |(revision, file)| (Some(revision), Some(file))),
             false => (None, Some(address)),
         };
-        // `main` is what a name without a revision means.
+        // A name without a revision means `main`, so `main` need not be kept.
         let revision = revision.filter(|revision| *revision != "main").map(str::to_owned);
         let is_gguf = file.is_none_or(|file| file.to_ascii_lowercase().ends_with(".gguf") && is_tag(file));
         let is_name = is_part(owner) && is_part(model) && revision.as_deref().is_none_or(is_revision);
@@ -90,7 +91,7 @@ impl HubName {
         (is_gguf && is_name).then(|| Self { owner: owner.to_owned(), model: model.to_owned(), revision, tag })
     }
 
-    /// Reads a model's name without its owner, with a revision and a tag behind it.
+    /// Parses a model's name without its owner, with an optional revision and tag behind it.
     fn of_name(owner: &str, rest: &str, is_on_host: bool) -> Option<Self> {
         let end = rest.find([':', '@']).unwrap_or(rest.len());
         let (model, mut more) = rest.split_at(end);
@@ -115,7 +116,7 @@ impl HubName {
     /// Adds a revision that was given separately, if any.
     ///
     /// # Errors
-    /// The revision is invalid, or the name already has one.
+    /// Fails if the revision is invalid, or the name already has one.
     pub fn at(self, revision: Option<&str>) -> Result<Self, NameProblem> {
         let Some(given) = revision else { return Ok(self) };
         if !is_revision(given) {
@@ -127,18 +128,18 @@ impl HubName {
         }
     }
 
-    /// The name as `org/name`.
+    /// Returns the name as `org/name`.
     pub fn repository(&self) -> String {
         format!("{}/{}", self.owner, self.model)
     }
 
-    /// The revision; `main` if none was given.
+    /// Returns the revision; `main` if none was given.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
 }
 
-/// Whether a text is a commit hash.
+/// Returns whether a text is a commit hash.
 pub(crate) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -155,14 +156,15 @@ fn is_part(part: &str) -> bool {
         && !part.contains("..")
 }
 
-/// Whether a text can be a tag. A tag is searched for in file names; a file name may include folders.
+/// Returns whether a text can be a tag. A tag is searched for in file names. If the tag is a file name, it may include
+/// folders.
 fn is_tag(tag: &str) -> bool {
     tag.len() <= REVISION_MAX
         && tag.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/'))
         && tag.split('/').all(|part| !part.is_empty() && !part.chars().all(|c| c == '.'))
 }
 
-/// Whether a text can be a revision, which becomes a file name in the cache, in folders if it has slashes.
+/// Returns whether a text can be a revision. A revision becomes a file name in the cache, in folders if it has slashes.
 pub(crate) fn is_revision(revision: &str) -> bool {
     revision.len() <= REVISION_MAX
         && revision.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | '+'))

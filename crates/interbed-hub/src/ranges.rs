@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bytes of one request: few enough that several in flight use little memory, and enough that the latency between
-/// requests does not matter.
+/// The bytes of one request. They are few enough that several requests in flight use little memory, and enough that the
+/// latency between requests does not matter.
 pub const RANGE_BYTES: u64 = 4 << 20;
 
 /// Splits `have..size` into ranges of at most `step` bytes, in order.
@@ -31,7 +31,7 @@ pub fn content_range(header: &str) -> Option<(Range<u64>, Option<u64>)> {
     (first < end && total.is_none_or(|total| end <= total)).then_some((first..end, total))
 }
 
-/// Parses a `Retry-After` header in seconds; returns `None` for a date.
+/// Parses a `Retry-After` header that gives seconds. Returns `None` if it gives a date.
 pub fn retry_after(header: &str) -> Option<Duration> {
     header.trim().parse().ok().map(Duration::from_secs)
 }

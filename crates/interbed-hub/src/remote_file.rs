@@ -1,4 +1,4 @@
-//! A file on the Hub that is read at offsets, for headers.
+//! Reads a file on the Hub at offsets, for headers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,15 +11,15 @@ use tokio::runtime::Runtime;
 use crate::error::HubProblem;
 use crate::source::FileSource;
 
-/// Pieces that are kept: headers are read in order, and hardly any part of them twice.
+/// The number of pieces that are kept. Headers are read in order, and hardly any part of them is read twice.
 const PIECES: usize = 2;
 /// Maximum number of bytes that are read beyond the requested ones.
 const AHEAD_MAX: u64 = 8 << 20;
 
-/// Bytes of a beginning: as many as readers of GGUF headers request at a time.
+/// The bytes of the beginning of a file that are read. Readers of GGUF headers request as many at a time.
 const BEGINNING_BYTES: u64 = 1 << 20;
 
-/// A file that has not been downloaded. A read requests bytes from the server unless they were just read.
+/// A file that has not been downloaded. A read requests bytes from the server unless the file has just read them.
 pub(crate) struct RemoteFile {
     source: FileSource,
     runtime: Arc<Runtime>,
@@ -45,8 +45,8 @@ impl RemoteFile {
         Self { source, runtime, path, pieces: Mutex::new(VecDeque::new()) }
     }
 
-    /// Reads the header of a safetensors file, but not its weights: first its length, then as many bytes. Returns the
-    /// number of bytes read.
+    /// Reads the header of a safetensors file, but not its weights. The read gets the header's length first, then as
+    /// many bytes. Returns the number of bytes read.
     pub(crate) async fn read_safetensors_header(&self, header_max: u64) -> Result<u64, HubProblem> {
         let size = self.source.size;
         if size < 8 {
@@ -71,7 +71,7 @@ impl RemoteFile {
         Ok(read)
     }
 
-    /// Path of the file in the repository.
+    /// Returns the path of the file in the repository.
     pub(crate) fn path_there(&self) -> &str {
         &self.source.path
     }
@@ -84,7 +84,8 @@ impl RemoteFile {
         }
     }
 
-    /// Copies the bytes at `offset` if they were just read; else returns the offset up to which to read.
+    /// Copies the bytes at `offset` if they were just read. Otherwise returns, as the error, the offset up to which to
+    /// read.
     fn copy_kept(&self, buf: &mut [u8], offset: u64) -> Result<(), u64> {
         let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         let end = offset + buf.len() as u64;
@@ -95,8 +96,8 @@ impl RemoteFile {
                 return Ok(());
             }
         }
-        // A reader that continues at the end of the last read will likely go on, and each request takes a while, so the
-        // next read is longer.
+        // A reader that continues at the end of the last read will probably go on, and each request takes a while, so
+        // the next read is longer.
         let ahead = pieces.back().filter(|last| last.end() == offset).map_or(0, |last| last.bytes.len() as u64 * 2);
         Err(end.max(offset + ahead.min(AHEAD_MAX)).min(self.source.size))
     }

@@ -26,7 +26,7 @@ pub struct HubSettings {
     pub offline: bool,
 }
 
-/// Why settings cannot be used.
+/// The reason why settings cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsProblem {
     /// No folder for the cache is known.
@@ -35,7 +35,7 @@ pub enum SettingsProblem {
     /// HF_ENDPOINT is not an address.
     #[error("HF_ENDPOINT is {endpoint:?}, which is no address; expected one such as {ENDPOINT}")]
     Endpoint {
-        /// The given text.
+        /// The value of HF_ENDPOINT.
         endpoint: String,
     },
     /// The token has characters that a header cannot contain.
@@ -61,18 +61,18 @@ impl std::fmt::Debug for HubSettings {
 }
 
 impl HubSettings {
-    /// Reads the environment variables of this process, as Python's `huggingface_hub` does.
+    /// Reads the environment variables of this process, which are those that Python's `huggingface_hub` reads.
     ///
     /// # Errors
-    /// The address or the token is invalid, or no folder for the cache is known.
+    /// Fails if the address or the token is invalid, or no folder for the cache is known.
     pub fn from_env() -> Result<Self, SettingsProblem> {
         Self::from_variables(&|name| std::env::var(name).ok())
     }
 
-    /// Reads variables through `get`; empty ones count as unset.
+    /// Reads variables through `get`. Empty ones count as unset.
     ///
     /// # Errors
-    /// Fails like [`from_env`](Self::from_env).
+    /// Fails for the reasons for which [`from_env`](Self::from_env) fails.
     pub fn from_variables(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingsProblem> {
         let get = |name: &str| get(name).filter(|value| !value.trim().is_empty());
         let endpoint = get("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
@@ -108,7 +108,7 @@ impl HubSettings {
     }
 }
 
-/// Replaces a leading `~/` by the folder `home`: shells do not expand it in quoted values of variables.
+/// Replaces a leading `~/` by the folder `home`, because shells do not expand it in quoted values of variables.
 fn under_home(path: &str, home: Option<String>) -> PathBuf {
     match (path.strip_prefix("~/"), home) {
         (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
@@ -116,9 +116,9 @@ fn under_home(path: &str, home: Option<String>) -> PathBuf {
     }
 }
 
-/// The token in a file, if there is one.
+/// Returns the token in a file, if there is one.
 fn read_token(path: &Path) -> Option<String> {
-    // Opening a pipe that nobody writes to would block.
+    // Opening a pipe to which no process writes would block.
     let is_file = std::fs::metadata(path).map(|found| found.is_file());
     let read = is_file.and_then(|is_file| match is_file {
         true => File::open(path),

@@ -1,4 +1,4 @@
-//! One file on the Hub, of which any range can be requested.
+//! A file on the Hub of which any range can be requested.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,15 @@ use crate::error::HubProblem;
 use crate::ranges::content_range;
 use crate::web::{Web, shown, unreachable};
 
-/// Waits longer than this are logged, as the progress bar stands still.
+/// The wait above which a message is logged, because the progress bar stands still meanwhile.
 const TOLD_FROM: Duration = Duration::from_secs(2);
 
 /// A file on the Hub.
 pub(crate) struct FileSource {
     web: Arc<Web>,
-    /// Address at the Hub that redirects to the file.
+    /// The address at the Hub that redirects to the file.
     resolve: Url,
-    /// Address of the file itself, once known; such addresses are signed and expire.
+    /// The address of the file itself, once it is known. Such addresses are signed and expire.
     direct: Mutex<Option<Url>>,
     /// Whether a server has sent the whole file in response to a request for a range.
     ignores_ranges: AtomicBool,
@@ -36,23 +36,23 @@ pub(crate) struct FileSource {
 pub(crate) enum Answer {
     /// The requested range.
     Range(Response),
-    /// The whole file from its beginning: the server does not support ranges.
+    /// The whole file from its beginning, because the server does not support ranges.
     Whole(Response),
 }
 
 impl FileSource {
-    /// A source for the file `path` of `size` bytes, whose address at the Hub is `resolve`.
+    /// Creates a source for the file `path` of `size` bytes, whose address at the Hub is `resolve`.
     pub(crate) fn new(web: Arc<Web>, resolve: Url, path: String, size: u64) -> Self {
         let [ignores_ranges, is_told] = [false; 2].map(AtomicBool::new);
         Self { web, resolve, direct: Mutex::new(None), ignores_ranges, is_told, path, size }
     }
 
-    /// Whether a server has sent the whole file in response to a request for a range.
+    /// Returns whether a server has sent the whole file in response to a request for a range.
     pub(crate) fn ignores_ranges(&self) -> bool {
         self.ignores_ranges.load(Ordering::Relaxed)
     }
 
-    /// The file's address at the Hub, for messages.
+    /// Returns the file's address at the Hub, for messages.
     pub(crate) fn address(&self) -> String {
         shown(&self.resolve)
     }
@@ -64,7 +64,7 @@ impl FileSource {
             None => self.web.get(self.resolve.clone(), Some(range.clone())).await?,
             Some(url) => match self.web.get(url, Some(range.clone())).await {
                 Ok(found) => found,
-                // The signature has expired, or the file has moved: the Hub gives the new address.
+                // The signature has expired, or the file has moved. The Hub gives the new address.
                 Err(problem) if problem.may_have_moved() => {
                     *self.direct.lock().unwrap_or_else(PoisonError::into_inner) = None;
                     self.web.get(self.resolve.clone(), Some(range.clone())).await?

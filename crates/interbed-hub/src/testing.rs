@@ -18,7 +18,7 @@ pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// Bytes that are sent at a time.
 const CHUNK_BYTES: u64 = 64 << 10;
-/// Length of the block that a generated content repeats; it divides no range's length.
+/// The length of the block that a generated content repeats. It divides no range's length.
 const PATTERN_BYTES: u64 = (1 << 20) - 17;
 
 /// Content of a file in a repository.
@@ -28,7 +28,7 @@ pub enum FileContent {
     Bytes(Vec<u8>),
     /// The content of a local file.
     File(PathBuf),
-    /// This many bytes that resemble weights and are generated when they are sent.
+    /// The given number of bytes, which resemble weights and are generated when they are sent.
     Made(u64),
 }
 
@@ -75,7 +75,7 @@ pub struct Mischief {
     pub busy_status: u16,
     /// Seconds in the `Retry-After` header of a response with `busy_status`.
     pub retry_after: u32,
-    /// Requests without this token are refused.
+    /// The token that requests must have. Requests without this token are refused; `None` accepts all requests.
     pub token: Option<String>,
     /// The Hub's error code in the refusal of a request without the token.
     pub error_code: &'static str,
@@ -87,7 +87,7 @@ pub struct Mischief {
     pub bytes_per_second: Option<u64>,
     /// Whether addresses of files are valid for one request only.
     pub signs_for_one: bool,
-    /// Files on a page of the listing; 0 puts all on one page.
+    /// The number of files on a page of the listing; 0 puts all on one page.
     pub page_files: usize,
     /// Text that replaces the listing.
     pub tree: Option<String>,
@@ -106,11 +106,11 @@ pub struct Seen {
     pub range: Option<String>,
     /// The `Authorization` header.
     pub authorization: Option<String>,
-    /// Bytes of the file that were sent.
+    /// The number of bytes of the file that were sent.
     pub sent: u64,
 }
 
-/// A local Hub. It runs until the process ends.
+/// A local Hub, which runs until the process ends.
 pub struct LocalHub {
     hub: SocketAddr,
     inside: Arc<Inside>,
@@ -175,12 +175,12 @@ impl LocalHub {
         Self { hub: address, inside }
     }
 
-    /// The Hub's address, for HF_ENDPOINT.
+    /// Returns the Hub's address, for HF_ENDPOINT.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.hub)
     }
 
-    /// Adds a file to a repository; large files are sent from the other server.
+    /// Adds a file to a repository. Large files are sent from the other server.
     pub fn add(&self, repository: &str, path: &str, content: FileContent, is_large: bool) {
         let kind = if is_large { BlobId::Sha256(String::new()) } else { BlobId::GitSha1(String::new()) };
         let (mut hasher, mut at, len) = (kind.hasher(content.len()), 0, content.len());
@@ -195,7 +195,7 @@ impl LocalHub {
         locked(&self.inside.files).entry(repository.to_owned()).or_default().insert(path.to_owned(), kept);
     }
 
-    /// Adds the files of a folder; weights count as large.
+    /// Adds the files of a folder. Files of weights count as large.
     pub fn add_folder(&self, repository: &str, folder: &Path) {
         for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -204,7 +204,7 @@ impl LocalHub {
         }
     }
 
-    /// The digest of a file.
+    /// Returns the digest of a file.
     pub fn digest(&self, repository: &str, path: &str) -> String {
         locked(&self.inside.files)[repository][path].blob.digits().to_owned()
     }
@@ -214,12 +214,12 @@ impl LocalHub {
         *locked(&self.inside.mischief) = mischief;
     }
 
-    /// From now on, no connection gets a response.
+    /// Gives no connection a response from now on.
     pub fn goes_away(&self) {
         self.inside.gone.store(true, Ordering::Relaxed);
     }
 
-    /// The requests so far.
+    /// Returns the requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         locked(&self.inside.seen).clone()
     }
@@ -229,7 +229,7 @@ impl LocalHub {
         locked(&self.inside.seen).clear();
     }
 
-    /// Bytes that were sent in response to requests whose address contains `part`.
+    /// Returns the number of bytes that were sent in response to requests whose address contains `part`.
     pub fn sent(&self, part: &str) -> u64 {
         self.seen().iter().filter(|seen| seen.target.contains(part)).map(|seen| seen.sent).sum()
     }
@@ -270,7 +270,7 @@ impl Inside {
         }
     }
 
-    /// Responds to a request; returns whether the connection stays open.
+    /// Responds to a request. Returns whether the connection stays open.
     fn answer(&self, stream: &mut TcpStream, seen: &Seen, index: usize) -> std::io::Result<bool> {
         let mischief = &locked(&self.mischief).clone();
         if mischief.drops > 0 {
@@ -374,7 +374,7 @@ impl Inside {
         self.file(stream, asked, path, &kept)
     }
 
-    /// Returns a page of the listing that begins with file number `from`, and whether more pages follow.
+    /// Returns the page of the listing that begins with file number `from`, and whether more pages follow.
     fn tree(&self, repository: &str, mischief: &Mischief, from: usize) -> (String, bool) {
         let files = locked(&self.files);
         let entries = files[repository].iter().map(|(path, kept)| {

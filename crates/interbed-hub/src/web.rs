@@ -1,4 +1,5 @@
-//! The HTTP client for a Hub: follows redirects itself, sends the token only to the Hub, retries, and limits responses.
+//! The HTTP client of a Hub, which follows redirects itself, sends the token only to the Hub, retries, and limits
+//! responses.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::ranges::retry_after;
 
 /// Timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Time without a byte after which a connection is given up.
+/// The time without a byte after which a connection is given up.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Maximum number of redirects that are followed.
 const REDIRECTS_MAX: usize = 8;
@@ -30,7 +31,7 @@ const REFUSAL_SHOWN: usize = 120;
 /// A client of one Hub.
 pub(crate) struct Web {
     client: Client,
-    /// Why no TLS server can be verified, if so.
+    /// The reason why no TLS server can be verified, if none can.
     no_tls: Option<String>,
     endpoint: Url,
     /// The endpoint for messages, without a trailing slash.
@@ -70,22 +71,22 @@ impl Web {
         Ok(Self { client, no_tls, endpoint, shown_endpoint, authorization, patience })
     }
 
-    /// The Hub's address, without secrets.
+    /// Returns the Hub's address, without secrets.
     pub(crate) fn endpoint(&self) -> &str {
         &self.shown_endpoint
     }
 
-    /// Timeouts and waits for servers.
+    /// Returns the timeouts and waits for servers.
     pub(crate) fn patience(&self) -> HubPatience {
         self.patience
     }
 
-    /// Whether requests carry a token.
+    /// Returns whether requests carry a token.
     pub(crate) fn has_token(&self) -> bool {
         self.authorization.is_some()
     }
 
-    /// The address of `parts` below the endpoint; each part is one escaped component of the path.
+    /// Returns the address of `parts` below the endpoint. Each part is one component of the path, which is escaped.
     pub(crate) fn url<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.endpoint.clone();
         if let Ok(mut path) = url.path_segments_mut() {
@@ -94,16 +95,16 @@ impl Web {
         url
     }
 
-    /// Whether an address is at the Hub itself, not at a server that the Hub redirects to.
+    /// Returns whether an address is at the Hub itself, and not at a server that the Hub redirects to.
     pub(crate) fn is_endpoint(&self, url: &Url) -> bool {
         url.scheme() == self.endpoint.scheme()
             && url.host() == self.endpoint.host()
             && url.port_or_known_default() == self.endpoint.port_or_known_default()
     }
 
-    /// Requests a response of the API; returns its text, and the address of the next page if there is one.
+    /// Requests a response of the API. Returns its text, and the address of the next page if there is one.
     pub(crate) async fn json(&self, url: Url) -> Result<(Vec<u8>, Option<Url>), HubProblem> {
-        // Waits that the server asks for do not count for the time limit of the response.
+        // Waits that the server asks for do not count towards the time limit of the response.
         let (_, mut response) = self.get(url.clone(), None).await?;
         let next = response.headers().get(LINK).and_then(|link| next_page(link.to_str().ok()?, &url));
         let whole = async {
@@ -124,8 +125,8 @@ impl Web {
         })
     }
 
-    /// Requests a range, or everything, and follows redirects; returns the response with its address. Retries while the
-    /// server is busy; a status other than success is an error.
+    /// Requests a range, or everything, and follows redirects. Returns the response with its address. Retries while the
+    /// server is busy. Fails if the status is not success.
     pub(crate) async fn get(&self, url: Url, range: Option<Range<u64>>) -> Result<(Url, Response), HubProblem> {
         let mut wait = self.patience.wait;
         for attempt in 1.. {
@@ -194,7 +195,7 @@ impl Web {
         let word = header("x-error-code").or_else(|| header("x-error-message"));
         let code = match word {
             Some(word) => word,
-            // The beginning of a text says more than a status; HTML pages do not.
+            // The beginning of a text says more than a status, except for HTML pages.
             None => match response.chunk().await {
                 Ok(Some(text)) => String::from_utf8_lossy(&text[..text.len().min(4 * REFUSAL_SHOWN)]).into_owned(),
                 _ => String::new(),
@@ -206,7 +207,7 @@ impl Web {
     }
 }
 
-/// An address for messages: without its query, which in signed addresses is a secret, and without a password.
+/// Returns an address for messages, without its query, which is a secret in signed addresses, and without a password.
 pub(crate) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
@@ -221,7 +222,8 @@ pub(crate) fn unreachable(url: &Url, error: &reqwest::Error) -> HubProblem {
     HubProblem::Unreachable { address: shown(url), message: chain(error) }
 }
 
-/// Joins the causes of an error, which say what happened; the first level repeats the address, with its signature.
+/// Returns the innermost cause of an error, which says what happened. The first level repeats the address, with its
+/// signature.
 fn chain(error: &reqwest::Error) -> String {
     let mut causes = Vec::new();
     let mut next = std::error::Error::source(error);
@@ -236,7 +238,7 @@ fn chain(error: &reqwest::Error) -> String {
     }
 }
 
-/// The address of the next page in a `Link` header.
+/// Returns the address of the next page in a `Link` header.
 fn next_page(header: &str, at: &Url) -> Option<Url> {
     header.split(',').find_map(|link| {
         let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;

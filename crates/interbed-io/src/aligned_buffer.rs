@@ -7,18 +7,18 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::DIRECT_ALIGN;
 
-/// Bytes of a huge page. Direct reads into such pages are split into few pieces, and some disks take their time for
-/// each piece: with small pages, reads were measured at less than half the speed.
+/// The bytes of a huge page. Direct reads into such pages are split into few pieces, and some disks take a long time
+/// for each piece. With small pages, reads were measured at less than half the speed.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long: for probes, packing,
-/// swapping and tests. Weights use the buffers of a device instead. A buffer of at least a huge page starts on one, and
-/// asks for huge pages as far as it fills them. The memory is mapped from the system and unmapped when dropped: an
-/// allocator would keep tens of MiB that a probe has used, outside every budget.
+/// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long. It is used for
+/// probes, packing, swapping and tests; weights use the buffers of a device instead. A buffer of at least a huge page
+/// starts on one, and asks for huge pages as far as it fills them. The memory is mapped from the system and unmapped
+/// when the buffer is dropped. An allocator would instead keep tens of MiB that a probe has used, outside every budget.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
-    /// Start of the mapping that contains the buffer.
+    /// The start of the mapping that contains the buffer.
     map: NonNull<u8>,
     mapped: usize,
 }
@@ -29,7 +29,8 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// Allocates at least `len` bytes, rounded up to whole blocks; `None` if the system does not have that much.
+    /// Allocates at least `len` bytes, rounded up to whole blocks. Returns `None` if the system does not have that much
+    /// memory.
     pub fn new_zeroed(len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(DIRECT_ALIGN)?;
         // The extra room lets the buffer begin at a huge page, since the system chooses where the mapping begins. Pages
@@ -52,12 +53,12 @@ impl AlignedBuffer {
         Some(Self { start, len, map, mapped })
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// The whole buffer.
+    /// Returns the whole buffer.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `start` points to `len` initialised bytes that live as long as self; nothing writes while it is
         // borrowed.

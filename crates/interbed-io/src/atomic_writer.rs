@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::IoError;
 
-/// Makes the names of one process's temporary files unique.
+/// The counter that makes the names of one process's temporary files unique.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Writes a file under a temporary name in the same directory; [`commit`](Self::commit) syncs and renames it. If it is
-/// dropped before that, the temporary file is removed.
+/// Writes a file under a temporary name in the same directory. [`commit`](Self::commit) syncs and renames the file. If
+/// the writer is dropped before that, the temporary file is removed.
 #[derive(Debug)]
 pub struct AtomicWriter {
     file: File,
@@ -25,7 +25,7 @@ impl AtomicWriter {
     /// Starts a file that will be called `path`. An existing file of that name stays as it is until `commit`.
     ///
     /// # Errors
-    /// [`IoError::Write`] if the directory is missing, full or not writable.
+    /// Fails with [`IoError::Write`] if the directory is missing, full or not writable.
     pub fn create(path: impl AsRef<Path>) -> Result<Self, IoError> {
         let path = path.as_ref().to_owned();
         let fault = |source| IoError::Write { path: path.clone(), action: "create", source };
@@ -41,7 +41,7 @@ impl AtomicWriter {
         Ok(Self { file, path, temporary, committed: false })
     }
 
-    /// The name the file will have.
+    /// Returns the name that the file will have.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -49,7 +49,7 @@ impl AtomicWriter {
     /// Appends bytes.
     ///
     /// # Errors
-    /// [`IoError::Write`], for instance when the disk is full.
+    /// Fails with [`IoError::Write`] if the system fails, for instance because the disk is full.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), IoError> {
         self.file.write_all(bytes).map_err(|source| self.fault("write", source))
     }
@@ -57,7 +57,8 @@ impl AtomicWriter {
     /// Syncs the file to disk, renames it, and syncs the directory, so that the name survives a crash too.
     ///
     /// # Errors
-    /// [`IoError::Write`]; the temporary file is then removed.
+    /// Fails with [`IoError::Write`] if the system fails. If the file has not been renamed by then, the temporary file
+    /// is removed.
     pub fn commit(mut self) -> Result<(), IoError> {
         self.file.sync_all().map_err(|source| self.fault("sync", source))?;
         std::fs::rename(&self.temporary, &self.path).map_err(|source| self.fault("rename", source))?;

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, EngineKind, IoError, ReadEngine, ReadRequest};
 
 /// Reads a range of a file once from start to end, discards the bytes, and returns bytes per second. The range is
-/// widened to whole blocks and cut at the file's end; the memory used is `depth` × `chunk_bytes`.
+/// widened to whole blocks and cut at the file's end. The memory used is `depth` × `chunk_bytes`.
 ///
-/// A range that was read before may be faster than others, as caches below the file are invisible here.
+/// A range that was read before may be faster than others, because caches below the file are invisible here.
 ///
 /// # Errors
-/// [`IoError::Engine`] if the engine is not available, [`IoError::BadRequest`] if there is nothing to read or
-/// `chunk_bytes` is not a number of whole blocks, and any error of a read.
+/// Fails with [`IoError::Engine`] if the engine is not available. Fails with [`IoError::BadRequest`] if there is
+/// nothing to read, or if `chunk_bytes` is not a number of whole blocks. Also fails if a read fails.
 pub fn sequential_bandwidth(
     file: &Arc<dyn DirectRead>,
     range: Range<u64>,
@@ -29,17 +29,17 @@ pub fn sequential_bandwidth(
     Ok(sample.bytes_per_s())
 }
 
-/// Bytes read, and the time from the first read's start to the last one's end.
+/// The number of bytes read, and the seconds from the first read's start to the last one's end.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) bytes: u64,
     pub(crate) seconds: f64,
 }
 
-/// A position in a file, from which reads continue in sequence; they wrap around at the end of the range.
+/// A position in a file, from which reads continue in sequence. Reads wrap around at the end of the range.
 pub(crate) struct Walk {
     file: Arc<dyn DirectRead>,
-    /// Range of bytes in the file; it starts on a block.
+    /// The range of bytes in the file; it starts on a block.
     range: Range<u64>,
     position: u64,
 }
@@ -56,8 +56,8 @@ impl Sample {
 }
 
 impl Walk {
-    /// Starts at the beginning of `range`, widened to whole blocks and cut at the file's end. Fails if there is nothing
-    /// to read, or `chunk_bytes` is not a number of whole blocks.
+    /// Creates a walk that starts at the beginning of `range`, widened to whole blocks and cut at the file's end. Fails
+    /// if there is nothing to read, or if `chunk_bytes` is not a number of whole blocks.
     pub(crate) fn new(file: Arc<dyn DirectRead>, range: Range<u64>, chunk_bytes: usize) -> Result<Self, IoError> {
         let start = range.start / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
         let range = start..range.end.min(file.len());
@@ -72,7 +72,7 @@ impl Walk {
         Err(IoError::BadRequest { path, offset: range.start, len: chunk_bytes, needed: chunk_bytes, problem })
     }
 
-    /// Number of bytes in the range.
+    /// Returns the number of bytes in the range.
     pub(crate) fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }

@@ -3,18 +3,18 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 
-/// Size in bytes of an open block device, whose metadata has length 0.
+/// Returns the size in bytes of an open block device, whose metadata has length 0.
 ///
 /// # Errors
-/// The system's error, for instance for a drive without a medium.
+/// Fails with the system's error if the size is unknown, for instance for a drive without a medium.
 pub fn block_device_bytes(file: &File) -> io::Result<u64> {
     // All reads and writes here state their offset, so they do not depend on the position that this changes.
     let mut file = file;
     file.seek(SeekFrom::End(0))
 }
 
-/// Names what a device contains by the signature in its first bytes; `None` for anything unknown. The last signature is
-/// 65,600 bytes from the start.
+/// Names what a device contains by the signature in its first bytes. Returns `None` if no signature is known. The last
+/// signature is 65,600 bytes from the start.
 pub fn signature(begin: &[u8]) -> Option<&'static str> {
     // Each entry is an offset, bytes, and a name. File systems come before partition tables, as a device may have the
     // signatures of both.

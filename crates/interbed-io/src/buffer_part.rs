@@ -1,4 +1,4 @@
-//! Parts of a buffer that several threads fill, each its own part.
+//! Parts of a buffer, each of which a thread of its own may fill.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ impl BufferPart {
     /// Splits `buffer` into adjacent parts of these lengths, from its beginning.
     ///
     /// # Panics
-    /// If there are no parts, or the buffer is shorter.
+    /// Panics if there are no parts, or if the buffer is shorter than all parts together.
     pub fn split(buffer: AlignedBuffer, lens: impl Iterator<Item = usize>) -> Vec<Self> {
         let buffer = Arc::new(buffer);
         let mut at = 0usize;

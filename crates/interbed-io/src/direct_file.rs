@@ -27,17 +27,17 @@ impl DirectFile {
     /// Opens `path`, following symbolic links. A read of the first block shows whether direct reads work.
     ///
     /// # Errors
-    /// [`IoError::Open`] if it is missing or not permitted, [`IoError::NotRegular`] if it is neither a file nor a block
-    /// device, [`IoError::Read`] if its first block cannot be read.
+    /// Fails with [`IoError::Open`] if the file is missing or not permitted. Fails with [`IoError::NotRegular`] if the
+    /// path leads to neither a file nor a block device. Fails with [`IoError::Read`] if the first block cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         Self::open_with(path.as_ref(), OFlags::DIRECT)
     }
 
-    /// Opens `path` like [`open`](Self::open), but reads through the page cache and drops the pages afterwards, as
-    /// `open` does only where direct reads are refused.
+    /// Opens `path` for reads through the page cache, whose pages are dropped afterwards. [`open`](Self::open) reads in
+    /// this way only if direct reads are refused.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// Fails for the reasons for which [`open`](Self::open) fails.
     pub fn open_buffered(path: impl AsRef<Path>) -> Result<Self, IoError> {
         Self::open_with(path.as_ref(), OFlags::empty())
     }
@@ -70,7 +70,7 @@ impl DirectFile {
         Ok(this)
     }
 
-    /// The properties by which a changed file is recognised.
+    /// Returns the properties by which a changed file is recognised.
     pub fn identity(&self) -> &FileIdentity {
         &self.identity
     }

@@ -12,50 +12,52 @@ use crate::{DIRECT_ALIGN, IoError};
 /// A file or block device that several threads can read at once, in aligned pieces past the page cache; in tests, a
 /// faulty or a slow file.
 pub trait DirectRead: Send + Sync {
-    /// The file's path, for messages.
+    /// Returns the file's path, for messages.
     fn path(&self) -> &Path;
 
-    /// Length of the file in bytes when it was opened.
+    /// Returns the length of the file in bytes when it was opened.
     fn len(&self) -> u64;
 
-    /// Whether the file was empty when it was opened.
+    /// Returns whether the file was empty when it was opened.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Fills at least the first `needed` bytes of `buf` from `offset` on. `buf` starts on a [`DIRECT_ALIGN`] boundary,
-    /// and its length and `offset` are multiples of that; `buf[needed..]` may stay unfilled only at the end of the
-    /// file. Short reads and interruptions are continued here.
+    /// and its length and `offset` are multiples of `DIRECT_ALIGN`. `buf[needed..]` may stay unfilled only at the end
+    /// of the file. Short reads and interruptions are continued here.
     ///
     /// # Errors
-    /// [`IoError::Ended`] if the file ends before `needed` bytes were read, [`IoError::Read`] if the system fails,
-    /// [`IoError::BadRequest`] for an unaligned request. `buf` is then partly written and must not be used.
+    /// Fails with [`IoError::Ended`] if the file ends before `needed` bytes were read, with [`IoError::Read`] if the
+    /// system fails, and with [`IoError::BadRequest`] if the request is not aligned. `buf` is then partly written and
+    /// must not be used.
     fn read_aligned_at(&self, buf: &mut [u8], offset: u64, needed: usize) -> Result<(), IoError>;
 
     /// Checks that the file is still the one that was opened, by its length, times and inode.
     ///
     /// # Errors
-    /// [`IoError::Changed`] if it is not, [`IoError::Open`] if it cannot be examined.
+    /// Fails with [`IoError::Changed`] if the file has changed, and with [`IoError::Open`] if the file cannot be
+    /// examined.
     fn check_unchanged(&self) -> Result<(), IoError>;
 
-    /// The descriptor for engines that call the kernel themselves; `None` if they must use
-    /// [`read_aligned_at`](Self::read_aligned_at). The descriptor is open for direct I/O.
+    /// Returns the descriptor for engines that call the kernel themselves; it is open for direct I/O. Returns `None` if
+    /// engines must use [`read_aligned_at`](Self::read_aligned_at).
     fn direct_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether reads bypass the page cache.
+    /// Returns whether reads bypass the page cache.
     fn is_direct(&self) -> bool {
         self.direct_fd().is_some()
     }
 }
 
-/// A file that can also be written in aligned pieces: swap space.
+/// A file that can also be written in aligned pieces, such as swap space.
 pub trait DirectWrite: DirectRead {
-    /// Writes all of `buf` at `offset`; both, and the address of `buf`, are multiples of [`DIRECT_ALIGN`]. The file
-    /// does not grow.
+    /// Writes all of `buf` at `offset`. The length of `buf`, its address and `offset` are multiples of
+    /// [`DIRECT_ALIGN`]. The file does not grow.
     ///
     /// # Errors
-    /// [`IoError::Write`] if the system fails or the file is too short, [`IoError::BadRequest`] for an unaligned
-    /// request. The content of the range is unspecified after an error.
+    /// Fails with [`IoError::Write`] if the system fails or the file is too short, and with [`IoError::BadRequest`] if
+    /// the request is not aligned. The content of the range is unspecified after an error.
     fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError>;
 }
 

@@ -7,7 +7,7 @@ use crate::IoError;
 /// Returns the bytes that an ordinary user can still write to the file system that holds `path`, which must exist.
 ///
 /// # Errors
-/// [`IoError::Open`] if the path is missing or the system cannot tell.
+/// Fails with [`IoError::Open`] if the path is missing or the system cannot tell.
 pub fn disk_bytes_free(path: impl AsRef<Path>) -> Result<u64, IoError> {
     let path = path.as_ref();
     let stat = rustix::fs::statvfs(path)

@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use crate::{ReadDone, ReadEngine, ReadRequest};
 
-/// Urgency of an access to a disk, by what waits for it; the most urgent comes first.
+/// The urgency of an access to a disk, which depends on what waits for the access. The most urgent comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// A forward pass waits, which computes nothing meanwhile.
+    /// A forward pass waits for the access and computes nothing meanwhile.
     Pass,
-    /// A single sequence waits, while others go on.
+    /// A single sequence waits for the access, while others go on.
     Sequence,
     /// Nothing waits for the access.
     Nobody,
 }
 
 impl Urgency {
-    /// The longest time that an access gives way each time: a pass that reads without a pause may delay it, but cannot
-    /// block it forever.
+    /// Returns the longest time that an access gives way each time. A pass that reads without a pause may thus delay
+    /// the access, but cannot block it forever.
     const fn patience(self) -> Duration {
         match self {
             Urgency::Pass => Duration::ZERO,
@@ -28,10 +28,10 @@ impl Urgency {
     }
 }
 
-/// Counts the urgent accesses to a disk that are in flight or about to begin, to which others give way.
+/// Counts the urgent accesses to a disk that are in flight or about to begin. Other accesses give way to them.
 #[derive(Debug, Default)]
 pub struct DiskTurns {
-    /// Number of announced accesses that have not ended, by urgency.
+    /// The number of announced accesses that have not ended, by urgency.
     begun: Mutex<[usize; 2]>,
     fewer: Condvar,
 }
@@ -54,14 +54,15 @@ impl DiskTurns {
         }
     }
 
-    /// Waits, for a limited time, until there are no more urgent accesses. Returns whether there are none.
+    /// Waits, for a limited time, until there are no accesses that are more urgent than `urgency`. Returns whether
+    /// there are none.
     pub fn give_way(&self, urgency: Urgency) -> bool {
         let urgent = |begun: &mut [usize; 2]| begun.iter().take(urgency as usize).any(|&count| count > 0);
         let waited = self.fewer.wait_timeout_while(self.lock(), urgency.patience(), urgent);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Wraps an engine whose reads others give way to.
+    /// Wraps a read engine so that other accesses give way to its reads.
     pub fn first<B: 'static>(self: &Arc<Self>, engine: Box<dyn ReadEngine<B>>) -> Box<dyn ReadEngine<B>> {
         Box::new(First { engine, turns: Arc::clone(self) })
     }

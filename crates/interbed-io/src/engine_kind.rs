@@ -1,4 +1,4 @@
-//! The engines for background reads, of which one is chosen.
+//! The choice among the engines for background reads.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use crate::{IoError, ReadEngine, ReaderPool, UringReader, reader_pool, uring_rea
 /// The engines for background reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EngineKind {
-    /// Threads that block in the kernel: [`ReaderPool`].
+    /// Threads that block in the kernel, of a [`ReaderPool`].
     Pread,
-    /// The kernel's io_uring queue: [`UringReader`]. Not allowed on every machine.
+    /// The kernel's io_uring queue, of a [`UringReader`]. Not every machine allows it.
     Uring,
 }
 
@@ -17,7 +17,7 @@ impl EngineKind {
     /// Starts an engine that keeps up to `depth` (at least 1) reads in flight.
     ///
     /// # Errors
-    /// [`IoError::Engine`] if this machine does not allow the engine.
+    /// Fails with [`IoError::Engine`] if this machine does not allow the engine.
     pub fn start<B>(self, depth: usize) -> Result<Box<dyn ReadEngine<B>>, IoError>
     where
         B: AsMut<[u8]> + Send + 'static,
@@ -28,7 +28,7 @@ impl EngineKind {
         })
     }
 
-    /// The display name, as returned by [`ReadEngine::name`].
+    /// Returns the display name, which is the one that [`ReadEngine::name`] returns.
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::Pread => reader_pool::NAME,

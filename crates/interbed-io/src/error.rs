@@ -81,7 +81,7 @@ pub enum IoError {
     NotPrivate {
         /// Path of the folder or file.
         path: PathBuf,
-        /// Description of what is wrong with it, and what to do.
+        /// What is wrong with the folder or file, and what to do.
         problem: String,
     },
     /// The caller requested a read that direct I/O cannot do; the system was not called.
@@ -97,9 +97,9 @@ pub enum IoError {
         offset: u64,
         /// Number of bytes requested.
         len: usize,
-        /// How many of the requested bytes were needed.
+        /// The number of requested bytes that were needed.
         needed: usize,
-        /// Description of what is wrong with the request.
+        /// What is wrong with the request.
         problem: &'static str,
     },
     /// A read panicked; its worker continues with the next one.
@@ -109,7 +109,7 @@ pub enum IoError {
         path: PathBuf,
         /// Offset at which the read began, in bytes.
         offset: u64,
-        /// Message of the panic.
+        /// The message of the panic.
         message: String,
     },
     /// An engine for background reads is not available on this machine.
@@ -128,17 +128,17 @@ pub enum IoError {
 pub enum FileChange {
     /// The length is different.
     Length {
-        /// Length in bytes when it was opened.
+        /// The length in bytes when the file was opened.
         opened: u64,
-        /// Length in bytes now.
+        /// The length in bytes now.
         now: u64,
     },
     /// The file was written to: its time of modification has changed.
     Modified,
-    /// The file was changed, although its time of modification is as before: it was written to and the time put back,
-    /// or its permissions or links have changed.
+    /// The file was changed, although its time of modification is as before. Either it was written to and the time was
+    /// put back, or its permissions or links have changed.
     Touched,
-    /// Another file has the name now.
+    /// Another file now has the name.
     Replaced,
 }
 
@@ -156,7 +156,7 @@ impl fmt::Display for FileChange {
 }
 
 impl IoError {
-    /// The system's error number, if the system failed.
+    /// Returns the system's error number, if the system failed.
     pub fn errno(&self) -> Option<i32> {
         match self {
             IoError::Open { source, .. }

@@ -11,7 +11,8 @@ use rustix::fs::{Advice, OFlags, fadvise};
 
 use crate::{FileIdentity, IoError, RandomAccessFile};
 
-/// Multiple to which ranges are widened before their pages are dropped; no smaller than any page size.
+/// The number of bytes to whose multiples ranges are widened before their pages are dropped. It is no smaller than any
+/// page size.
 const CACHE_GRAIN: u64 = 64 << 10;
 
 /// A regular file or a block device opened for reading. Its length is determined once, on opening.
@@ -27,8 +28,8 @@ impl ExactFile {
     /// may hold a packed store.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the file is missing or not permitted, [`IoError::NotRegular`] if it is a directory, a pipe,
-    /// …
+    /// Fails with [`IoError::Open`] if the file is missing or not permitted, and with [`IoError::NotRegular`] if the
+    /// path leads to something else, such as a directory or a pipe.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         let path = path.as_ref();
         let open_error = |source| IoError::Open { path: path.to_owned(), source };
@@ -97,8 +98,8 @@ pub(crate) fn what_lies_there(metadata: &Metadata) -> &'static str {
     }
 }
 
-/// Calls `read(rest of buf, bytes so far)` until the buffer is full or the file ends. Returns the number of bytes read;
-/// an error comes with the number read before it.
+/// Calls `read(rest of buf, bytes so far)` until the buffer is full or the file ends. Returns the number of bytes read.
+/// An error comes with the number of bytes read before it.
 fn fill(
     buf: &mut [u8],
     mut read: impl FnMut(&mut [u8], usize) -> io::Result<usize>,
@@ -119,7 +120,7 @@ fn fill(
 mod tests {
     use super::*;
 
-    /// One result of a faulty file: this many bytes, or an error.
+    /// One result of a faulty file, which is a number of bytes or an error.
     type Answer = Result<usize, io::ErrorKind>;
 
     fn fill_from(answers: &[Answer], len: usize) -> (Result<usize, (usize, io::ErrorKind)>, Vec<u8>) {

@@ -17,24 +17,24 @@ use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, IoError};
 #[derive(Debug)]
 pub(crate) struct FixedFile {
     file: File,
-    /// For messages.
+    /// The path, for messages.
     path: PathBuf,
     len: u64,
     direct: bool,
 }
 
 impl FixedFile {
-    /// Whether a file can have this length: a positive number of whole blocks.
+    /// Returns whether a file can have this length: a positive number of whole blocks.
     pub(crate) fn can_have(len: u64) -> bool {
         len > 0 && len.is_multiple_of(DIRECT_ALIGN as u64) && i64::try_from(len).is_ok()
     }
 
-    /// A file that is open for reading and writing, without direct I/O.
+    /// Wraps a file of `len` bytes that is open for reading and writing, without direct I/O.
     pub(crate) fn new(file: File, path: PathBuf, len: u64) -> Self {
         Self { file, path, len, direct: false }
     }
 
-    /// Memory for one block, filled with zeros.
+    /// Allocates memory for one block, filled with zeros.
     pub(crate) fn block(&self) -> Result<AlignedBuffer, IoError> {
         let no_memory = || IoError::Open { path: self.path.clone(), source: io::ErrorKind::OutOfMemory.into() };
         AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or_else(no_memory)
@@ -56,7 +56,7 @@ impl FixedFile {
         fcntl_setfl(&self.file, flags).map_err(io::Error::from)
     }
 
-    /// Writes without syncing.
+    /// Writes `buf` at `offset`, without syncing.
     pub(crate) fn write(&self, buf: &[u8], offset: u64) -> Result<(), IoError> {
         check_request(&self.path, buf, offset, buf.len())?;
         let fault = |source| IoError::Write { path: self.path.clone(), action: "write to", source };
@@ -67,12 +67,13 @@ impl FixedFile {
         self.file.write_all_at(buf, offset).map_err(fault)
     }
 
-    /// Waits until everything written is on the disk; an error names this `action`.
+    /// Waits until everything written is on the disk. An error names this `action`.
     pub(crate) fn sync(&self, action: &'static str) -> Result<(), IoError> {
         self.file.sync_data().map_err(|source| IoError::Write { path: self.path.clone(), action, source })
     }
 
-    /// Drops clean pages of this range from the page cache, if they went there; without a length, all from `offset` on.
+    /// Drops clean pages of this range from the page cache, unless direct I/O is on. Without a length, the range
+    /// reaches to the end of the file.
     pub(crate) fn forget_pages(&self, offset: u64, len: Option<NonZeroU64>) {
         if !self.direct {
             // This is only advice: if it is not supported, the pages stay until the system needs the memory.
@@ -96,7 +97,7 @@ impl DirectRead for FixedFile {
         Ok(())
     }
 
-    /// Always returns `Ok`: users know better whether others may change the file.
+    /// Always returns `Ok`, because the users of the file know better whether others may change it.
     fn check_unchanged(&self) -> Result<(), IoError> {
         Ok(())
     }

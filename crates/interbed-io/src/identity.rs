@@ -11,13 +11,13 @@ use crate::FileChange;
 #[derive(Debug, Clone)]
 pub struct FileIdentity {
     pub(crate) len: u64,
-    /// Device and inode; for a block device also the device number that it refers to.
+    /// The device and the inode; for a block device also the device number that the inode refers to.
     pub(crate) inode: (u64, u64, u64),
-    /// Time of modification in seconds and nanoseconds; `None` for a block device, whose node does not record writes to
-    /// the device.
+    /// The time of modification in seconds and nanoseconds; `None` for a block device, whose node does not record
+    /// writes to the device.
     modified: Option<(i64, i64)>,
-    /// Time of the last change of any kind (ctime), in seconds and nanoseconds. Unlike the time of modification, no
-    /// program can set it. `None` for a block device, and on file systems without such a time.
+    /// The time of the last change of any kind (ctime), in seconds and nanoseconds. Unlike the time of modification, no
+    /// program can set this time. It is `None` for a block device, and on file systems without such a time.
     changed: Option<(i64, i64)>,
     /// Number of hard links.
     links: u64,
@@ -38,7 +38,7 @@ impl FileIdentity {
         (metadata.dev(), metadata.ino(), metadata.rdev())
     }
 
-    /// How the file changed between `self` and `now`, if it did.
+    /// Returns how the file changed between `self` and `now`, if it did.
     pub fn change_to(&self, now: &Self) -> Option<FileChange> {
         if self.inode != now.inode {
             Some(FileChange::Replaced)
@@ -53,15 +53,15 @@ impl FileIdentity {
         }
     }
 
-    /// This identity with the ctime of `before` if one of the file's names was removed since then: that changes the
-    /// ctime, but no content.
+    /// Returns this identity with the ctime of `before` if one of the file's names was removed since then, because the
+    /// removal of a name changes the ctime but no content.
     pub(crate) fn without_name(self, before: &Self) -> Self {
         let changed = if self.links < before.links { before.changed } else { self.changed };
         Self { changed, ..self }
     }
 
-    /// When the file was last changed in any way; `None` if that is unknown: for a block device, and on file systems
-    /// without such a time.
+    /// Returns when the file was last changed in any way. Returns `None` if that is unknown, as for a block device and
+    /// on file systems without such a time.
     pub fn changed_at(&self) -> Option<SystemTime> {
         let time = |(seconds, nanoseconds): (i64, i64)| {
             let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanoseconds).ok()?);
@@ -73,7 +73,7 @@ impl FileIdentity {
     }
 
     /// Serializes the properties for comparison with those that another process has recorded. The device number is not
-    /// included, as many systems assign another one at each boot.
+    /// included, because many systems assign another one at each boot.
     pub fn to_bytes(&self) -> [u8; 48] {
         let (modified, changed) = (self.modified.unwrap_or_default(), self.changed.unwrap_or_default());
         let numbers = [modified.0, modified.1, changed.0, changed.1].map(i64::to_le_bytes);
@@ -85,8 +85,8 @@ impl FileIdentity {
     }
 }
 
-/// Whether a file system of this kind, from `statfs`, is an image that was written as a whole: its ctime is the time of
-/// modification, and another image may have the same time for other content.
+/// Returns whether a file system of this kind, from `statfs`, is an image that was written as a whole. The ctime in
+/// such an image is the time of modification, and another image may have the same time for other content.
 fn is_image(kind: u64) -> bool {
     const CRAMFS: u64 = 0x28cd_3d45;
     const EROFS: u64 = 0xe0f5_e1e2;

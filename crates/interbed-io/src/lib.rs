@@ -1,9 +1,9 @@
 //! File I/O: exact reads, direct reads in the background, atomic writes, and errors that name the file and the figures.
 //!
-//! A read either fills its buffer or reports what was wanted, what was read, and from where; the plausible garbage of a
-//! short read never leaves this crate. There are two interfaces: [`RandomAccessFile`] for formats, which read headers
-//! and single tensors through the page cache, and [`DirectRead`] with [`ReadEngine`] for streaming weights, which reads
-//! whole blocks past it, many at a time. [`SwapFile`] is space on a disk that is written and read in whole blocks
+//! A read either fills its buffer or reports what was wanted, what was read, and from where. A short read never returns
+//! a buffer whose rest is stale. There are two interfaces. Formats use [`RandomAccessFile`], which reads headers and
+//! single tensors through the page cache. Streaming weights use [`DirectRead`] with [`ReadEngine`], which reads many
+//! whole blocks at a time past the page cache. [`SwapFile`] is space on a disk that is written and read in whole blocks
 //! ([`DirectWrite`]).
 
 mod aligned_buffer;

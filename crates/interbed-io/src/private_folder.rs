@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::IoError;
 
-/// Permissions that let other users write.
+/// The permission bits that let other users write.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// A folder that belongs to this user alone, in which files are opened by name and symbolic links are not followed.
@@ -25,11 +25,11 @@ pub struct PrivateFolder {
 }
 
 impl PrivateFolder {
-    /// Opens the folder at `path`, and creates it for this user alone if need be.
+    /// Opens the folder at `path`, and creates it for this user alone if it does not exist.
     ///
     /// # Errors
-    /// [`IoError::NotPrivate`] if it belongs to another user, others can write to it, or another user's link leads to
-    /// it; [`IoError::Write`] and [`IoError::Open`] if the system refuses.
+    /// Fails with [`IoError::NotPrivate`] if the folder belongs to another user, if others can write to it, or if
+    /// another user's link leads to it. Fails with [`IoError::Write`] or [`IoError::Open`] if the system refuses.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         let path = path.as_ref().to_owned();
         let fault = |source| IoError::Open { path: path.clone(), source };
@@ -58,15 +58,15 @@ impl PrivateFolder {
         Err(IoError::NotPrivate { path, problem })
     }
 
-    /// The folder's path when it was opened.
+    /// Returns the folder's path when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names of everything in the folder, in no particular order.
+    /// Returns the names of everything in the folder, in no particular order.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the system fails.
+    /// Fails with [`IoError::Open`] if the system fails.
     pub fn names(&self) -> Result<Vec<String>, IoError> {
         let fault = |errno: Errno| IoError::Open { path: self.path.clone(), source: errno.into() };
         let mut names = Vec::new();
@@ -78,11 +78,12 @@ impl PrivateFolder {
         Ok(names)
     }
 
-    /// Opens a file for reading and writing; `None` if it does not exist.
+    /// Opens a file for reading and writing. Returns `None` if the file does not exist.
     ///
     /// # Errors
-    /// [`IoError::NotPrivate`] if it is a link, not a regular file, belongs to another user, or can be written to by
-    /// others; [`IoError::Open`] if the system fails.
+    /// Fails with [`IoError::NotPrivate`] if the name leads to a link or to something other than a regular file, or if
+    /// the file belongs to another user, can be written to by others, or has another name. Fails with [`IoError::Open`]
+    /// if the system fails.
     pub fn open_file(&self, name: &str) -> Result<Option<File>, IoError> {
         match self.at(name, OFlags::empty()) {
             Err(IoError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -93,7 +94,7 @@ impl PrivateFolder {
     /// Opens a file for reading and writing, and creates an empty one if it does not exist.
     ///
     /// # Errors
-    /// Those of [`open_file`](Self::open_file).
+    /// Fails for the reasons for which [`open_file`](Self::open_file) fails.
     pub fn open_or_create(&self, name: &str) -> Result<File, IoError> {
         loop {
             if let Some(file) = self.open_file(name)? {
@@ -109,15 +110,15 @@ impl PrivateFolder {
     /// Creates a file that only this user may read and write.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the system fails, or if anything has this name.
+    /// Fails with [`IoError::Open`] if the system fails, or if anything has this name.
     pub fn create_new(&self, name: &str) -> Result<File, IoError> {
         self.at(name, OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// Writes a file atomically, replacing whatever has this name.
+    /// Writes a file atomically, and replaces whatever has this name.
     ///
     /// # Errors
-    /// [`IoError::Write`] and [`IoError::Open`] if the system fails.
+    /// Fails with [`IoError::Write`] or [`IoError::Open`] if the system fails.
     pub fn write_whole(&self, name: &str, bytes: &[u8]) -> Result<(), IoError> {
         let partial = format!("{name}.partial");
         // A process that was killed may have left such a file. Of a link, this removes the link itself, not its target.
@@ -132,7 +133,7 @@ impl PrivateFolder {
     /// Removes a file, if it exists.
     ///
     /// # Errors
-    /// [`IoError::Write`] if the system fails.
+    /// Fails with [`IoError::Write`] if the system fails.
     pub fn remove(&self, name: &str) -> Result<(), IoError> {
         match unlinkat(&self.folder, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -168,7 +169,7 @@ impl PrivateFolder {
     }
 }
 
-/// Effective user id of this process.
+/// Returns the effective user id of this process.
 fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }

@@ -31,12 +31,12 @@ pub struct ProbeLimits {
     pub memory_bytes: usize,
     /// Approximate number of bytes to read.
     pub read_bytes: u64,
-    /// Approximate time for reads; reads in flight are waited for.
+    /// Approximate time for reads. The probe still waits for reads that are in flight when the time is over.
     pub time: Duration,
 }
 
 impl Default for ProbeLimits {
-    /// Limits of 64 MiB of memory, 512 MiB of reads, and half a second.
+    /// Returns limits of 64 MiB of memory, 512 MiB of reads, and half a second.
     fn default() -> Self {
         Self { memory_bytes: 64 << 20, read_bytes: 512 << 20, time: Duration::from_millis(500) }
     }
@@ -46,8 +46,8 @@ impl Default for ProbeLimits {
 /// stopped, so that it does not measure caches below the file.
 ///
 /// # Errors
-/// [`IoError::BadRequest`] if the range is empty, [`IoError::Engine`] if no thread can be started, and any error of a
-/// read.
+/// Fails with [`IoError::BadRequest`] if the range is empty, and with [`IoError::Engine`] if no thread can be started.
+/// Also fails if a read fails.
 pub fn probe(file: &Arc<dyn DirectRead>, range: Range<u64>, limits: &ProbeLimits) -> Result<ReadSettings, IoError> {
     let mut began = Instant::now();
     let uring = file.direct_fd().is_some() && start(EngineKind::Uring, 1).is_ok();

@@ -1,4 +1,5 @@
-//! Progress of a direct read, without I/O, so that pread and io_uring continue short reads by the same rules.
+//! Tracks the progress of a direct read. This has no I/O, so that pread and io_uring continue short reads by the same
+//! rules.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +11,7 @@ use crate::{DIRECT_ALIGN, IoError};
 pub(crate) struct Progress {
     offset: u64,
     needed: usize,
-    /// Number of bytes to read: the whole buffer, or as much of it as the file had when it was opened.
+    /// The number of bytes to read: the whole buffer, or as much of it as the file had when it was opened.
     expected: usize,
     /// Number of bytes read so far.
     done: usize,
@@ -24,7 +25,8 @@ impl Progress {
         Self { offset, needed, expected: left_in_file.max(needed).min(len), done: 0, ended: false }
     }
 
-    /// Offset in the buffer at which the next read begins, on a block; `None` when nothing is left to read.
+    /// Returns the offset in the buffer at which the next read begins, which is on a block; `None` if nothing is left
+    /// to read.
     pub(crate) fn next(&self) -> Option<usize> {
         (!self.ended && self.done < self.expected).then_some(self.done / DIRECT_ALIGN * DIRECT_ALIGN)
     }
@@ -37,7 +39,7 @@ impl Progress {
         self.done = self.done.max(total);
     }
 
-    /// The result of the read, once nothing is left to read.
+    /// Returns the result of the read, once nothing is left to read.
     pub(crate) fn finish(&self, path: &Path, len_at_open: u64) -> Result<(), IoError> {
         if self.done >= self.needed {
             return Ok(());
@@ -46,7 +48,7 @@ impl Progress {
         Err(IoError::Ended { path, offset, wanted, got, len_at_open })
     }
 
-    /// The error of the read, if the system failed.
+    /// Returns the error of the read, if the system failed.
     pub(crate) fn failed(&self, path: &Path, source: io::Error) -> IoError {
         let (path, offset, wanted, got) = (path.to_owned(), self.offset, self.needed, self.done);
         IoError::Read { path, offset, wanted, got, source }

@@ -7,18 +7,18 @@ use crate::{FileIdentity, IoError};
 
 /// A file that can be read at any offset, by several threads at once.
 pub trait RandomAccessFile: Send + Sync {
-    /// The file's path, for messages.
+    /// Returns the file's path, for messages.
     fn path(&self) -> &Path;
 
-    /// Length of the file in bytes when it was opened.
+    /// Returns the length of the file in bytes when it was opened.
     fn len(&self) -> u64;
 
-    /// Whether the file was empty when it was opened.
+    /// Returns whether the file was empty when it was opened.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The properties by which a changed file is recognised; `None` if there are none.
+    /// Returns the properties by which a changed file is recognised; `None` if there are none.
     fn identity(&self) -> Option<&FileIdentity> {
         None
     }
@@ -26,8 +26,8 @@ pub trait RandomAccessFile: Send + Sync {
     /// Fills `buf` with the bytes at `offset`. Short reads and interruptions are continued here.
     ///
     /// # Errors
-    /// [`IoError::Ended`] if the file ends first, [`IoError::Read`] if the system fails. `buf` is then partly written
-    /// and must not be used.
+    /// Fails with [`IoError::Ended`] if the file ends before `buf` is full, and with [`IoError::Read`] if the system
+    /// fails. `buf` is then partly written and must not be used.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), IoError>;
 
     /// Tells the system that the cached pages of this byte range will not be needed again. This is only advice: it

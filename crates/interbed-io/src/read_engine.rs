@@ -1,4 +1,4 @@
-//! Background reads: requests are submitted, completions are received, and buffers are passed by value.
+//! Reads in the background: callers submit requests and receive completions, and buffers are passed by value.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,25 +12,25 @@ use crate::{DirectRead, IoError};
 ///
 /// Dropping an engine drops the queued requests, and waits for the reads in flight.
 pub trait ReadEngine<B>: Send {
-    /// Submits a request and returns at once. Up to the engine's depth, requests are read concurrently, and they begin
+    /// Submits a request and returns at once. The engine reads up to its depth of requests concurrently and begins them
     /// in order of submission; the rest are queued. An impossible request comes back as a completion with its error.
     fn submit(&mut self, request: ReadRequest<B>);
 
     /// Returns a completion, if one is available.
     fn poll(&mut self) -> Option<ReadDone<B>>;
 
-    /// Waits for a completion; `None` if nothing is in flight.
+    /// Waits for a completion. Returns `None` if nothing is in flight.
     fn wait(&mut self) -> Option<ReadDone<B>>;
 
-    /// Number of requests that were submitted and have not come back.
+    /// Returns the number of requests that were submitted and have not come back.
     fn in_flight(&self) -> usize;
 
-    /// Display name of the engine.
+    /// Returns the display name of the engine.
     fn name(&self) -> &'static str;
 }
 
-/// One read: `len` bytes at `offset` into the front of `buffer`, of which the first `needed` are required. The rules
-/// are those of [`DirectRead::read_aligned_at`].
+/// A request to read `len` bytes at `offset` into the front of `buffer`. The first `needed` bytes are required. The
+/// rules of [`DirectRead::read_aligned_at`] apply.
 pub struct ReadRequest<B> {
     /// The caller's id for the read, returned with the completion.
     pub tag: u64,
@@ -52,16 +52,16 @@ pub struct ReadDone<B> {
     pub tag: u64,
     /// The buffer of the request. After a failure its content is unspecified.
     pub buffer: B,
-    /// `Ok` if at least the needed bytes were read.
+    /// The result, which is `Ok` if at least the needed bytes were read.
     pub result: Result<(), IoError>,
-    /// When the read began, after any time in the queue.
+    /// The time at which the read began, after any time in the queue.
     pub started: Instant,
-    /// When the read ended.
+    /// The time at which the read ended.
     pub finished: Instant,
 }
 
 impl<B: AsMut<[u8]>> ReadRequest<B> {
-    /// Executes the read on this thread. A panic in it becomes an error.
+    /// Executes the read on this thread. A panic in the read becomes an error.
     pub(crate) fn read_here(self) -> ReadDone<B> {
         let Self { tag, file, offset, needed, len, mut buffer } = self;
         let started = Instant::now();
@@ -77,7 +77,7 @@ impl<B: AsMut<[u8]>> ReadRequest<B> {
     }
 }
 
-/// The front part of a buffer, into which the bytes are read.
+/// Returns the front part of a buffer, into which the bytes are read.
 pub(crate) fn front<'a, B: AsMut<[u8]>>(
     buffer: &'a mut B,
     len: usize,
@@ -91,7 +91,7 @@ pub(crate) fn front<'a, B: AsMut<[u8]>>(
     })
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())

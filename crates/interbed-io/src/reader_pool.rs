@@ -1,4 +1,4 @@
-//! Background reads by threads that block in the kernel; available everywhere.
+//! Reads in the background by threads that block in the kernel. This works on every machine.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,8 +11,8 @@ use crate::{IoError, ReadDone, ReadEngine, ReadRequest};
 /// Display name of the engine.
 pub(crate) const NAME: &str = "pread workers";
 
-/// An engine of `depth` threads, each of which reads one request at a time. They sleep in the kernel while they wait,
-/// so they take no time from the threads that compute.
+/// An engine of `depth` threads, each of which reads one request at a time. The threads sleep in the kernel while they
+/// wait, so they take no time from the threads that compute.
 pub struct ReaderPool<B> {
     queue: Arc<Queue<B>>,
     done: Receiver<ReadDone<B>>,
@@ -35,7 +35,7 @@ impl<B: AsMut<[u8]> + Send + 'static> ReaderPool<B> {
     /// Starts `depth` workers, at least one.
     ///
     /// # Errors
-    /// [`IoError::Engine`] if the system does not allow that many threads.
+    /// Fails with [`IoError::Engine`] if the system does not allow that many threads.
     pub fn new(depth: usize) -> Result<Self, IoError> {
         let state = Mutex::new(QueueState { requests: VecDeque::new(), closed: false });
         let queue = Arc::new(Queue { state, changed: Condvar::new() });
@@ -103,12 +103,12 @@ impl<B> Drop for ReaderPool<B> {
 }
 
 impl<B> Queue<B> {
-    /// Locks the queue. No code that can panic runs under the lock, so the data of a poisoned one is valid.
+    /// Locks the queue. No code that can panic runs under the lock, so the data is valid even if the lock is poisoned.
     fn lock(&self) -> MutexGuard<'_, QueueState<B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next request; sleeps until there is one. `None` once the pool is closed.
+    /// Returns the next request, and sleeps until there is one. Returns `None` once the pool is closed.
     fn next(&self) -> Option<ReadRequest<B>> {
         let mut state = self.lock();
         loop {

@@ -11,12 +11,12 @@ use rustix::io::Errno;
 use crate::fixed_file::FixedFile;
 use crate::{DIRECT_ALIGN, DirectRead, DirectWrite, IoError, PrivateFolder};
 
-/// A file that stores a segment of a KV store; in tests, memory that fails on demand.
+/// A file that stores a segment of a KV store. In tests, it may be memory that fails on demand.
 pub trait SegmentWrite: DirectWrite {
     /// Waits until everything written is on the disk.
     ///
     /// # Errors
-    /// [`IoError::Write`]; everything written since the last success may be lost then.
+    /// Fails with [`IoError::Write`] if the system fails. Everything written since the last success may then be lost.
     fn sync(&self) -> Result<(), IoError>;
 }
 
@@ -28,11 +28,13 @@ pub struct SegmentFile {
 }
 
 impl SegmentFile {
-    /// Opens the file `name` in `folder`, and creates it or changes its length to `len` bytes if need be.
+    /// Opens the file `name` in `folder` with a length of `len` bytes. Creates the file, or changes its length, if
+    /// necessary.
     ///
     /// # Errors
-    /// [`IoError::BadRequest`] if `len` is no multiple of [`DIRECT_ALIGN`], those of [`PrivateFolder::open_file`],
-    /// [`IoError::Write`] if the disk has no room.
+    /// Fails with [`IoError::BadRequest`] if `len` is not a positive multiple of [`DIRECT_ALIGN`], and with
+    /// [`IoError::Write`] if the disk has no room. Also fails for the reasons for which [`PrivateFolder::open_file`]
+    /// fails.
     pub fn create(folder: &PrivateFolder, name: &str, len: u64) -> Result<Self, IoError> {
         let path = folder.path().join(name);
         if !FixedFile::can_have(len) {
@@ -66,7 +68,8 @@ impl SegmentFile {
     /// Opens an existing file in `folder`.
     ///
     /// # Errors
-    /// [`IoError::Open`] if it does not exist, and those of [`PrivateFolder::open_file`].
+    /// Fails with [`IoError::Open`] if the file does not exist. Also fails for the reasons for which
+    /// [`PrivateFolder::open_file`] fails.
     pub fn open(folder: &PrivateFolder, name: &str) -> Result<Self, IoError> {
         let path = folder.path().join(name);
         let Some(file) = folder.open_file(name)? else {
@@ -102,7 +105,7 @@ impl DirectRead for SegmentFile {
         self.file.read_aligned_at(buf, offset, needed)
     }
 
-    /// Always returns `Ok`, as readers of a segment verify its content.
+    /// Always returns `Ok`, because readers of a segment verify its content.
     fn check_unchanged(&self) -> Result<(), IoError> {
         Ok(())
     }

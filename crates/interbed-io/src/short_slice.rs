@@ -2,13 +2,13 @@
 
 use std::mem::size_of;
 
-/// Shortest slice that Linux grants, in nanoseconds.
+/// The shortest slice that Linux grants, in nanoseconds.
 const SHORTEST_SLICE: u64 = 100_000;
 
 /// Asks the system to run this thread soon after it wakes. A thread that only starts reads wakes while all processors
-/// compute; with the usual slice of some milliseconds it waits about a tenth of one each time, during which the disk
-/// idles. Linux (from 6.12; earlier kernels ignore the request) runs a thread with a shorter slice first. The other
-/// threads lose nothing, since each thread gets the same share. A refusal changes nothing.
+/// compute. With the usual slice of some milliseconds, such a thread waits about a tenth of a slice each time, and the
+/// disk idles meanwhile. Linux from version 6.12 on runs a thread with a shorter slice first; earlier kernels ignore
+/// the request. The other threads lose nothing, since each thread gets the same share. A refusal changes nothing.
 pub fn ask_for_short_slice() {
     let size = size_of::<libc::sched_attr>() as u32;
     let mut attributes = libc::sched_attr {

@@ -1,4 +1,4 @@
-//! Space on a disk for data that does not fit into memory, for the lifetime of the process.
+//! Space on a disk for data that does not fit into memory. The space exists for the lifetime of the process.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -18,16 +18,16 @@ use crate::{DIRECT_ALIGN, DirectRead, DirectWrite, IoError, disk_bytes_free};
 /// The `statfs` types of file systems that keep files in memory: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Number of names that are tried on file systems without unnamed files.
+/// The number of names that are tried on file systems without unnamed files.
 const NAMES_MAX: u32 = 100;
 
-/// Why swap space could not be created.
+/// The reason why swap space could not be created.
 #[derive(Debug, Error)]
 pub enum SwapFileError {
     /// The system failed.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// The directory's file system keeps files in memory, so swapping there would gain nothing.
+    /// The directory's file system keeps files in memory, so swapping to it would gain nothing.
     #[error("{} lies in memory, so swapping to it frees none; name a directory on a disk", directory.display())]
     InMemory {
         /// Path of the directory.
@@ -43,7 +43,7 @@ pub enum SwapFileError {
         directory: PathBuf,
         /// Number of bytes requested.
         wanted: u64,
-        /// Number of bytes that an ordinary user can still write there.
+        /// Number of bytes that an ordinary user can still write to the directory.
         free: u64,
     },
     /// The size is not a positive number of whole blocks.
@@ -54,9 +54,9 @@ pub enum SwapFileError {
     },
 }
 
-/// An unnamed file that only this process can read. Its disk space is allocated at once, and freed when it is dropped
-/// or the process ends. If the file system refuses direct I/O, writes are synced and their pages are dropped from the
-/// page cache.
+/// An unnamed file that only this process can read. Its disk space is allocated at once, and freed when the value is
+/// dropped or the process ends. If the file system refuses direct I/O, writes are synced and their pages are dropped
+/// from the page cache.
 #[derive(Debug)]
 pub struct SwapFile {
     file: FixedFile,
@@ -66,7 +66,7 @@ impl SwapFile {
     /// Allocates `len` bytes, a positive multiple of [`DIRECT_ALIGN`], on the disk of `directory`.
     ///
     /// # Errors
-    /// [`SwapFileError`]; nothing is left behind after an error.
+    /// Fails for one of the reasons in [`SwapFileError`]. Nothing is left on the disk after an error.
     pub fn create(directory: impl AsRef<Path>, len: u64) -> Result<Self, SwapFileError> {
         let directory = directory.as_ref();
         if !FixedFile::can_have(len) {
@@ -100,15 +100,16 @@ impl SwapFile {
         Ok(Self::settle(FixedFile::new(file, path.clone(), len))?)
     }
 
-    /// Whether files in `directory` use memory rather than disk space.
+    /// Returns whether files in `directory` use memory rather than disk space.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the directory is missing, or the system cannot tell.
+    /// Fails with [`IoError::Open`] if the directory is missing, or the system cannot tell.
     pub fn is_in_memory(directory: impl AsRef<Path>) -> Result<bool, IoError> {
         is_in_memory(directory.as_ref())
     }
 
-    /// Turns direct I/O on if a block can be written and read with it; without it, both must work too.
+    /// Turns direct I/O on if a block can be written and read with it. Otherwise checks that a block can be written and
+    /// read without it.
     fn settle(mut file: FixedFile) -> Result<Self, IoError> {
         let mut block = file.block()?;
         file.try_direct(|file| {
@@ -137,7 +138,7 @@ impl DirectRead for SwapFile {
         self.file.read_aligned_at(buf, offset, needed)
     }
 
-    /// Always returns `Ok`, as no other process can reach the file.
+    /// Always returns `Ok`, because no other process can reach the file.
     fn check_unchanged(&self) -> Result<(), IoError> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Files that fail on demand and files that are slow: for the tests of this and other crates, and to try the effect of
+//! Files that fail on demand and files that are slow, for the tests of this and other crates, and to try the effect of
 //! a slower disk.
 
 mod faulty_file;

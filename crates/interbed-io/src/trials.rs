@@ -7,17 +7,17 @@ use crate::{DIRECT_ALIGN, EngineKind};
 
 const DEPTHS: [usize; 4] = [1, 2, 4, 8];
 const CHUNKS: [usize; 4] = [1 << 20, 2 << 20, 4 << 20, 8 << 20];
-/// Chunk size at which depths are compared, and which is preferred among equals: small compared with the memory of
-/// streamed weights, large enough for any disk.
+/// The chunk size in bytes at which depths are compared, and which is preferred among equally good ones. It is small
+/// compared with the memory of streamed weights, and large enough for any disk.
 const CHUNK_USUAL: usize = 4 << 20;
-/// Number of reads in flight that is preferred among equals: the disk stays busy when one of them ends, and waiting
-/// threads cost nothing.
+/// The number of reads in flight that is preferred among equally good ones. With this number, the disk stays busy when
+/// one read ends, and waiting threads cost nothing.
 const DEPTH_USUAL: usize = 4;
-/// A rate of at least this share of the best one counts as equal, as disks vary more than that between trials. Besides,
-/// while all cores compute, the disk idles if few reads are in flight, or if a computing thread has to notice
-/// completions.
+/// The share of the best rate from which a rate counts as equally good. Disks vary by more than the rest between
+/// trials. Besides, while all cores compute, the disk idles if few reads are in flight, or if a computing thread has to
+/// notice completions.
 const AS_GOOD: f64 = 0.75;
-/// Number of candidates that are measured a second time.
+/// The number of candidates that are measured a second time.
 const FINALISTS: usize = 3;
 
 /// A combination of read settings.
@@ -28,8 +28,8 @@ pub(crate) struct Candidate {
     pub(crate) chunk_bytes: usize,
 }
 
-/// The order of trials. Not every combination is tried: depths first, then chunk sizes at the best depth, then io_uring
-/// with the best of these, then the best few again.
+/// The order of trials. Not every combination is tried. Depths come first, then chunk sizes at the best depth, then
+/// io_uring with the best of these. The best few candidates are then tried again.
 pub(crate) struct Trials {
     memory_bytes: usize,
     uring: bool,
@@ -48,15 +48,16 @@ enum Stage {
 }
 
 impl Trials {
-    /// Maximum number of trials that can be made.
+    /// The maximum number of trials that can be made.
     pub(crate) const COUNT_MAX: u32 = 12;
 
-    /// Starts the trials. The buffers of all reads in flight use at most `memory_bytes`, or one block.
+    /// Starts the trials. The buffers of all reads in flight together use at most `memory_bytes`, or one block if that
+    /// is more.
     pub(crate) fn new(memory_bytes: usize, uring: bool) -> Self {
         Self { memory_bytes, uring, stage: Stage::Depths, queue: VecDeque::new(), results: Vec::new() }
     }
 
-    /// The next candidate to try.
+    /// Returns the next candidate to try; `None` once all trials have been made.
     pub(crate) fn next(&mut self) -> Option<Candidate> {
         loop {
             if let Some(candidate) = self.queue.pop_front() {
@@ -82,14 +83,15 @@ impl Trials {
         }
     }
 
-    /// Shortest time of a trial in seconds, at the best rate so far.
+    /// Returns the shortest time of a trial in seconds, at the best rate so far.
     pub(crate) fn seconds_at_least(&self, candidate: Candidate) -> f64 {
         let best = self.results.iter().map(|(_, sample)| sample.bytes_per_s()).fold(0.0, f64::max);
         if best > 0.0 { (candidate.depth * candidate.chunk_bytes) as f64 / best } else { 0.0 }
     }
 
-    /// The best candidate and its bytes per second. Among equals it prefers the most usual one: threads rather than
-    /// io_uring, which not every machine has; then by the number of reads in flight; then by the chunk size.
+    /// Returns the best candidate and its bytes per second. Among equally good candidates, the most usual one wins:
+    /// first threads rather than io_uring, which not every machine has; then the usual number of reads in flight; then
+    /// the usual chunk size.
     pub(crate) fn choose(&self) -> (Candidate, f64) {
         if let [(only, sample)] = self.results[..] {
             // The disk was so slow, if only once, that time ran out after one candidate, so there is nothing to
@@ -136,19 +138,19 @@ impl Trials {
         if ranking.len() > 1 { finalists } else { Vec::new() }
     }
 
-    /// The candidates that fit into memory and have not been tried.
+    /// Returns the candidates that fit into memory and have not been tried.
     fn fitting<const N: usize>(&self, candidates: [Candidate; N]) -> Vec<Candidate> {
         let tried = |candidate: &Candidate| self.results.iter().any(|(known, _)| known == candidate);
         candidates.into_iter().filter(|candidate| self.fits(candidate) && !tried(candidate)).collect()
     }
 
-    /// Whether the candidate's buffers fit into memory; one block always does.
+    /// Returns whether the candidate's buffers fit into memory. A single block always fits.
     fn fits(&self, candidate: &Candidate) -> bool {
         let least = candidate.depth == 1 && candidate.chunk_bytes == DIRECT_ALIGN;
         least || candidate.depth * candidate.chunk_bytes <= self.memory_bytes
     }
 
-    /// The usual chunk size, or a smaller one if memory cannot hold four usual chunks.
+    /// Returns the usual chunk size, or a smaller one if memory cannot hold four usual chunks.
     fn usual_chunk(&self) -> usize {
         let quarter = (self.memory_bytes / 4).checked_ilog2().map_or(0, |log| 1 << log);
         quarter.clamp(DIRECT_ALIGN, CHUNK_USUAL)

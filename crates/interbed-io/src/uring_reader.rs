@@ -1,4 +1,5 @@
-//! Background reads through the kernel's io_uring queue, without threads of this process, where the kernel allows it.
+//! Reads in the background through the kernel's io_uring queue, without threads of this process, if the kernel allows
+//! it.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -14,37 +15,38 @@ use crate::progress::Progress;
 use crate::read_engine::front;
 use crate::{IoError, ReadDone, ReadEngine, ReadRequest};
 
-/// Display name of the engine.
+/// The display name of the engine.
 pub(crate) const NAME: &str = "io_uring";
-/// Deepest queue that is supported; disks gain nothing from more.
+/// The deepest queue that is supported. Disks gain nothing from more.
 const DEPTH_MAX: usize = 256;
-/// Maximum number of bytes that one entry reads: its length field has 32 bits, and the kernel cuts reads a page short
-/// of 2 GiB.
+/// The maximum number of bytes that one entry reads. The length field of an entry has 32 bits, and the kernel cuts
+/// reads a page short of 2 GiB.
 const ENTRY_BYTES_MAX: usize = 1 << 30;
-/// Number of retries of a read when the kernel lacks resources for it, or interrupts it.
+/// The number of retries of a read if the kernel lacks resources for it, or interrupts it.
 const RETRIES_MAX: u32 = 16;
-/// Time to sleep when the kernel lacks resources and no read in flight will free some.
+/// The time to sleep if the kernel lacks resources and no read in flight will free some.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// One io_uring of `depth` entries, whose completions are taken in [`poll`](ReadEngine::poll) and
-/// [`wait`](ReadEngine::wait). A file without [`direct_fd`](crate::DirectRead::direct_fd) is read on the thread that
-/// calls these.
+/// A background reader with one io_uring of `depth` entries. [`poll`](ReadEngine::poll) and [`wait`](ReadEngine::wait)
+/// take its completions. If a file has no [`direct_fd`](crate::DirectRead::direct_fd), the thread that calls them reads
+/// the file.
 pub struct UringReader<B> {
-    /// `None` once the kernel has stopped accepting entries: all further reads happen on the caller's thread.
+    /// The ring; `None` once the kernel has stopped accepting entries. All further reads then happen on the caller's
+    /// thread.
     ring: Option<IoUring>,
-    /// Reads whose entries are in the ring; the index is the entry's `user_data`.
+    /// The reads whose entries are in the ring. The index is the entry's `user_data`.
     slots: Vec<Option<Box<Slot<B>>>>,
     waiting: VecDeque<ReadRequest<B>>,
     done: VecDeque<ReadDone<B>>,
 }
 
-/// A read whose entry is in the ring. Boxed, and not moved until the entry's completion has come: the kernel writes to
-/// memory that, for a buffer like `[u8; N]`, is part of this struct.
+/// A read whose entry is in the ring. The slot is boxed, and is not moved until the entry's completion has come. For a
+/// buffer like `[u8; N]`, the memory that the kernel writes to is part of this struct.
 struct Slot<B> {
     request: ReadRequest<B>,
     progress: Progress,
     started: Instant,
-    /// Offset in the buffer at which the entry in flight begins to write.
+    /// The offset in the buffer at which the entry in flight begins to write.
     from: usize,
     retries: u32,
 }
@@ -53,7 +55,7 @@ impl<B: AsMut<[u8]> + Send + 'static> UringReader<B> {
     /// Sets up a ring of `depth` entries, at least one and at most 256.
     ///
     /// # Errors
-    /// [`IoError::Engine`] where the kernel lacks io_uring, or a container or a setting forbids it.
+    /// Fails with [`IoError::Engine`] if the kernel lacks io_uring, or if a container or a setting forbids it.
     pub fn new(depth: usize) -> Result<Self, IoError> {
         let fault = |source| IoError::Engine { engine: NAME, source };
         let depth = depth.clamp(1, DEPTH_MAX);
@@ -67,7 +69,7 @@ impl<B: AsMut<[u8]> + Send + 'static> UringReader<B> {
         Ok(Self { ring: Some(ring), slots, waiting: VecDeque::new(), done: VecDeque::new() })
     }
 
-    /// Moves waiting requests into the ring, in order, while there is room; stops at a request that only the caller's
+    /// Moves waiting requests into the ring, in order, while there is room. Stops at a request that only the caller's
     /// thread can read.
     fn fill(&mut self) {
         while let Some(ring) = &mut self.ring
@@ -145,7 +147,8 @@ impl<B: AsMut<[u8]> + Send + 'static> ReadEngine<B> for UringReader<B> {
 }
 
 impl<B> UringReader<B> {
-    /// Sleeps until the kernel has completed a read. If the kernel refuses entries and holds none, gives up the ring.
+    /// Sleeps until the kernel has completed a read. If the kernel refuses entries and holds none, this gives up the
+    /// ring.
     fn sleep(&mut self) {
         let mut refusals = 0;
         while let Some(ring) = &mut self.ring {
@@ -168,7 +171,7 @@ impl<B> UringReader<B> {
         }
     }
 
-    /// Drops a ring whose entries the kernel has never seen, so that none refers to memory any more. The reads are
+    /// Drops a ring whose entries the kernel has never seen, so that no entry refers to memory any more. The reads are
     /// queued again.
     fn give_ring_up(&mut self) {
         self.ring = None;
@@ -179,14 +182,14 @@ impl<B> UringReader<B> {
         }
     }
 
-    /// Number of reads whose entries are in the ring.
+    /// Returns the number of reads whose entries are in the ring.
     fn slots_taken(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 }
 
 impl<B> Drop for UringReader<B> {
-    /// Waits until the kernel writes to no buffer any more; no buffer is freed earlier.
+    /// Waits until the kernel writes to no buffer any more, because no buffer may be freed earlier.
     fn drop(&mut self) {
         self.waiting.clear();
         while self.slots_taken() > 0 {
@@ -207,7 +210,7 @@ impl<B> Slot<B> {
     }
 
     /// Processes the result of an entry. Returns whether the next entry must run on a kernel thread, which can block
-    /// where the caller's thread cannot; or the error, if there will be no next entry.
+    /// where the caller's thread cannot. Returns the error if there will be no next entry.
     fn take_in(&mut self, outcome: io::Result<usize>) -> Result<bool, IoError> {
         match outcome {
             Ok(count) => {
@@ -228,7 +231,7 @@ impl<B> Slot<B> {
     }
 }
 
-/// Puts the next entry of a read into the ring, and the read into its slot; or returns the read if it has ended.
+/// Puts the next entry of a read into the ring, and the read into its slot. Returns the read if it has ended.
 fn push<B: AsMut<[u8]>>(
     ring: &mut IoUring,
     place: &mut Option<Box<Slot<B>>>,
@@ -257,7 +260,7 @@ fn push<B: AsMut<[u8]>>(
     place.take().map(|slot| slot.ended(result))
 }
 
-/// The entry for the rest of a read; `None` if nothing is left.
+/// Returns the entry for the rest of a read; `None` if nothing is left.
 fn entry_of<B: AsMut<[u8]>>(slot: &mut Slot<B>) -> Result<Option<squeue::Entry>, IoError> {
     let Slot { request, progress, from, .. } = slot;
     let ReadRequest { file, offset, needed, len, buffer, .. } = request;
@@ -274,7 +277,7 @@ fn entry_of<B: AsMut<[u8]>>(slot: &mut Slot<B>) -> Result<Option<squeue::Entry>,
     Ok(Some(entry.offset(*offset + next as u64).build()))
 }
 
-/// The next completion: the slot's index, and the number of bytes read or the system's error.
+/// Returns the next completion, which is the slot's index with the number of bytes read or the system's error.
 fn next_completion(ring: &mut IoUring) -> Option<(usize, io::Result<usize>)> {
     let entry = ring.completion().next()?;
     let result = entry.result();
@@ -282,14 +285,14 @@ fn next_completion(ring: &mut IoUring) -> Option<(usize, io::Result<usize>)> {
     Some((usize::try_from(entry.user_data()).unwrap_or(usize::MAX), outcome))
 }
 
-/// Whether the error is a lack of a resource that will become available again.
+/// Returns whether the error is a lack of a resource that will become available again.
 fn is_shortage(error: &io::Error) -> bool {
     let shortages = [Errno::AGAIN, Errno::NOMEM, Errno::BUSY];
     Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
 }
 
-/// Whether a read was interrupted for a reason unrelated to the file; an exiting thread cancels the reads that it
-/// submitted.
+/// Returns whether a read was interrupted for a reason unrelated to the file. An exiting thread, for example, cancels
+/// the reads that it submitted.
 fn is_interruption(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| [Errno::INTR, Errno::CANCELED].contains(&errno))
 }

@@ -1,5 +1,5 @@
-//! Destination of a large file that is written over hours: a temporary name until it is complete, or a raw block
-//! device.
+//! The destination of a large file that is written over hours. The destination is a file with a temporary name until it
+//! is complete, or a raw block device.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::{ExactFile, IoError, block_device_bytes, disk_bytes_free};
 
-/// Why a target cannot be written to, or must not be.
+/// The reason why a target cannot be written to, or must not be.
 #[derive(Debug, Error)]
 pub enum TargetError {
     /// A read, a write or a related system call failed.
@@ -54,15 +54,15 @@ pub enum TargetError {
     },
 }
 
-/// A file that is written in place, piece by piece at any offset. A regular file has a temporary name beside its own
-/// (`.NAME.partial`) until [`commit`](Self::commit). If it is dropped before that, it stays as it is, so that a later
-/// process can [`open`](Self::open) it and continue. Only one process can hold it at a time.
+/// A file that is written in place, piece by piece at any offset. Until [`commit`](Self::commit), a regular file has a
+/// temporary name beside its own (`.NAME.partial`). If the target is dropped before that, the file stays as it is, so
+/// that a later process can [`open`](Self::open) it and continue. Only one process can hold a target at a time.
 #[derive(Debug)]
 pub struct WriteTarget {
     file: File,
-    /// Final path.
+    /// The final path.
     path: PathBuf,
-    /// Temporary path; `None` for a device.
+    /// The temporary path; `None` for a device.
     temporary: Option<PathBuf>,
 }
 
@@ -71,8 +71,9 @@ impl WriteTarget {
     /// existing file of that name stays as it is until [`commit`](Self::commit).
     ///
     /// # Errors
-    /// [`TargetError::InUse`], [`TargetError::Busy`], [`TargetError::Unsuitable`]; [`TargetError::Io`] if the system
-    /// refuses.
+    /// Fails with [`TargetError::InUse`] if a device is in use, with [`TargetError::Busy`] if another process writes to
+    /// the target, and with [`TargetError::Unsuitable`] if the path leads to an unsuitable file. Fails with
+    /// [`TargetError::Io`] if the system refuses.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TargetError> {
         let path = path.as_ref().to_owned();
         let fault = |source| IoError::Write { path: path.clone(), action: "open", source };
@@ -125,17 +126,17 @@ impl WriteTarget {
         }
     }
 
-    /// Final path, or the path of the device.
+    /// Returns the final path, or the path of the device.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Path of the unfinished file; `None` for a device.
+    /// Returns the path of the unfinished file; `None` for a device.
     pub fn temporary(&self) -> Option<&Path> {
         self.temporary.as_deref()
     }
 
-    /// Whether the target is a block device.
+    /// Returns whether the target is a block device.
     pub fn is_device(&self) -> bool {
         self.temporary.is_none()
     }
@@ -144,7 +145,8 @@ impl WriteTarget {
     /// that the disk does not turn out to be full hours later. New bytes of a file are zero.
     ///
     /// # Errors
-    /// [`TargetError::NoRoom`]; [`TargetError::Io`] if the system refuses.
+    /// Fails with [`TargetError::NoRoom`] if the target has too little space, and with [`TargetError::Io`] if the
+    /// system refuses.
     pub fn reserve(&self, bytes: u64) -> Result<(), TargetError> {
         let no_room = |available| TargetError::NoRoom { path: self.path.clone(), wanted: bytes, available };
         if self.is_device() {
@@ -167,10 +169,10 @@ impl WriteTarget {
         }
     }
 
-    /// Truncates a file to nothing; a device is left as it is.
+    /// Truncates a file to nothing. A device is left as it is.
     ///
     /// # Errors
-    /// [`IoError::Write`]
+    /// Fails with [`IoError::Write`] if the system fails.
     pub fn clear(&self) -> Result<(), IoError> {
         match self.is_device() {
             true => Ok(()),
@@ -181,7 +183,7 @@ impl WriteTarget {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// [`IoError::Write`], for instance when the disk is full.
+    /// Fails with [`IoError::Write`] if the system fails, for instance because the disk is full.
     pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<(), IoError> {
         self.file.write_all_at(bytes, offset).map_err(|source| self.fault("write", source))
     }
@@ -189,7 +191,7 @@ impl WriteTarget {
     /// Waits until everything written is on the disk.
     ///
     /// # Errors
-    /// [`IoError::Write`]
+    /// Fails with [`IoError::Write`] if the system fails.
     pub fn sync(&self) -> Result<(), IoError> {
         self.file.sync_data().map_err(|source| self.fault("sync", source))
     }
@@ -197,7 +199,7 @@ impl WriteTarget {
     /// Opens the target for reading, at its current length.
     ///
     /// # Errors
-    /// [`IoError::Open`] if the system refuses a second handle.
+    /// Fails with [`IoError::Open`] if the system refuses a second handle.
     pub fn reader(&self) -> Result<ExactFile, IoError> {
         let path = self.temporary.as_ref().unwrap_or(&self.path);
         let fault = |source| IoError::Open { path: path.clone(), source };
@@ -208,7 +210,8 @@ impl WriteTarget {
     /// Syncs the file, renames it, and syncs the directory, so that the name survives a crash too.
     ///
     /// # Errors
-    /// [`IoError::Write`]; the file then keeps its temporary name.
+    /// Fails with [`IoError::Write`] if the system fails. If the file has not been renamed by then, it keeps its
+    /// temporary name.
     pub fn commit(self) -> Result<(), IoError> {
         self.file.sync_all().map_err(|source| self.fault("sync", source))?;
         let Some(temporary) = &self.temporary else { return Ok(()) };
@@ -216,10 +219,10 @@ impl WriteTarget {
         File::open(self.directory()).and_then(|handle| handle.sync_all()).map_err(|source| self.fault("sync", source))
     }
 
-    /// Removes an unfinished file; a device is left as it is.
+    /// Removes an unfinished file. A device is left as it is.
     ///
     /// # Errors
-    /// [`IoError::Write`]
+    /// Fails with [`IoError::Write`] if the system fails.
     pub fn discard(self) -> Result<(), IoError> {
         match &self.temporary {
             Some(temporary) => std::fs::remove_file(temporary).map_err(|source| self.fault("remove", source)),
@@ -239,7 +242,7 @@ impl WriteTarget {
     }
 }
 
-/// Locks the file until it is closed, at the latest when the process ends.
+/// Locks the file until it is closed, or until the process ends at the latest.
 fn lock(file: &File, path: &Path) -> Result<(), TargetError> {
     match file.try_lock() {
         Ok(()) => Ok(()),

@@ -1,22 +1,22 @@
-//! A batch of changes, as vLLM's `KVEventBatch` in msgpack (`vllm/distributed/kv_events.py`, from version 0.24 on):
+//! Encodes a batch of changes in msgpack, in the format of vLLM's `KVEventBatch` (version 0.24 and later). A batch is
 //! an array of time, events and rank, in which each event is a map with its `type`.
 
 use interbed_kv::{BlockHash, CacheChange, CacheChanges, TokenId};
 
-/// vLLM's name of the memory that attention reads.
+/// The name that the format gives to the memory that attention reads.
 const MEDIUM: &str = "GPU";
-/// There is one cache; routers expect a number.
+/// The rank of the cache. There is one cache, but routers expect a number.
 const RANK: u64 = 0;
 const GROUP: u64 = 0;
 
-/// What one event tells: a run of changes that continue each other.
+/// One event, which is a run of changes that continue each other.
 enum Event<'c> {
     Stored { parent: Option<BlockHash>, blocks: Vec<(BlockHash, &'c [TokenId])> },
     Removed(Vec<BlockHash>),
     Cleared,
 }
 
-/// The batch of `changes` of blocks of `block_size` tokens, at `seconds` since 1970.
+/// Encodes a batch of `changes` of blocks of `block_size` tokens, at `seconds` since 1970.
 pub fn encode(changes: &CacheChanges, block_size: usize, seconds: f64) -> Vec<u8> {
     let events = events(changes);
     let mut writer = Writer(Vec::new());
@@ -28,7 +28,8 @@ pub fn encode(changes: &CacheChanges, block_size: usize, seconds: f64) -> Vec<u8
     writer.0
 }
 
-/// Blocks that were stored one after the other as a chain are one event, as are blocks that were removed together.
+/// Groups the changes into events. Blocks that were stored one after the other as a chain are one event, and so are
+/// blocks that were removed together.
 fn events(changes: &CacheChanges) -> Vec<Event<'_>> {
     let mut events: Vec<Event<'_>> = Vec::new();
     for change in changes.iter() {
@@ -49,7 +50,7 @@ fn events(changes: &CacheChanges) -> Vec<Event<'_>> {
     events
 }
 
-/// Writes to memory, which does not fail.
+/// Encodes to memory, which does not fail.
 struct Writer(Vec<u8>);
 
 const MEMORY: &str = "writing to memory does not fail";

@@ -1,4 +1,4 @@
-//! Where a socket listens, as ZeroMQ writes it.
+//! Parses the address at which a socket listens, as ZeroMQ writes it.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -6,14 +6,15 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// An address and a port: `tcp://127.0.0.1:5557`, or the same without `tcp://`; `*` is every address of this machine.
+/// An address and a port, such as `tcp://127.0.0.1:5557`. The `tcp://` may be left out, and `*` stands for every
+/// address of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     host: String,
     port: u16,
 }
 
-/// A text that names no endpoint.
+/// The error for a text that names no endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{text:?} is no address and port; give for instance 127.0.0.1:5557, or *:5557 for every address")]
 pub struct EndpointError {
@@ -21,10 +22,10 @@ pub struct EndpointError {
 }
 
 impl Endpoint {
-    /// The addresses that the name has.
+    /// Returns the socket addresses of the name.
     ///
     /// # Errors
-    /// When the name is unknown.
+    /// Fails if the name is unknown.
     pub(crate) fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
         let host = if self.host == "*" { "0.0.0.0" } else { &self.host };
         Ok((host, self.port).to_socket_addrs()?.collect())

@@ -1,21 +1,21 @@
-//! The last batches, for subscribers that have missed some.
+//! Keeps the last batches for subscribers that have missed some.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Batches that are kept, as many as vLLM keeps.
+/// The most batches that are kept.
 const BATCHES_MAX: usize = 10_000;
-/// Bytes of them that are kept.
+/// The most bytes of batches that are kept.
 pub(crate) const BYTES_MAX: usize = 16 << 20;
 
-/// A batch and its number, from 0 on without gaps.
+/// A batch and its number. Numbers count from 0 without gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Numbered {
     pub(crate) number: u64,
     pub(crate) batch: Arc<[u8]>,
 }
 
-/// See the [module](self).
+/// The last batches, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     batches: VecDeque<Numbered>,
@@ -24,7 +24,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Gives `batch` its number, which it returns, and drops the oldest ones if there are too many.
+    /// Gives `batch` the next number, and drops the oldest batches if there are too many. Returns the number.
     pub(crate) fn append(&mut self, batch: Vec<u8>) -> u64 {
         let numbered = Numbered { number: self.next, batch: batch.into() };
         self.next += 1;
@@ -37,7 +37,7 @@ impl Journal {
         self.next - 1
     }
 
-    /// The first kept batch whose number is `number` or more.
+    /// Returns the first kept batch whose number is `number` or more.
     pub(crate) fn from(&self, number: u64) -> Option<Numbered> {
         let first = self.batches.front()?.number;
         let index = usize::try_from(number.saturating_sub(first)).ok()?;

@@ -1,12 +1,12 @@
-//! What the prefix cache holds, told to routers as vLLM tells it, so that they send a prompt to the server that has
-//! computed its beginning.
+//! Tells routers what the prefix cache holds, in the format in which vLLM does, so that they send a prompt to the
+//! server that has computed its beginning.
 //!
-//! [`EventPublisher`] turns the changes of a cache into numbered batches ([`encode`]), keeps the last of them in a
-//! journal, and serves two sockets that speak ZeroMQ: one that publishes each batch, and one that repeats those which
-//! a subscriber has missed.
+//! [`EventPublisher`] turns the changes of a cache into numbered batches ([`encode`]) and keeps the last of them in a
+//! journal. It serves two sockets that speak ZeroMQ: one publishes each batch, and the other repeats batches that a
+//! subscriber has missed.
 //!
-//! The protocol is written out here (`wire.rs`), since the library for it believes the length that a peer names before
-//! it has sent a byte; whoever reached the port could end the server.
+//! The protocol is implemented here (`wire.rs`), because the usual library allocates the length that a peer names
+//! before the peer has sent a byte. Anyone who can reach the port could thereby end the server.
 
 mod batch;
 mod endpoint;

@@ -1,4 +1,4 @@
-//! A connection to a subscriber, or to one who asks for what it has missed.
+//! A connection to a subscriber, or to a peer that asks for batches that it has missed.
 
 use std::io;
 use std::time::Duration;
@@ -9,24 +9,24 @@ use tokio::time::timeout;
 
 use crate::wire::{self, Frame, GREETING_BYTES, WireError};
 
-/// Time in which both sides have told what they are.
+/// The time within which both sides must have said what they are.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Time for the system to take what is written. A peer that has not read for so long is not served any longer.
+/// The time for the system to take what is written. A peer that has not read for so long is not served any longer.
 const WRITE: Duration = Duration::from_secs(30);
-/// Frames of a message: envelopes of some proxies, and a number.
+/// The most frames of a message, which are the envelopes of some proxies and a number.
 const FRAMES_MAX: usize = 8;
 
-/// What a peer said.
+/// A message or command from a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     Subscribe(Vec<u8>),
     Cancel(Vec<u8>),
     Message(Vec<Vec<u8>>),
-    /// To be answered with this.
+    /// A ping, with the frame that answers it.
     Ping(Vec<u8>),
 }
 
-/// See the [module](self).
+/// A connection to a peer.
 pub(crate) struct Peer {
     stream: TcpStream,
     received: Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Greets a peer whose socket must be one of `types`, as a `socket_type`.
+    /// Performs the handshake as a `socket_type` with a peer whose socket must be one of `types`.
     pub(crate) async fn meet(stream: TcpStream, socket_type: &str, types: &[&str]) -> io::Result<Self> {
         let mut peer = Self { stream, received: Vec::new(), frames: Vec::new() };
         let met = timeout(HANDSHAKE, peer.handshake(socket_type, types)).await;
@@ -53,7 +53,7 @@ impl Peer {
         if types.contains(&theirs.as_str()) { Ok(()) } else { Err(invalid(WireError::SocketType(theirs))) }
     }
 
-    /// The next thing that the peer says. Nothing is lost if this is dropped before it ends.
+    /// Returns the next message or command from the peer. Nothing is lost if the future is dropped before it ends.
     pub(crate) async fn listen(&mut self) -> io::Result<Said> {
         loop {
             let Frame { is_command, more, body } = self.frame().await?;
@@ -61,7 +61,7 @@ impl Peer {
                 match wire::command(&body) {
                     Some((b"SUBSCRIBE", topic)) => return Ok(Said::Subscribe(topic.to_vec())),
                     Some((b"CANCEL", topic)) => return Ok(Said::Cancel(topic.to_vec())),
-                    // After the time that the peer waits for, two bytes.
+                    // The context follows two bytes with the time that the peer waits.
                     Some((b"PING", rest)) => return Ok(Said::Ping(wire::pong(rest.get(2..).unwrap_or_default()))),
                     _ => continue,
                 }
@@ -87,7 +87,7 @@ impl Peer {
         }
     }
 
-    /// Sends bytes of whole frames.
+    /// Sends the bytes of whole frames.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let sent = timeout(WRITE, self.stream.write_all(bytes)).await;
         sent.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?

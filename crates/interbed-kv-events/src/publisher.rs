@@ -1,4 +1,4 @@
-//! The two sockets: one that publishes each batch to all, one that repeats batches for whoever asks.
+//! Serves two sockets: one publishes each batch to all subscribers, and the other repeats batches on request.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,62 +19,65 @@ use crate::journal::{BYTES_MAX, Journal, Numbered};
 use crate::peer::{Peer, Said};
 use crate::wire;
 
-/// Connections of each socket.
+/// The most connections of each socket.
 const PEERS_MAX: usize = 256;
-/// Topics of one subscriber.
+/// The most topics of one subscriber.
 const SUBSCRIPTIONS_MAX: usize = 64;
-/// Batches that a subscriber may be behind before it misses some; it sees that by their numbers.
+/// The number of batches that a subscriber may be behind before it misses some. The subscriber notices the gap by the
+/// batches' numbers.
 const BEHIND_MAX: usize = 4096;
-/// The number after the last batch that is repeated.
+/// The number that is sent after the last repeated batch.
 const END: [u8; 8] = (-1i64).to_be_bytes();
-/// How long one may be silent that only asks: it can come again, and one that is gone for good keeps no seat.
+/// The longest time for which a peer that asks for repeats may be silent. It can connect again, and a peer that is gone
+/// for good does not keep its connection.
 const SILENCE: Duration = Duration::from_secs(600);
-/// Time until the next connection is accepted where the system had nothing left for one.
+/// The time until the next connection is accepted if the system had no resources for one.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
-/// Where and how batches are published.
+/// The configuration of a publisher.
 #[derive(Debug, Clone)]
 pub struct PublisherConfig {
-    /// Where subscribers connect.
+    /// The endpoint at which subscribers connect.
     pub events: Endpoint,
-    /// Where they ask for what they have missed.
+    /// The endpoint at which subscribers ask for batches that they have missed; `None` for no such socket.
     pub replay: Option<Endpoint>,
-    /// What each batch begins with; subscribers name its beginning.
+    /// The topic at the beginning of each message. A subscriber names a prefix of it.
     pub topic: String,
 }
 
-/// A publisher that cannot work.
+/// The reason why a publisher cannot work.
 #[derive(Debug, Error)]
 pub enum PublishError {
-    /// The endpoint is taken, or none of this machine.
+    /// The endpoint is taken, or is not an address of this machine.
     #[error(
         "cannot listen on {endpoint} for KV events; is another program there, or is it no address of this machine?"
     )]
     Endpoint {
-        /// As it was given.
+        /// The endpoint as it was given.
         endpoint: Endpoint,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refused a thread.
+    /// The system refused to start a thread.
     #[error("the thread for KV events could not be started")]
     Thread(#[source] io::Error),
 }
 
-/// Publishes the changes of a cache, and repeats them on demand. Its sockets live as long as it does.
+/// Publishes the changes of a cache, and repeats them on demand. Its sockets live as long as the publisher does.
 pub struct EventPublisher {
     shared: Arc<Shared>,
     block_size: usize,
     events: SocketAddr,
     replay: Option<SocketAddr>,
-    /// Apart from the server's: whoever follows the cache takes no time from answers but that of the cores.
+    /// A runtime apart from the server's, so that subscribers take no time from answers but that of the cores.
     _runtime: Runtime,
 }
 
 struct Shared {
     topic: Vec<u8>,
     journal: Mutex<Journal>,
-    /// The numbers of batches, as they come; the journal has them, for all and within its limit.
+    /// The numbers of batches, as they come. The journal has the batches themselves, once for all subscribers and
+    /// within its limit.
     numbers: broadcast::Sender<u64>,
 }
 
@@ -82,10 +85,11 @@ impl EventPublisher {
     /// The most bytes of batches that are kept.
     pub const BYTES_MAX: usize = BYTES_MAX;
 
-    /// Listens, with a thread for all connections. Nothing is told before the [size of blocks](Self::of_blocks) is.
+    /// Listens with one thread for all connections. [`of_blocks`](Self::of_blocks) must set the size of blocks before
+    /// anything is published.
     ///
     /// # Errors
-    /// See [`PublishError`].
+    /// Fails for one of the reasons in [`PublishError`].
     pub fn bind(config: PublisherConfig) -> Result<Self, PublishError> {
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -113,24 +117,24 @@ impl EventPublisher {
         Ok(Self { shared, block_size: 0, events, replay, _runtime: runtime })
     }
 
-    /// The same, of blocks of so many tokens.
+    /// Sets the number of tokens in a block.
     pub fn of_blocks(self, block_size: usize) -> Self {
         Self { block_size, ..self }
     }
 
-    /// Where subscribers connect, with the port that was taken.
+    /// Returns the address at which subscribers connect, with the port that was taken.
     pub fn events(&self) -> SocketAddr {
         self.events
     }
 
-    /// Where they ask for what they have missed.
+    /// Returns the address at which subscribers ask for batches that they have missed.
     pub fn replay(&self) -> Option<SocketAddr> {
         self.replay
     }
 }
 
 impl CacheWatcher for EventPublisher {
-    /// Encodes them and hands them to the sockets' tasks: waits for nobody.
+    /// Encodes the changes and hands them to the sockets' tasks. This never waits for a subscriber.
     fn changed(&mut self, changes: &CacheChanges) {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         self.shared.publish(encode(changes, self.block_size, seconds));
@@ -138,10 +142,10 @@ impl CacheWatcher for EventPublisher {
 }
 
 impl Shared {
-    /// Numbers are given and told in one order.
+    /// Gives `batch` a number and announces it. Numbers are announced in the order in which they are given.
     fn publish(&self, batch: Vec<u8>) {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody may be listening.
+        // The send fails only if nobody listens.
         let _ = self.numbers.send(journal.append(batch));
     }
 
@@ -167,7 +171,7 @@ where
         if seats.available_permits() == 0 {
             tracing::warn!("{PEERS_MAX} follow KV events, as many as may; others wait until one of them leaves");
         }
-        // Nobody closes the semaphore.
+        // Semaphores are never closed here.
         let Ok(seat) = seats.clone().acquire_owned().await else { return };
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -201,7 +205,7 @@ async fn publish(stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
                 Said::Ping(pong) => peer.send(&pong).await?,
                 Said::Subscribe(topic) => subscribe(&mut topics, topic)?,
                 Said::Cancel(topic) => cancel(&mut topics, &topic),
-                // Subscriptions as ZMTP 3.0 has them.
+                // Subscriptions come as messages in ZMTP 3.0.
                 Said::Message(frames) => match frames.first().and_then(|frame| frame.split_first()) {
                     Some((1, topic)) => subscribe(&mut topics, topic.to_vec())?,
                     Some((0, topic)) => cancel(&mut topics, topic),
@@ -211,14 +215,14 @@ async fn publish(stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
             number = numbers.recv() => match number {
                 Ok(number) => {
                     let is_wanted = topics.iter().any(|topic| shared.topic.starts_with(topic));
-                    // One that is not kept any more is missed, as below.
+                    // The subscriber misses a batch that is no longer kept, and the gap in the numbers tells it so.
                     let batch = shared.kept_from(number).filter(|kept| is_wanted && kept.number == number);
                     if let Some(Numbered { batch, .. }) = batch {
                         let message = wire::message([&shared.topic[..], &number.to_be_bytes(), &batch]);
                         peer.send(&message).await?;
                     }
                 }
-                // The gap in the numbers tells the subscriber.
+                // The gap in the numbers tells the subscriber that it has missed batches.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return Ok(()),
             },
@@ -240,7 +244,7 @@ fn cancel(topics: &mut Vec<Vec<u8>>, topic: &[u8]) {
     }
 }
 
-/// Repeats the kept batches from a number on for each request, and says when that was all.
+/// Repeats the kept batches from the requested number on, for each request, and then sends the end mark.
 async fn repeat(stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     let mut peer = Peer::meet(stream, "ROUTER", &["REQ", "DEALER", "ROUTER"]).await?;
     loop {
@@ -253,7 +257,7 @@ async fn repeat(stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
             Said::Message(frames) => frames,
             Said::Subscribe(_) | Said::Cancel(_) => continue,
         };
-        // What comes before the number is the way back.
+        // The frames before the number say where the answer goes.
         let Some((number, envelope)) = frames.split_last() else { continue };
         let Ok(number) = <[u8; 8]>::try_from(&number[..]) else { continue };
         let mut next = u64::from_be_bytes(number);

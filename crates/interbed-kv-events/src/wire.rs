@@ -1,9 +1,9 @@
-//! ZeroMQ's wire protocol, ZMTP 3.0 without security (rfc.zeromq.org/spec/23), as far as a publisher and a router need
-//! it. Bytes in, bytes out.
+//! Encodes and decodes ZeroMQ's wire protocol, ZMTP 3.0 without security (rfc.zeromq.org/spec/23), as far as a
+//! publisher and a router need it. This has no I/O.
 
 use thiserror::Error;
 
-/// What a peer may send in one frame. Subscriptions and numbers are all that it has to say.
+/// The most bytes that a peer may send in one frame. A peer needs to send only subscriptions and numbers.
 pub(crate) const FRAME_MAX: usize = 4096;
 pub(crate) const GREETING_BYTES: usize = 64;
 
@@ -12,7 +12,7 @@ const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 const MECHANISM: &[u8; 20] = b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-/// Why a connection is closed.
+/// The reason why a connection is closed.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(crate) enum WireError {
     #[error("it does not speak ZMTP 3")]
@@ -40,7 +40,7 @@ pub(crate) struct Frame {
     pub(crate) body: Vec<u8>,
 }
 
-/// What both sides send first.
+/// Returns the greeting that both sides send first.
 pub(crate) fn greeting() -> [u8; GREETING_BYTES] {
     let mut greeting = [0; GREETING_BYTES];
     (greeting[0], greeting[9]) = (0xff, 0x7f);
@@ -56,7 +56,7 @@ pub(crate) fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), Wire
     if greeting[12..32] != *MECHANISM { Err(WireError::Mechanism) } else { Ok(()) }
 }
 
-/// The command that says what kind of socket this is.
+/// Returns the command that says what kind of socket this is.
 pub(crate) fn ready(socket_type: &str) -> Vec<u8> {
     let mut body = vec![5];
     body.extend(b"READY");
@@ -67,7 +67,7 @@ pub(crate) fn ready(socket_type: &str) -> Vec<u8> {
     encode(COMMAND, &body)
 }
 
-/// The frames of a message.
+/// Returns the frames of a message.
 pub(crate) fn message<'f>(frames: impl IntoIterator<Item = &'f [u8]>) -> Vec<u8> {
     let mut frames = frames.into_iter().peekable();
     let mut bytes = Vec::new();
@@ -77,7 +77,7 @@ pub(crate) fn message<'f>(frames: impl IntoIterator<Item = &'f [u8]>) -> Vec<u8>
     bytes
 }
 
-/// The answer to a `PING`, which has the same context.
+/// Returns the answer to a `PING`, with the same context.
 pub(crate) fn pong(context: &[u8]) -> Vec<u8> {
     encode(COMMAND, &[b"\x04PONG", context].concat())
 }
@@ -118,13 +118,13 @@ fn length_of(bytes: &[u8]) -> u64 {
     bytes[1..].first_chunk().map_or(0, |length| u64::from_be_bytes(*length))
 }
 
-/// A command's name, and what follows it.
+/// Splits a command into its name and the rest.
 pub(crate) fn command(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&length, rest) = body.split_first()?;
     rest.split_at_checked(length.into())
 }
 
-/// The kind of socket that a `READY` names.
+/// Returns the kind of socket that a `READY` names.
 pub(crate) fn socket_type(ready: &Frame) -> Result<String, WireError> {
     let (name, mut properties) = command(&ready.body).filter(|_| ready.is_command).ok_or(WireError::Ready)?;
     if name != b"READY" {

@@ -1,4 +1,4 @@
-//! Where a store is, as people write it.
+//! Parses the address of a store, as users write it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,10 +13,10 @@ use crate::blob_store::BlobStore;
 use crate::redis_store::{RedisAddress, RedisStore};
 use crate::s3_store::S3Store;
 
-/// What the names of objects begin with, unless the address says something else.
+/// The beginning of the names of all objects, unless the address gives another.
 const ROOT: &str = "interbed/";
 
-/// Where a store is. It is shown without the password that it may contain.
+/// The address of a store. It is shown without the password that it may contain.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreAddress {
     kind: Kind,
@@ -29,16 +29,16 @@ enum Kind {
     S3 { bucket: String, root: String },
 }
 
-/// Why an address is of no use.
+/// The reason why an address cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// It is none.
+    /// The text is not an address of a store.
     #[error("{reason}; write it as redis://HOST:6379, rediss://USER:PASSWORD@HOST:6380/1 or s3://BUCKET/PREFIX")]
     Malformed {
-        /// What is wrong.
+        /// A description of what is wrong.
         reason: String,
     },
-    /// What is missing beside it.
+    /// Something beside the address is missing; the string says what.
     #[error("{0}")]
     Refused(String),
 }
@@ -120,13 +120,14 @@ impl fmt::Debug for StoreAddress {
 }
 
 impl StoreAddress {
-    /// The store that is there. Nothing is sent: whether it answers is found out when it is asked. What it may forget
-    /// it is told to after `ttl`, where it can be told.
+    /// Returns the store at this address. Nothing is sent, so it turns out only later whether the store answers. If
+    /// `ttl` is given and the store supports it, the store forgets objects after this time.
     ///
     /// # Errors
-    /// [`AddressError::Refused`]: what else is missing.
+    /// Fails with [`AddressError::Refused`] if something beside the address is missing.
     pub fn open(&self, ttl: Option<Duration>) -> Result<Arc<dyn BlobStore>, AddressError> {
-        // Both libraries take the process's, and somebody may have chosen one already.
+        // Both client libraries use the process's TLS provider, which another part of the process may have installed
+        // already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Ok(match &self.kind {
             Kind::Redis(address) => Arc::new(RedisStore::open(address, ttl).map_err(AddressError::Refused)?),

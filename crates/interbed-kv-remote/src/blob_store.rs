@@ -1,28 +1,29 @@
-//! The seam to a store.
+//! The interface of a store of objects.
 
 use std::pin::Pin;
 use std::time::Duration;
 
-/// How long a connection to a store may take.
+/// The longest time that a connection to a store may take.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long an answer of a store may take by itself, whoever waits for it.
+/// The longest time that one answer of a store may take, however long others would wait for it.
 pub(crate) const ANSWER: Duration = Duration::from_secs(30);
 
-/// What a store will answer. It may be dropped before it has; the store then has done it, or not.
+/// A future with the answer of a store. If it is dropped early, the store may or may not have carried the request out.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
-/// A store of objects by name, which others write to as well.
+/// A store of objects by name, to which others write as well.
 pub trait BlobStore: Send + Sync {
-    /// The object of this name, if there is one: no more than its last `most` bytes, however long others have made it.
+    /// Returns the object of this name, if there is one. Returns at most its last `most` bytes, however long others
+    /// have made it.
     fn get<'a>(&'a self, name: &'a str, most: usize) -> StoreFuture<'a, Option<Vec<u8>>>;
 
-    /// Keeps `object` under this name, in place of what was there.
+    /// Stores `object` under this name, and replaces what was there.
     fn put<'a>(&'a self, name: &'a str, object: Vec<u8>) -> StoreFuture<'a, ()>;
 }
 
-/// What went wrong, in one line: the innermost cause, after what was tried. An error that may hold credentials is
-/// freed of them by the caller.
+/// Describes an error in one line: what was tried, then the innermost cause. If the error may hold credentials, the
+/// caller must remove them.
 pub(crate) fn reason(error: &dyn std::error::Error) -> String {
     let outer = error.to_string();
     let mut inner = None;

@@ -1,42 +1,45 @@
-//! Whether a store is worth being asked.
+//! Decides whether a store is worth asking.
 
 use std::time::{Duration, Instant};
 
-/// How long a store that has failed is left alone: at first, and at most.
+/// The pauses after a store has failed: the first pause, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// A store that takes so long to answer has failed, whoever asks.
+/// The time without an answer after which a store has failed.
 const FAILED: Duration = Duration::from_millis(500);
 
-/// How long after a warning the next one is given.
+/// The time after a warning until the next warning is given.
 const WARN_AGAIN: Duration = Duration::from_secs(600);
 
-/// The share of a new answer in the time that answers are expected to take.
+/// The weight of a new answer in the time that answers are expected to take.
 const ANSWER_SHARE: f64 = 0.2;
 
-/// A store that fails, or does not answer in time, is left alone for a while, and longer if it fails again.
+/// The health of a store. A store that fails, or does not answer in time, is not used for a while, and for longer if it
+/// fails again.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     paused_until: Option<Instant>,
-    /// How many pauses there were in a row.
+    /// The number of pauses in a row.
     pauses: u32,
     warned_at: Option<Instant>,
-    /// Seconds until the first block of a fetch comes, or is known to be missing, and when that was last measured.
+    /// The seconds until the first block of a fetch comes or is known to be missing, and the time at which they were
+    /// last measured.
     answer: Option<(f64, Instant)>,
 }
 
 impl Health {
-    /// Whether it is left alone now.
+    /// Returns whether the store is in a pause now.
     pub(crate) fn is_paused(&self, now: Instant) -> bool {
         self.paused_until.is_some_and(|until| now < until)
     }
 
-    /// Until when it is left alone, if it is or was.
+    /// Returns the time at which the latest pause ends or ended, if there was one.
     pub(crate) fn paused_until(&self) -> Option<Instant> {
         self.paused_until
     }
 
-    /// It has failed. Returns how long it is left alone, unless it is already, and whether somebody should hear of it.
+    /// Records that the store has failed. Returns how long it pauses, and whether a warning should be given. Returns
+    /// `None` if it pauses already.
     pub(crate) fn failed(&mut self, now: Instant) -> Option<(Duration, bool)> {
         if self.is_paused(now) {
             return None;
@@ -44,7 +47,7 @@ impl Health {
         let pause = PAUSES.0.saturating_mul(1 << self.pauses.min(16)).min(PAUSES.1);
         self.pauses += 1;
         self.paused_until = Some(now + pause);
-        // A store that is gone stays so for a while: once is enough.
+        // A store that is gone stays gone for a while, so one warning is enough.
         let warns = self.warned_at.is_none_or(|warned| now.duration_since(warned) > WARN_AGAIN);
         if warns {
             self.warned_at = Some(now);
@@ -52,28 +55,29 @@ impl Health {
         Some((pause, warns))
     }
 
-    /// It has done what it was asked for.
+    /// Records that the store has done what it was asked for.
     pub(crate) fn did_well(&mut self) {
         self.pauses = 0;
     }
 
-    /// The first block of a fetch has come after this, or is missing.
+    /// Records that the first block of a fetch has come after `after`, or was found missing.
     pub(crate) fn answered(&mut self, after: Duration, now: Instant) {
         let (new, before) = (after.as_secs_f64(), self.answer);
         self.answer = Some((before.map_or(new, |(before, _)| before + ANSWER_SHARE * (new - before)), now));
     }
 
-    /// No block of a fetch has come after this, so that those who would not wait much longer need not ask. Returns
-    /// whether that is so long that the store has failed.
+    /// Records that no block of a fetch has come within `within`. Sequences that would not wait much longer then need
+    /// not ask. Returns whether the time is so long that the store has failed.
     pub(crate) fn did_not_answer(&mut self, within: Duration, now: Instant) -> bool {
-        // Twice as long, so that a store that never answers costs each time as much as all before.
+        // The expected answer is at least twice as long, so that a store that never answers costs each time as much as
+        // all times before.
         let (least, before) = (2.0 * within.as_secs_f64(), self.answer(now).as_secs_f64());
         self.answer = Some((least.max(before), now));
         within >= FAILED
     }
 
-    /// How long an answer is expected to take; zero if that is not known, or was not measured for long: then it is
-    /// tried.
+    /// Returns how long an answer is expected to take. Returns zero if that is not known or was not measured lately, so
+    /// that the store is tried again.
     pub(crate) fn answer(&self, now: Instant) -> Duration {
         let lately = self.answer.filter(|&(_, at)| now.saturating_duration_since(at) < PAUSES.1);
         Duration::from_secs_f64(lately.map_or(0.0, |(seconds, _)| seconds))

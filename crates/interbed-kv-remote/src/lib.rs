@@ -1,12 +1,13 @@
-//! KV blocks in a store that servers share: Redis, Valkey or S3. A prefix that one server has computed, another finds.
+//! Keeps KV blocks in a store that servers share: Redis, Valkey or S3. One server can thus find a prefix that another
+//! has computed.
 //!
-//! [`RemoteTier`] is the driver, which the engine's thread calls between passes; threads of its own speak with a
-//! [`BlobStore`]. One block is one object, and its name is the block's [`BlockKey`](interbed_kv::BlockKey), which
-//! covers model, tenant and everything before it. What is read counts only if it is signed with the servers' common
-//! secret and names the wanted tokens and what they continue; anything else is a miss.
+//! [`RemoteTier`] is the driver, which the engine's thread calls between passes. Its own threads communicate with a
+//! [`BlobStore`]. One block is one object, whose name is the block's [`BlockKey`](interbed_kv::BlockKey), which covers
+//! the model, the tenant and everything before the block. An object that is read counts only if it is signed with the
+//! servers' common secret and names the wanted tokens and the block before them; anything else is a miss.
 //!
-//! A store may be slow or gone: a sequence never waits longer than what it has got so far would have taken to compute,
-//! and a short [`Patience`] beyond that.
+//! A store may be slow or gone. A sequence never waits longer than the time in which the blocks that have come would
+//! have been computed, plus a short time given by [`Patience`].
 
 mod address;
 mod blob_store;

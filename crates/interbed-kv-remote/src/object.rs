@@ -24,35 +24,35 @@ const VERSION: u32 = 1;
 const FIXED: usize = 144;
 const MAC: Range<usize> = 112..FIXED;
 
-/// Separates this use of a secret from that for names.
+/// The context that separates this use of a secret from its use for names.
 const CONTEXT: &str = "interbed 2026-11-26 KV objects in a shared store";
 
-/// What all objects of one model have in common.
+/// The properties that all objects of one model have in common.
 #[derive(Clone)]
 pub(crate) struct ObjectFormat {
     key: [u8; 32],
     fingerprint: [u8; 32],
     block_size: usize,
     block_bytes: usize,
-    /// Seconds after which an object is not read any more.
+    /// The seconds after which an object is not read any more.
     ttl: Option<u64>,
 }
 
-/// Why bytes are not the object that is wanted.
+/// The reason why bytes are not the object that is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotIt {
-    /// Not signed with the secret, or damaged.
+    /// The bytes are not signed with the secret, or are damaged.
     Damaged,
-    /// Signed, but something else: of another model, another block, another version.
+    /// The bytes are signed, but belong to another model, block or version.
     Foreign,
-    /// Written too long ago.
+    /// The object was written too long ago.
     Expired,
-    /// Not an object of this program, or one of an older version.
+    /// The bytes are not an object of this program, or one of an older version.
     NotOurs,
 }
 
 impl ObjectFormat {
-    /// For blocks of `block_size` tokens and `block_bytes` bytes.
+    /// Creates the format for blocks of `block_size` tokens and `block_bytes` bytes.
     pub(crate) fn new(
         secret: &[u8; 32],
         fingerprint: [u8; 32],
@@ -62,18 +62,18 @@ impl ObjectFormat {
         Self { key: blake3::derive_key(CONTEXT, secret), fingerprint, block_size, block_bytes, ttl }
     }
 
-    /// Bytes of an object.
+    /// Returns the number of bytes in an object.
     pub(crate) fn len(&self) -> usize {
         self.block().end
     }
 
-    /// Where the block's bytes lie.
+    /// Returns the range of the block's bytes in an object.
     pub(crate) fn block(&self) -> Range<usize> {
         let begin = FIXED + 4 * self.block_size;
         begin..begin + self.block_bytes
     }
 
-    /// Fills in all but the block's bytes, which are in place.
+    /// Fills in all of `object` but the block's bytes, which are in place already.
     pub(crate) fn seal(&self, label: &BlockLabel, written_at: u64, object: &mut [u8]) {
         debug_assert!(object.len() == self.len() && label.tokens.len() == self.block_size);
         object[..8].copy_from_slice(MAGIC);
@@ -92,7 +92,7 @@ impl ObjectFormat {
         object[MAC].copy_from_slice(mac.as_bytes());
     }
 
-    /// Proves that `object` is the one that is wanted.
+    /// Checks that `object` is the one that is wanted.
     pub(crate) fn check(&self, wanted: &Wanted, now: u64, object: &[u8]) -> Result<(), NotIt> {
         if object.len() >= MAGIC.len() && object[..8] != *MAGIC {
             return Err(NotIt::NotOurs);
@@ -103,7 +103,7 @@ impl ObjectFormat {
         if object[8..12] != VERSION.to_le_bytes() || object[32..64] != self.fingerprint || object.len() != self.len() {
             return Err(NotIt::Foreign);
         }
-        // Compared in constant time.
+        // The hashes are compared in constant time.
         let mut mac = [0; blake3::OUT_LEN];
         mac.copy_from_slice(&object[MAC]);
         if self.mac(object) != mac {

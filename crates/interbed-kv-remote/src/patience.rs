@@ -1,27 +1,28 @@
-//! How long a sequence waits for a store.
+//! Decides how long a sequence waits for a store.
 
 use std::time::Duration;
 
-/// Of the time that computing the wanted blocks would take, the share that the first of them is waited for, within
-/// these limits.
+/// The share of the time that computing the wanted blocks would take for which a sequence waits for the first block.
 const FIRST_SHARE: f64 = 0.05;
 const FIRST: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
 
-/// How long is waited for the first block, and for each further one, where it is not known how fast they are computed.
+/// The waits for the first block and for each further one, if it is not known how fast they are computed.
 const UNMEASURED: Wait = Wait { first: Duration::from_millis(100), each: Duration::from_millis(20) };
 
-/// How long a sequence waits for a store before it computes what it has not got.
+/// The rule for how long a sequence waits for a store before it computes the blocks that it has not got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Patience {
-    /// So that it loses little against computing: a twentieth of that for the first block, and for each block that has
-    /// come as long as computing it would have taken.
+    /// The sequence waits so that it loses little against computing. It waits for the first block for a twentieth of
+    /// the time that computing all blocks would take. For each block that has come, it waits as long as computing that
+    /// block would have taken.
     #[default]
     Measured,
-    /// So long for each block.
+    /// The sequence waits for each block for this time.
     Fixed(Duration),
 }
 
-/// For one fetch: it is given up when it has taken longer than `first`, and `each` for each block that has come.
+/// The wait of one fetch. The fetch is given up when it has taken longer than `first`, plus `each` for each block that
+/// has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wait {
     first: Duration,
@@ -29,13 +30,13 @@ pub(crate) struct Wait {
 }
 
 impl Patience {
-    /// For a fetch of `blocks` blocks, which would be computed in so many seconds, if that is known.
+    /// Returns the wait of a fetch of `blocks` blocks. Computing them takes `computing` seconds, if that is known.
     pub(crate) fn wait(self, blocks: usize, computing: Option<f64>) -> Wait {
         match (self, computing) {
             (Patience::Fixed(each), _) => Wait { first: each, each },
             (Patience::Measured, None) => UNMEASURED,
             (Patience::Measured, Some(seconds)) => {
-                // No rate that was measured is so small.
+                // No measured rate is so small that this limit matters.
                 let seconds = seconds.clamp(0.0, 1e6);
                 let first = Duration::from_secs_f64(FIRST_SHARE * seconds).clamp(FIRST.0, FIRST.1);
                 Wait { first, each: Duration::from_secs_f64(seconds / blocks.max(1) as f64) }
@@ -45,12 +46,12 @@ impl Patience {
 }
 
 impl Wait {
-    /// How long a fetch of which `filled` blocks have come may have taken.
+    /// Returns how long a fetch of which `filled` blocks have come may have taken.
     pub(crate) fn until(self, filled: usize) -> Duration {
         self.first.saturating_add(self.each.saturating_mul(u32::try_from(filled).unwrap_or(u32::MAX)))
     }
 
-    /// Whether asking makes sense, where the first block takes `answer` to come.
+    /// Returns whether asking makes sense if the first block takes `answer` to come.
     pub(crate) fn covers(self, answer: Duration) -> bool {
         answer < self.first
     }

@@ -1,4 +1,4 @@
-//! Redis and Valkey as a store.
+//! Uses Redis or Valkey as a store.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::sync::Semaphore;
 
 use crate::blob_store::{ANSWER, BlobStore, CONNECT, StoreFuture, reason};
 
-/// Connections at a time.
+/// The most connections at a time.
 const CONNECTIONS: usize = 8;
 
-/// Where a server is, and as whom it is asked.
+/// The address of a server, and the user as whom it is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RedisAddress {
     pub(crate) host: String,
@@ -22,23 +22,24 @@ pub(crate) struct RedisAddress {
     pub(crate) user: String,
     pub(crate) password: String,
     pub(crate) database: i64,
-    /// What the keys of all objects begin with.
+    /// The beginning of the keys of all objects.
     pub(crate) root: String,
 }
 
-/// A server of Redis or Valkey. A connection is used for one command at a time, and again only if that was answered.
+/// A server of Redis or Valkey. A connection is used for one command at a time, and is used again only if that command
+/// was answered.
 pub(crate) struct RedisStore {
     client: Client,
     config: AsyncConnectionConfig,
     root: String,
-    /// Seconds after which an object is forgotten.
+    /// The seconds after which the server forgets an object.
     ttl: Option<u64>,
     idle: Mutex<Vec<MultiplexedConnection>>,
     turns: Semaphore,
 }
 
 impl RedisStore {
-    /// Nothing is sent yet.
+    /// Creates the store. Nothing is sent yet.
     pub(crate) fn open(address: &RedisAddress, ttl: Option<Duration>) -> Result<Self, String> {
         let RedisAddress { host, port, is_secure, user, password, database, root } = address.clone();
         let place = match is_secure {
@@ -60,7 +61,7 @@ impl RedisStore {
         Ok(Self { client, config, root, ttl: ttl.map(|ttl| ttl.as_secs().max(1)), idle, turns })
     }
 
-    /// The server's answer to one command. Whoever drops this closes the connection.
+    /// Returns the server's answer to one command. Dropping the future closes the connection.
     async fn ask<T: FromRedisValue>(&self, command: Cmd) -> Result<T, String> {
         let _turn = self.turns.acquire().await.map_err(|closed| closed.to_string())?;
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -70,13 +71,14 @@ impl RedisStore {
             None => self.connect().await?,
         };
         let mut answer = command.query_async(&mut connection).await;
-        // The server may have closed it since, or been started again.
+        // The server may have closed the connection since it was last used, or may have been restarted.
         if is_used && answer.as_ref().is_err_and(RedisError::is_connection_dropped) {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
             connection = self.connect().await?;
             answer = command.query_async(&mut connection).await;
         }
-        // A command that is refused leaves the connection in order; of one that was not answered, an answer may come.
+        // A command that is refused leaves the connection in order. If a command was not answered, its answer may still
+        // come, so the connection is not used again.
         if answer.as_ref().err().is_none_or(|error| error.code().is_some()) {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         }
@@ -99,7 +101,7 @@ impl BlobStore for RedisStore {
         let mut command = redis::cmd("GETRANGE");
         command.arg(self.key(name)).arg(-most).arg(-1);
         Box::pin(async move {
-            // A key that is not there is an empty text; objects are never empty.
+            // The server returns an empty text for a missing key. Objects are never empty.
             let object: Vec<u8> = self.ask(command).await?;
             Ok(Some(object).filter(|object| !object.is_empty()))
         })

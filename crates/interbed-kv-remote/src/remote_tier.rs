@@ -1,4 +1,4 @@
-//! The driver of a store that servers share: what the engine's thread calls between passes.
+//! The driver of a store that servers share, which the engine's thread calls between passes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,41 +16,42 @@ use crate::object::{NotIt, ObjectFormat};
 use crate::patience::{Patience, Wait};
 use crate::workers::{Done, Found, Workers, push_hex};
 
-/// Bytes of a fingerprint that the names of objects show, so that one model's can be told from another's.
+/// The number of bytes of the model's fingerprint in the names of objects, by which the objects of different models can
+/// be told apart.
 const SHOWN_BYTES: usize = 8;
 
-/// Contents that are remembered to be in the store; when there are more, all are forgotten, and some written again.
+/// The most contents that are remembered to be in the store. If there are more, all are forgotten, and some are written
+/// again.
 const KNOWN_MAX: usize = 1 << 16;
 
-/// Of the blocks that are not worth a write, one in so many is written.
+/// One of this many blocks that are not worth a write is written.
 const SAMPLED: u64 = 8;
 
-/// Share of a new measurement in the rate at which blocks are read, how long it is believed, and how many blocks must
-/// have come behind the first.
+/// The weight of a new measurement in the rate at which blocks are read.
 const RATE_SHARE: f64 = 0.2;
 const MEASURED: Duration = Duration::from_secs(60);
 const MEASURED_BLOCKS: usize = 4;
 
-/// How a store is used.
+/// The options that say how a store is used.
 #[derive(Debug, Clone)]
 pub struct RemoteOptions {
-    /// Bytes of memory for blocks that are read, and as much for those that are written; each has room for one block at
-    /// least.
+    /// The bytes of memory for blocks that are read. As many bytes are used for blocks that are written. Each has room
+    /// for at least one block.
     pub buffer_bytes: usize,
-    /// Bytes that may be written in a day.
+    /// The bytes that may be written in a day; `None` for no limit.
     pub writes_per_day: Option<u64>,
-    /// How long after it was written a block may be read.
+    /// The time after it was written for which a block may be read; `None` for no limit.
     pub ttl: Option<Duration>,
-    /// How long sequences wait.
+    /// The rule for how long sequences wait.
     pub patience: Patience,
-    /// Which blocks are worth a write.
+    /// The gate that decides which blocks are worth a write.
     pub gate: Gate,
 }
 
-/// Why a store cannot be used.
+/// The reason why a store cannot be used.
 #[derive(Debug, Error)]
 pub enum RemoteTierError {
-    /// The system refused a thread.
+    /// The system refused to start a thread.
     #[error("the threads that speak with the store could not be started: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -58,35 +59,35 @@ pub enum RemoteTierError {
 /// Figures since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RemoteStats {
-    /// Blocks that were asked for, up to the first of each fetch that was missing; and those that came.
+    /// The blocks that were asked for, up to the first of each fetch that was missing.
     pub asked_blocks: u64,
-    /// See [`asked_blocks`](Self::asked_blocks).
+    /// The blocks that were asked for and came.
     pub hit_blocks: u64,
-    /// Fetches that were given up since the store was too slow.
+    /// The fetches that were given up because the store was too slow.
     pub slow_fetches: u64,
-    /// Blocks that were written.
+    /// The blocks that were written.
     pub stored_blocks: u64,
-    /// Blocks that were not written for want of a buffer or of budget.
+    /// The blocks that were not written for want of a buffer or of write budget.
     pub refused_blocks: u64,
-    /// Blocks that were not worth a write; some of them were written all the same.
+    /// The blocks that were not worth a write. Some of them were written all the same.
     pub skipped_blocks: u64,
-    /// Bytes that came.
+    /// The bytes that came.
     pub read_bytes: u64,
-    /// Bytes that were written.
+    /// The bytes that were written.
     pub written_bytes: u64,
-    /// Reads that failed.
+    /// The reads that failed.
     pub read_errors: u64,
-    /// Objects that were not what their name says, or too old.
+    /// The objects that were too old, or were not what their names say.
     pub wrong_objects: u64,
-    /// Writes that failed.
+    /// The writes that failed.
     pub write_errors: u64,
-    /// Blocks that wait to be written, or are being written.
+    /// The blocks that wait to be written, or are being written.
     pub queued_blocks: usize,
-    /// Until when the store is not asked since it has failed.
+    /// The time until which the store is not asked, because it has failed.
     pub paused_until: Option<Instant>,
-    /// Bytes a second at which fetches have read.
+    /// The bytes per second at which fetches have read.
     pub read_rate: f64,
-    /// Seconds in which the first block of a fetch came lately.
+    /// The seconds after which the first block of a fetch came lately.
     pub answer_seconds: f64,
 }
 
@@ -97,40 +98,40 @@ struct FetchInFlight {
     bytes: u64,
     wait: Wait,
     began: Instant,
-    /// When the store was asked for the first block, once there was memory for it.
+    /// The time at which the store was asked for the first block, once there was memory for it.
     asked: Option<Instant>,
-    /// When the first block came, and the last so far.
+    /// The times at which the first block and the latest block came.
     came: Option<(Instant, Instant)>,
     task: AbortHandle,
 }
 
-/// Writes blocks to a store, and brings them back. One thread calls it; others speak with the store.
+/// Writes blocks to a store, and reads them back. One thread calls it; its own threads communicate with the store.
 pub struct RemoteTier {
     chain: KeyChain,
     workers: Workers,
     patience: Patience,
     gate: Gate,
     budget: WriteBudget,
-    /// Whether the store answers, and whether it takes what is written: one may be so without the other.
+    /// The health of the store for reads, which may differ from that for writes.
     reading: Health,
     writing: Health,
-    /// Bytes a second at which fetches have read lately, and when that was measured.
+    /// The bytes per second at which fetches have read lately, and the time at which that was measured.
     rate: Option<(f64, Instant)>,
-    /// What is in the store for all that is known, with its class.
+    /// The contents that are believed to be in the store, with their classes.
     known: HashMap<BlockKey, u8>,
     fetches: HashMap<FetchId, FetchInFlight>,
     ended: VecDeque<FetchEnded>,
-    /// Blocks that may be written at a time.
+    /// The most blocks that may wait to be written at a time.
     buffers: usize,
     stats: RemoteStats,
 }
 
 impl RemoteTier {
-    /// KV in `store` for blocks of `shape`, tokens and bytes, of the model that `fingerprint` identifies. Servers share
-    /// what they sign and name with the same `secret`.
+    /// Creates a tier in `store` for blocks of the model that `fingerprint` identifies. `shape` is the number of tokens
+    /// and of bytes in a block. Servers that share blocks sign and name them with the same `secret`.
     ///
     /// # Errors
-    /// See [`RemoteTierError`].
+    /// Fails for one of the reasons in [`RemoteTierError`].
     pub fn open(
         store: Arc<dyn BlobStore>,
         secret: [u8; 32],
@@ -160,36 +161,38 @@ impl RemoteTier {
         })
     }
 
-    /// Memory that is taken for blocks under way, and to remember what the store has, where about `wanted` bytes are
-    /// wished for each direction.
+    /// Returns the bytes of memory for blocks in flight, and for the list of contents in the store. `wanted` is the
+    /// number of bytes that is wanted for blocks in each direction.
     pub fn memory_bytes((block_size, block_bytes): (usize, usize), wanted: usize) -> usize {
         let object = ObjectFormat::new(&[0; 32], [0; 32], (block_size, block_bytes), None).len();
-        // A hash map's entry of 24 bytes, which doubles when it grows.
+        // An entry of the hash map has 24 bytes, and the map doubles when it grows.
         2 * (wanted / object).max(1) * object + Workers::library_bytes(object) + KNOWN_MAX * 2 * 24
     }
 
-    /// The names of what it holds.
+    /// Returns the chain that computes the keys of the tier's contents.
     pub fn key_chain(&self) -> &KeyChain {
         &self.chain
     }
 
-    /// Bytes of a block.
+    /// Returns the number of bytes in a block.
     pub fn block_bytes(&self) -> usize {
         self.workers.format().block().len()
     }
 
-    /// Bytes a second at which fetches have read; `None` if that was long ago, so that the store is tried again.
+    /// Returns the bytes per second at which fetches have read. Returns `None` if that was long ago, so that the store
+    /// is tried again.
     fn rate(&self, now: Instant) -> Option<f64> {
         self.rate.filter(|&(_, at)| now.saturating_duration_since(at) < MEASURED).map(|(rate, _)| rate)
     }
 
-    /// In what time the store is expected to say whether it has the first block of a fetch; zero if that is not known.
+    /// Returns the time in which the store is expected to say whether it has the first block of a fetch. Returns zero
+    /// if that is not known.
     pub fn answer(&self) -> Duration {
         self.reading.answer(Instant::now())
     }
 
-    /// Whether the store should be asked for the next `blocks` blocks of a sequence, which would be computed in so many
-    /// seconds, as far as that is known.
+    /// Returns whether the store should be asked for the next `blocks` blocks of a sequence. Computing them takes
+    /// `computing` seconds, if that is known.
     pub fn is_worth_asking(&self, blocks: usize, computing: Option<f64>) -> bool {
         let now = Instant::now();
         if blocks == 0 || self.reading.is_paused(now) {
@@ -199,13 +202,13 @@ impl RemoteTier {
             return true;
         }
         let reading = self.rate(now).map(|rate| (blocks * self.block_bytes()) as f64 / rate);
-        // What was not measured yet is tried.
+        // A store that was not measured yet is tried.
         let is_slower = matches!((reading, computing), (Some(reading), Some(computing)) if reading > computing);
         !is_slower && self.patience.wait(blocks, computing).covers(self.reading.answer(now))
     }
 
-    /// Begins to bring `wanted`, which would be computed in so many seconds, into their blocks, up to the first that
-    /// the store does not have. Its end is reported by [`poll`](Self::poll).
+    /// Begins to read `wanted` into their blocks, up to the first that the store does not have. Computing them takes
+    /// `computing` seconds, if that is known. [`poll`](Self::poll) reports the end of the fetch.
     pub fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>) {
         let wait = self.patience.wait(wanted.len(), computing);
         let task = self.workers.read(id, wanted.clone());
@@ -214,7 +217,8 @@ impl RemoteTier {
         self.fetches.insert(id, flight);
     }
 
-    /// Whether a block of this name should be [staged](Self::stage) now; `class` is what memory knows of its use.
+    /// Returns whether the block of this key should be [staged](Self::stage) now. `class` stands for what memory knows
+    /// of the block's use.
     pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
         if self.writing.is_paused(Instant::now()) || self.known.contains_key(&key) {
             return false;
@@ -222,22 +226,22 @@ impl RemoteTier {
         self.gate.offered(class);
         let is_worth = self.gate.is_worth(class);
         self.stats.skipped_blocks += u64::from(!is_worth);
-        // Some are written all the same, so that a class whose habits change is noticed.
+        // Some of these blocks are written all the same, so that a class whose habits change is noticed.
         is_worth || self.stats.skipped_blocks.is_multiple_of(SAMPLED)
     }
 
-    /// How many blocks can be staged now.
+    /// Returns how many blocks can be staged now.
     pub fn room(&self) -> usize {
         self.buffers - self.stats.queued_blocks
     }
 
-    /// How many blocks can be staged while nothing is being written.
+    /// Returns how many blocks can be staged while nothing is being written.
     pub fn buffers(&self) -> usize {
         self.buffers
     }
 
-    /// Copies `block` of `blocks`, whose name is `label`, and has it written. Nothing waits for that: where there is no
-    /// room, or the budget of writes is used up, it is not stored.
+    /// Copies `block` of `blocks`, whose label is `label`, and begins to write the copy. If there is no room or the
+    /// write budget is used up, the block is not stored.
     pub fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) {
         let bytes = self.workers.format().len() as u64;
         if self.room() == 0 || !self.budget.take(bytes, Instant::now()) {
@@ -263,8 +267,8 @@ impl RemoteTier {
         self.known.insert(key, class);
     }
 
-    /// Goes on with what is in flight; `blocks` are filled here. Returns a fetch that has ended, if there is one. Waits
-    /// for one up to `wait` while any is in flight.
+    /// Makes progress on what is in flight, and fills `blocks` with what has come. Returns a fetch that has ended, if
+    /// there is one. Waits up to `wait` for one while any is in flight.
     pub fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
         let deadline = Instant::now() + wait;
         loop {
@@ -286,7 +290,8 @@ impl RemoteTier {
         }
     }
 
-    /// Ends the fetches that have taken too long. Returns when the next one will have, if any is left.
+    /// Ends the fetches that have taken too long. Returns the time at which the next fetch will have taken too long, if
+    /// any is left.
     fn give_up_slow(&mut self, now: Instant) -> Option<Instant> {
         let due = |fetch: &FetchInFlight| {
             fetch.asked.unwrap_or(fetch.began).checked_add(fetch.wait.until(fetch.filled)).unwrap_or(now)
@@ -332,7 +337,7 @@ impl RemoteTier {
     }
 
     fn was_read(&mut self, id: FetchId, found: Found, at: Instant, blocks: &mut dyn BlockBytes) {
-        // One that was given up is over.
+        // A fetch that was given up takes no more blocks.
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         if fetch.filled == 0
             && let Some(asked) = fetch.asked.filter(|_| !matches!(found, Found::Failed(_)))
@@ -389,20 +394,20 @@ impl RemoteTier {
                 Some(format!("the store of --kv-remote cannot be read: {reason}"))
             }
         };
-        // The store may have forgotten it since, and what continues it.
+        // The store may have forgotten this block since, and the blocks behind it.
         let gone: Vec<_> = fetch.wanted[fetch.filled..].iter().map(|wanted| wanted.key).collect();
         for key in &gone {
             self.known.remove(key);
         }
         if is_kept {
-            // What is known to be there is not written.
+            // A block that is known to be in the store is not written.
             self.know(key, u8::MAX);
         }
         reason.iter().for_each(|reason| Self::failed(&mut self.reading, reason));
         self.end(id);
     }
 
-    /// Ends a fetch with what has come, if it is still in flight.
+    /// Ends a fetch with the blocks that have come, if it is still in flight.
     pub fn give_up(&mut self, id: FetchId) {
         self.end(id);
     }
@@ -413,7 +418,8 @@ impl RemoteTier {
         task.abort();
         let seconds = began.elapsed().as_secs_f64();
         if let Some((first, last)) = came.filter(|_| filled > MEASURED_BLOCKS) {
-            // What came behind the first, without what the store took to answer.
+            // The rate covers the blocks behind the first, so that it does not include the time that the store took to
+            // answer.
             let behind = bytes as f64 * (filled - 1) as f64 / filled as f64;
             let rate = behind / last.duration_since(first).as_secs_f64().max(1e-6);
             let before = self.rate(last);
@@ -432,17 +438,17 @@ impl RemoteTier {
         }
     }
 
-    /// Whether nothing is in flight.
+    /// Returns whether nothing is in flight.
     pub fn is_settled(&self) -> bool {
         self.stats.queued_blocks == 0 && self.fetches.is_empty() && self.ended.is_empty()
     }
 
-    /// Fetches in flight, or ended and not told.
+    /// Returns the number of fetches that are in flight, or have ended and were not reported.
     pub fn num_fetches(&self) -> usize {
         self.fetches.len() + self.ended.len()
     }
 
-    /// Figures since the start.
+    /// Returns the figures since the start.
     pub fn stats(&self) -> RemoteStats {
         let now = Instant::now();
         RemoteStats {
@@ -455,7 +461,7 @@ impl RemoteTier {
 }
 
 impl RemoteStats {
-    /// Whether the store is left alone now.
+    /// Returns whether the store is in a pause now, because it has failed.
     pub fn is_paused(&self) -> bool {
         self.paused_until.is_some_and(|until| Instant::now() < until)
     }

@@ -1,4 +1,4 @@
-//! A bucket of S3 as a store.
+//! Uses a bucket of S3 as a store.
 
 use std::env;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 
 use crate::blob_store::{ANSWER, BlobStore, CONNECT, StoreFuture, reason};
 
-/// How long what is signed is valid: clocks may differ by minutes.
+/// The time for which a signature is valid. It is long because clocks may differ by minutes.
 const VALID: Duration = Duration::from_secs(15 * 60);
 
-/// The longest part of a refusal that is read.
+/// The most bytes of a refusal that are read.
 const REFUSAL_MAX: usize = 4096;
 
-/// A bucket, with the credentials that the environment had.
+/// A bucket, with the credentials from the environment.
 pub(crate) struct S3Store {
     client: Client,
     bucket: Bucket,
@@ -24,7 +24,7 @@ pub(crate) struct S3Store {
 }
 
 impl S3Store {
-    /// Nothing is sent yet. Objects are named `root` and what follows.
+    /// Creates the store. Nothing is sent yet. The names of objects begin with `root`.
     pub(crate) fn open(bucket: &str, root: &str) -> Result<Self, String> {
         let region = variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]);
         let region = region.ok_or("set AWS_REGION")?;
@@ -46,7 +46,7 @@ impl S3Store {
     }
 }
 
-/// The first of these variables that says something.
+/// Returns the first of these variables that is set and not empty.
 fn variable(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| env::var(name).ok().filter(|value| !value.trim().is_empty()))
 }
@@ -55,7 +55,7 @@ impl BlobStore for S3Store {
     fn get<'a>(&'a self, name: &'a str, most: usize) -> StoreFuture<'a, Option<Vec<u8>>> {
         Box::pin(async move {
             let url = self.bucket.get_object(Some(&self.credentials), &self.name(name)).sign(VALID);
-            // A range that begins at the front would have to be as long as it says.
+            // A range that begins at the front would have to be exactly as long as the object.
             let asked = self.client.get(url).header(RANGE, format!("bytes=-{most}"));
             let response = asked.send().await.map_err(unsigned)?;
             match response.status() {
@@ -78,7 +78,7 @@ impl BlobStore for S3Store {
     }
 }
 
-/// A body of at most `most` bytes: a server may send more than was asked for.
+/// Returns a body of at most `most` bytes. Fails if the server sends more than was asked for.
 async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(unsigned)? {
@@ -90,7 +90,7 @@ async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// What a server says that it refuses: the code in its XML, such as `AccessDenied`.
+/// Returns the status and the code in the XML of a refusal, such as `AccessDenied`.
 async fn refusal(mut response: Response) -> String {
     let status = response.status();
     let mut text = Vec::new();
@@ -106,7 +106,7 @@ async fn refusal(mut response: Response) -> String {
     code.filter(is_plain).map_or_else(|| status.to_string(), |code| format!("{status}: {code}"))
 }
 
-/// What went wrong, without the address: that is signed.
+/// Describes an error without its address, because the address is signed.
 fn unsigned(error: reqwest::Error) -> String {
     reason(&error.without_url())
 }

@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use crate::blob_store::{BlobStore, StoreFuture};
 
-/// What such a store does to those who ask it: of 1,000 operations, how many go wrong, and how.
+/// The faults of a [`FaultyStore`]. The rates are numbers of operations in 1,000.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreFaults {
-    /// Reads that report an error.
+    /// The rate of reads that report an error.
     pub read_error: u32,
-    /// Reads in which one bit is wrong.
+    /// The rate of reads in which one bit is wrong.
     pub read_flip: u32,
-    /// Reads that bring another object.
+    /// The rate of reads that return another object.
     pub read_other: u32,
-    /// Reads that are never answered.
+    /// The rate of reads that are never answered.
     pub read_silent: u32,
-    /// So many reads are answered since the store began; those after them never are.
+    /// The number of reads that are answered since the store began. Later reads are never answered.
     pub reads_answered: Option<u64>,
-    /// The same of writes.
+    /// The rate of writes that are never answered.
     pub write_silent: u32,
-    /// Writes that report an error, whether the object is there or not.
+    /// The rate of writes that report an error, whether or not the object was stored.
     pub write_error: u32,
-    /// Writes of which only a part is kept.
+    /// The rate of writes of which only a part is kept.
     pub write_torn: u32,
-    /// Objects that are forgotten at once.
+    /// The rate of objects that are forgotten at once.
     pub forgotten: u32,
-    /// How long each answer takes.
+    /// The time that each answer takes.
     pub delay: Duration,
 }
 
@@ -40,38 +40,38 @@ struct State {
     writes: u64,
 }
 
-/// See the [module](self). Clones are the same store.
+/// A store in memory that fails on purpose. Clones share one store.
 #[derive(Debug, Clone, Default)]
 pub struct FaultyStore(Arc<Mutex<State>>);
 
 impl FaultyStore {
-    /// An empty store without faults.
+    /// Creates an empty store without faults.
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State { random: seed, ..State::default() })))
     }
 
-    /// From now on it does this.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, faults: StoreFaults) {
         self.lock().faults = faults;
     }
 
-    /// How many objects it has.
+    /// Returns the number of objects in the store.
     pub fn num_objects(&self) -> usize {
         self.lock().objects.len()
     }
 
-    /// How often it was asked for an object, and given one.
+    /// Returns the number of reads and the number of writes so far.
     pub fn asked(&self) -> (u64, u64) {
         let state = self.lock();
         (state.reads, state.writes)
     }
 
-    /// Lets `change` do what it likes to all objects.
+    /// Calls `change` on the name and the bytes of each object.
     pub fn tamper(&self, mut change: impl FnMut(&str, &mut Vec<u8>)) {
         self.lock().objects.iter_mut().for_each(|(name, object)| change(name, object));
     }
 
-    /// Forgets everything.
+    /// Forgets all objects.
     pub fn clear(&self) {
         self.lock().objects.clear();
     }
@@ -125,14 +125,14 @@ impl State {
         if fails { Err("the store has failed".into()) } else { Ok(()) }
     }
 
-    /// How long the answer to a read takes; `None` if it never comes.
+    /// Returns how long the answer to a read takes; `None` if it never comes.
     fn read_delay(&mut self) -> Option<Duration> {
         let delay = self.delay(|faults| faults.read_silent)?;
         self.reads += 1;
         self.faults.reads_answered.is_none_or(|most| self.reads <= most).then_some(delay)
     }
 
-    /// How long an answer takes; `None` if it never comes.
+    /// Returns how long an answer takes; `None` if it never comes.
     fn delay(&mut self, silent: impl Fn(&StoreFaults) -> u32) -> Option<Duration> {
         (!self.strikes(silent)).then_some(self.faults.delay)
     }

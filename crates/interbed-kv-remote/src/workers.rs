@@ -1,4 +1,4 @@
-//! The threads that speak with a store.
+//! The threads that communicate with a store.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,64 +13,65 @@ use tokio::task::AbortHandle;
 use crate::blob_store::BlobStore;
 use crate::object::{NotIt, ObjectFormat};
 
-/// Threads that speak, hash and check.
+/// The number of threads that communicate, hash and check.
 const THREADS: usize = 2;
 
-/// Blocks of a fetch that are asked for at a time: no more, and no more bytes of them unless it is two.
+/// The most blocks of a fetch that are asked for at a time.
 const ASKED: usize = 16;
 const ASKED_BYTES: usize = 16 << 20;
 
-/// Writes that go on at a time, so that they do not keep reads waiting.
+/// The most writes that go on at a time, so that they do not keep reads waiting.
 const WRITES: usize = 2;
 
-/// How long a store may take for one write.
+/// The longest time that one write may take.
 const WRITE: Duration = Duration::from_secs(10);
 
-/// How long a store may take for its first answer, after which it is said that there is none.
+/// The time without a first answer after which a warning is given.
 const PROBE: Duration = Duration::from_secs(3);
 
-/// Times that the libraries below keep the bytes of an object that is written or read.
+/// The number of times that the libraries below keep the bytes of an object that is written or read.
 const COPIES: usize = 4;
 
-/// What a look for a block has brought.
+/// The result of looking for a block.
 pub(crate) enum Found {
-    /// The object of the block, which was checked. The memory counts until the permit goes.
+    /// The object of the block, which was checked. Its memory counts until the permit is dropped.
     Block(Vec<u8>, OwnedSemaphorePermit),
-    /// There is none.
+    /// The store has no object of this name.
     Nothing,
-    /// There is one, and it is something else.
+    /// The store has an object of this name, but it is something else.
     Else(NotIt),
     /// The store has failed.
     Failed(String),
 }
 
-/// What became of what was asked for.
+/// An event in a request to the store.
 pub(crate) enum Done {
-    /// The store is being asked for the first block of a fetch: there was memory for it.
+    /// The store is being asked for the first block of a fetch, for which there was memory.
     Asked { fetch: FetchId, at: Instant },
-    /// The next block of a fetch, and when it came; nothing comes behind one that is not [found](Found::Block).
+    /// The next block of a fetch has come, or was not [found](Found::Block). No block comes behind one that was not
+    /// found.
     Read { fetch: FetchId, found: Found, at: Instant },
-    /// An object is there, or is not. `written` is its length.
+    /// A write has ended. `written` is the length of the object in bytes, or the reason why it failed.
     Written { key: BlockKey, written: Result<usize, String> },
 }
 
-/// See the [module](self). What is under way when they are dropped is given up.
+/// The threads that communicate with a store. Requests in flight are given up when this is dropped.
 pub(crate) struct Workers {
     runtime: Option<Runtime>,
     store: Arc<dyn BlobStore>,
     format: Arc<ObjectFormat>,
-    /// What the names of all objects begin with.
+    /// The beginning of the names of all objects.
     prefix: Arc<str>,
-    /// Blocks for which there is memory.
+    /// The number of blocks for which there is memory.
     room: Arc<Semaphore>,
-    /// Writes that may begin.
+    /// The number of writes that may begin.
     writes: Arc<Semaphore>,
     sender: Sender<Done>,
     done: Receiver<Done>,
 }
 
 impl Workers {
-    /// With memory for `room` blocks that are read.
+    /// Starts the threads, with memory for `room` blocks that are read.
     pub(crate) fn start(
         store: Arc<dyn BlobStore>,
         format: ObjectFormat,
@@ -86,7 +87,7 @@ impl Workers {
         Ok(Self { runtime: Some(runtime), store, format, prefix: prefix.into(), room, writes, sender, done })
     }
 
-    /// Memory that the libraries below take for objects of so many bytes.
+    /// Returns the bytes of memory that the libraries below take for objects of `object` bytes.
     pub(crate) fn library_bytes(object: usize) -> usize {
         (WRITES + asked(object)) * COPIES * object
     }
@@ -95,25 +96,26 @@ impl Workers {
         &self.format
     }
 
-    /// What the object of a block is called in the store.
+    /// Returns the name of a block's object in the store.
     pub(crate) fn name(&self, key: BlockKey) -> String {
         name(&self.prefix, key)
     }
 
-    /// Reads `wanted` in order, up to the first that is missing. Whoever drops what this returns does not stop it.
+    /// Begins to read `wanted` in order, up to the first that is missing. Dropping the returned handle does not stop
+    /// the reads.
     pub(crate) fn read(&self, fetch: FetchId, wanted: Vec<Wanted>) -> AbortHandle {
         let (store, format, prefix) = (Arc::clone(&self.store), Arc::clone(&self.format), Arc::clone(&self.prefix));
         let (room, sender) = (Arc::clone(&self.room), self.sender.clone());
         let runtime = self.runtime.as_ref().expect("it is there until it is dropped");
         let task = runtime.spawn(async move {
-            // Memory is taken in order: a later block never keeps an earlier one waiting.
+            // Memory is taken in order, so a later block never keeps an earlier one waiting.
             let reads = stream::iter(wanted.into_iter().enumerate())
                 .then(|(index, wanted)| {
                     let (room, sender) = (Arc::clone(&room), sender.clone());
                     async move {
                         let permit = room.acquire_owned().await.expect("the semaphore is never closed");
                         if index == 0 {
-                            // Nobody listens any more when the engine stops.
+                            // The send fails only if the engine stops and no longer receives.
                             let _ = sender.send(Done::Asked { fetch, at: Instant::now() });
                         }
                         (wanted, permit)
@@ -122,7 +124,7 @@ impl Workers {
                 .map(|(wanted, permit)| {
                     let (store, format, name) = (Arc::clone(&store), &format, name(&prefix, wanted.key));
                     async move {
-                        // One byte more shows that it is too long.
+                        // One more byte shows that an object is too long.
                         match store.get(&name, format.len() + 1).await {
                             Ok(Some(object)) => match format.check(&wanted, seconds_since_1970(), &object) {
                                 Ok(()) => Found::Block(object, permit),
@@ -162,13 +164,13 @@ impl Workers {
         });
     }
 
-    /// Blocks for which there is memory now.
+    /// Returns the number of blocks for which there is memory now.
     #[cfg(test)]
     pub(crate) fn room(&self) -> usize {
         self.room.available_permits()
     }
 
-    /// What has ended, within `wait`.
+    /// Returns the next event, if one comes within `wait`.
     pub(crate) fn done(&self, wait: Duration) -> Option<Done> {
         self.done.recv_timeout(wait).ok()
     }
@@ -176,12 +178,12 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        // A store that does not answer holds nobody up.
+        // A store that does not answer must not delay the end of the process.
         self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
 
-/// Asks for something that is not there, so that an address or a password that is wrong is told of at the start.
+/// Asks for an object that does not exist, so that a wrong address or password is reported at the start.
 async fn probe(store: Arc<dyn BlobStore>, prefix: String) {
     let name = format!("{prefix}probe");
     let answer = tokio::time::timeout(PROBE, store.get(&name, 1)).await;
@@ -195,7 +197,7 @@ async fn probe(store: Arc<dyn BlobStore>, prefix: String) {
     );
 }
 
-/// How many objects of so many bytes are asked for at a time.
+/// Returns how many objects of `object` bytes are asked for at a time.
 fn asked(object: usize) -> usize {
     (ASKED_BYTES / object.max(1)).clamp(2, ASKED)
 }

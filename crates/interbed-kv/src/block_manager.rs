@@ -50,10 +50,10 @@ pub struct Allocation {
     pub num_fresh_blocks: usize,
 }
 
-/// Names the blocks that [`BlockManager::allocate`] is going to give, if nothing else happens.
+/// The blocks that [`BlockManager::allocate`] is going to give, if nothing else happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreseen {
-    /// Blocks in the order of the sequence's tokens; fewer than needed where others must be evicted first.
+    /// The blocks in the order of the sequence's tokens. There are fewer than needed if others must be evicted first.
     pub blocks: Vec<BlockId>,
     /// Number of these blocks, counted from the first, that already hold computed KV.
     pub found: usize,
@@ -61,10 +61,11 @@ pub struct Foreseen {
 
 /// Gives blocks to sequences, and finds blocks that other sequences have computed.
 ///
-/// The life of a sequence: [`allocate`](Self::allocate), then per step [`append`](Self::append) the tokens that the
-/// step will compute, carry out [`take_copies`](Self::take_copies), compute, and [`commit`](Self::commit) when the step
-/// has retired; at the end, or when preempted, [`free`](Self::free). In between the sequence may be
-/// [forked](Self::fork), or moved to the swap pool and back ([`swap_out`](Self::swap_out), [`swap_in`](Self::swap_in)).
+/// A sequence begins with [`allocate`](Self::allocate). In each step, the caller [appends](Self::append) the tokens
+/// that the step will compute, carries out [`take_copies`](Self::take_copies), computes the step, and calls
+/// [`commit`](Self::commit) when the step has ended. When the sequence ends or is preempted, the caller
+/// [frees](Self::free) it. In between, the sequence may be [forked](Self::fork), or moved to the swap pool and back
+/// ([`swap_out`](Self::swap_out), [`swap_in`](Self::swap_in)).
 #[derive(Debug)]
 pub struct BlockManager {
     config: KvConfig,
@@ -165,9 +166,9 @@ impl BlockManager {
     }
 
     /// Returns how many cached blocks of other tenants than that of `root` lie within the equal shares of those
-    /// tenants. An eviction takes these blocks only where nothing else is left; a sequence that can wait for blocks of
-    /// its own tenant should not ask for them. Returns 0 if one tenant has all blocks; otherwise the call takes time
-    /// in proportion to the number of tenants.
+    /// tenants. An eviction takes these blocks only if nothing else is left. A sequence that can wait for blocks of its
+    /// own tenant should not ask for them. Returns 0 if one tenant has all blocks; otherwise the call takes time in
+    /// proportion to the number of tenants.
     pub fn blocks_kept_from(&self, root: &ChainRoot) -> usize {
         self.cache.kept_from(root.tenant())
     }
@@ -177,31 +178,31 @@ impl BlockManager {
         self.look_up(token_ids, hashes).status
     }
 
-    /// Returns how many blocks admission leaves available while any sequence holds blocks: [`KvConfig::watermark`] of
-    /// the usable ones. Swapped-out sequences hold no blocks and do not count.
+    /// Returns how many blocks admission leaves available while any sequence holds blocks. The number is the share
+    /// [`KvConfig::watermark`] of the usable blocks. Swapped-out sequences hold no blocks and do not count.
     pub fn reserve(&self) -> usize {
         let idle = self.tables.len() == self.tables.num_swapped();
         if idle { 0 } else { self.config.watermark_blocks(self.usable()) }
     }
 
-    /// Tells where a look-up of a prompt's prefix would stop matching now, and why. Costs as much as a look-up and
-    /// changes nothing; call it before [`allocate`](Self::allocate), which may evict.
+    /// Tells where a look-up of a prompt's prefix would stop matching now, and why. The call costs as much as a look-up
+    /// and changes nothing. It must come before [`allocate`](Self::allocate), which may evict.
     pub fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Miss {
         let (num_matched, reason) = self.cache.explain(token_ids, hashes);
         Miss { matched_tokens: num_matched * self.config.block_size, reason }
     }
 
-    /// Tells why no more than the first `found_tokens` tokens of a prompt were found, where some of them came from a
-    /// lower tier. Costs as much as hashing these tokens.
+    /// Tells why no more than the first `found_tokens` tokens of a prompt were found, some of which may have come from
+    /// a lower tier. The call costs as much as hashing these tokens.
     pub fn explain_behind(&self, token_ids: &[TokenId], hashes: &PrefixHashes, found_tokens: usize) -> Miss {
         let num_found = found_tokens / self.config.block_size;
         let reason = self.cache.explain_behind(token_ids, hashes, num_found, None);
         Miss { matched_tokens: found_tokens, reason }
     }
 
-    /// Gives sequence `id` blocks for all `token_ids`: published blocks for the longest prefix that is cached under the
-    /// root of `hashes`, and fresh blocks from the first miss on. `hashes` must be the hashes of `token_ids`. The
-    /// watermark does not apply here.
+    /// Gives sequence `id` blocks for all `token_ids`. It gets published blocks for the longest prefix that is cached
+    /// under the root of `hashes`, and fresh blocks from the first miss on. `hashes` must be the hashes of `token_ids`.
+    /// The watermark does not apply here.
     ///
     /// # Errors
     /// Fails if too few blocks are available, or if `id` already holds blocks. The manager is unchanged then.
@@ -230,7 +231,7 @@ impl BlockManager {
         let block_size = self.config.block_size;
         self.cache.redeem();
         self.cache.tick();
-        // Hits first: a block that is held cannot be evicted for the fresh ones.
+        // The hits are held first, because a block that is held cannot be evicted for the fresh ones.
         blocks.iter().for_each(|&block| self.cache.share(block));
         let mut rest = &token_ids[hits * block_size..];
         let taker = Taker::new(id, hashes.root());
@@ -250,16 +251,16 @@ impl BlockManager {
         Ok(Allocation { num_cached_tokens, num_fresh_blocks: need - hits })
     }
 
-    /// Returns the blocks that [`allocate`](Self::allocate) would give these tokens now, as far as that is known:
-    /// first the blocks that a look-up finds, then free blocks. These free blocks are kept for the next sequence as
-    /// long as there are others. If the look-up finds nothing, cached blocks are evicted already, to have enough free
+    /// Returns the blocks that [`allocate`](Self::allocate) would give these tokens now, as far as that is known: first
+    /// the blocks that a look-up finds, then free blocks. These free blocks are kept for the next sequence as long as
+    /// there are others. If the look-up finds nothing, cached blocks are evicted now, so that there are enough free
     /// ones.
     pub fn foresee(&mut self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Foreseen {
         let need = self.num_required_blocks(token_ids.len(), 0);
         let mut blocks = Vec::with_capacity(need);
         self.cache.walk(token_ids, hashes, |block, _| blocks.push(block));
         let found = blocks.len();
-        // What is found could be evicted.
+        // The blocks that were found could be evicted, so nothing is evicted if any were found.
         blocks.extend(self.cache.promise(need - found, found == 0));
         Foreseen { blocks, found }
     }
@@ -273,13 +274,13 @@ impl BlockManager {
         (table.state() == SequenceState::Resident).then(|| table.blocks())
     }
 
-    /// Returns how many tokens of `id` have a place, whether computed or not, and whether in blocks or swapped out.
+    /// Returns how many tokens of `id` have a place in blocks or in swap slots, whether or not they are computed.
     pub fn num_tokens(&self, id: SequenceId) -> Option<usize> {
         self.tables.get(id).map(Table::num_tokens)
     }
 
-    /// Returns how many blocks `num_tokens` tokens and `num_lookahead_slots` places after them take, counting shared
-    /// blocks too.
+    /// Returns how many blocks `num_tokens` tokens and `num_lookahead_slots` places after them take, with shared blocks
+    /// counted too.
     pub fn num_required_blocks(&self, num_tokens: usize, num_lookahead_slots: usize) -> usize {
         blocks_for(num_tokens.saturating_add(num_lookahead_slots), self.config.block_size)
     }
@@ -291,7 +292,7 @@ impl BlockManager {
     }
 
     /// Returns how many blocks a step writes to when it fills `count` places after the last token, and
-    /// `num_lookahead_slots` more: the partial block, and new ones.
+    /// `num_lookahead_slots` more. These are the partial block and new ones.
     pub fn num_blocks_touched_by_append(&self, id: SequenceId, count: usize, num_lookahead_slots: usize) -> usize {
         let tokens = self.num_tokens(id).unwrap_or(0);
         let slots = count.saturating_add(num_lookahead_slots);
@@ -328,8 +329,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Reserves blocks so that a step can write `count` places after the last token, and discard what it wrote there,
-    /// which is what speculation needs. A later [`append`](Self::append) uses these blocks.
+    /// Reserves blocks so that a step can write `count` places after the last token, and discard what it wrote there.
+    /// Speculation needs such places. A later [`append`](Self::append) uses these blocks.
     ///
     /// # Errors
     /// Fails if [`append`](Self::append) of `count` tokens would fail.
@@ -338,13 +339,15 @@ impl BlockManager {
         grow(tables.resident(id)?, count, id, config, cache, transfers, counters)
     }
 
-    /// Reports that the step that computed the first `num_computed` tokens of `id` has retired. Full blocks among these
+    /// Reports that the step that computed the first `num_computed` tokens of `id` has ended. Full blocks among these
     /// tokens become findable; no block is findable earlier. An unknown `id` is ignored, since steps may outlive
-    /// sequences, and so is a sequence that is not resident: a swap carries what had been committed when it began.
+    /// sequences. A sequence that is not resident is ignored too, because a swap carries what had been committed when
+    /// it began.
     ///
     /// If another sequence has published an equal block in the meantime, the table takes that block instead, so that
-    /// the parent of a published block is always published; read [`block_table`](Self::block_table) again before the
-    /// next step. Both blocks hold the same bytes, because results do not depend on the batch.
+    /// the parent of a published block is always published. The caller must therefore read
+    /// [`block_table`](Self::block_table) again before the next step. Both blocks hold the same bytes, because results
+    /// do not depend on the batch.
     pub fn commit(&mut self, id: SequenceId, num_computed: usize) {
         let Self { config, cache, tables, counters, .. } = self;
         let Ok(table) = tables.resident(id) else { return };
@@ -400,14 +403,14 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Ends what [`foresee`](Self::foresee) began: free blocks are no longer kept for the next sequence.
+    /// Undoes [`foresee`](Self::foresee): free blocks are no longer kept for the next sequence.
     pub fn foresee_nothing(&mut self) {
         self.cache.redeem();
     }
 
     /// Releases all blocks of `id`, the last first, so that the tail of a chain is reused before its head. Published
     /// blocks stay findable until they are evicted. If a swap of `id` is in flight, its blocks and slots become free
-    /// when the swap has finished. Returns false and does nothing if `id` holds no blocks: a late completion is
+    /// when the swap has finished. Returns false and does nothing if `id` holds no blocks, so a late completion is
     /// harmless.
     pub fn free(&mut self, id: SequenceId) -> bool {
         let Some(table) = self.tables.remove(id) else { return false };
@@ -423,8 +426,8 @@ impl BlockManager {
     /// The copies must be carried out in this order, and one after the other wherever that makes a difference: a block
     /// may be first a source and later a destination, or the reverse. They must be done before the next pass reads or
     /// writes KV, before the transfers of any [`crate::Swap`] begin, and before memory is given back for blocks that
-    /// [`take_resize`](Self::take_resize) reports to have left. Blocks that it reports to have come need memory before
-    /// the copies are made.
+    /// [`take_resize`](Self::take_resize) reports to have left. Blocks that `take_resize` reports to have come need
+    /// memory before the copies are made.
     pub fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.transfers.take_copies(copies);
     }
@@ -442,41 +445,42 @@ impl BlockManager {
     }
 
     /// Returns the number of withdrawn blocks whose ids are below the number of [`usable`](Self::usable) blocks. At
-    /// least as many present blocks lie above that number (more only while sequences hold more blocks than may be
-    /// used), and [`compact`](Self::compact) has this many to bring down. Takes constant time.
+    /// least as many present blocks lie above that number, and more do only while sequences hold more blocks than may
+    /// be used. [`compact`](Self::compact) can bring as many blocks down as this returns. The call takes constant time.
     pub fn blocks_above(&self) -> usize {
         self.cache.blocks().num_holes()
     }
 
-    /// Returns how many blocks have memory: free, cached or used.
+    /// Returns how many blocks have memory, whether they are free, cached or used.
     pub fn present(&self) -> usize {
         self.cache.blocks().present()
     }
 
-    /// Returns the blocks that have come and left since the last call. Call this right after
-    /// [`set_usable`](Self::set_usable) and [`compact`](Self::compact), and otherwise now and then: only these two
-    /// make blocks come, and such blocks must have memory before anything uses them. A manager begins with all blocks
-    /// present and none of them reported. Pending copies may concern blocks of both lists: see
-    /// [`take_copies`](Self::take_copies). Takes time in proportion to the pool, but none if there is nothing to
-    /// report.
+    /// Returns the blocks that have come and left since the last call. It must be called right after
+    /// [`set_usable`](Self::set_usable) and [`compact`](Self::compact), and otherwise now and then. Only these two make
+    /// blocks come, and such blocks must have memory before anything uses them. A manager begins with all blocks
+    /// present and none of them reported. Pending copies may concern blocks of both lists, as
+    /// [`take_copies`](Self::take_copies) says. The call takes time in proportion to the pool, but none if there is
+    /// nothing to report.
     pub fn take_resize(&mut self) -> Resize {
         self.cache.take_resize()
     }
 
-    /// Takes up to `max_steps` steps towards a compact pool, and returns how many it took; 0 when the pool is compact,
-    /// or when no step is possible for now: blocks of swaps in flight stay in place, and nothing moves while sequences
-    /// hold all blocks. A pool is compact when blocks with content come first, then free blocks, then withdrawn ones.
+    /// Takes up to `max_steps` steps towards a compact pool, and returns how many it took. Returns 0 if the pool is
+    /// compact, or if no step is possible for now: blocks of swaps in flight stay in place, and nothing moves while
+    /// sequences hold all blocks. A pool is compact when blocks with content come first, then free blocks, then
+    /// withdrawn ones.
     ///
     /// A step moves a content into a free block, or exchanges the memory of a free block and a withdrawn one. Each move
-    /// is a copy that must be [taken](Self::take_copies) and carried out before the next pass, like any other copy;
-    /// tables and the eviction policy know the new places at once, and the contents do not change. Destinations are
+    /// is a copy that must be [taken](Self::take_copies) and carried out before the next pass, like any other copy.
+    /// Tables and the eviction policy know the new places at once, and the contents do not change. Destinations are
     /// blocks that already had memory before the call, so a move needs no extra memory, provided that the memory of
     /// blocks that have [left](Self::take_resize) is given back before blocks that came are used. If a smaller pool has
     /// no free block to start with, cached leaves are evicted, in the order of the eviction policy: one for every two
     /// steps, and none while there are free blocks. No other cached content is lost.
     ///
     /// A call that moves anything goes through the whole pool more than once, and through all tables, however few steps
-    /// it takes; [`blocks_above`](Self::blocks_above) says in constant time whether a call is due.
+    /// it takes. [`blocks_above`](Self::blocks_above) says in constant time whether a call is due.
     pub fn compact(&mut self, max_steps: usize) -> usize {
         self.cache.make_room_to_move(max_steps.div_ceil(2));
         if self.cache.blocks().num_free() == 0 {
@@ -489,7 +493,7 @@ impl BlockManager {
         moves.len() + self.cache.exchange(max_steps - moves.len())
     }
 
-    /// Returns how far the pool is from compact. Takes time in proportion to the pool.
+    /// Returns how far the pool is from compact. The call takes time in proportion to the pool.
     pub fn fragmentation(&self) -> Fragmentation {
         self.cache.blocks().fragmentation()
     }
@@ -523,8 +527,8 @@ impl BlockManager {
         }
     }
 
-    /// Drops all cached contents, for instance because the weights have changed. Sequences keep their blocks, but these
-    /// can no longer be found, now or later.
+    /// Drops all cached contents, for instance because the weights have changed. Sequences keep their blocks, but no
+    /// look-up can find these blocks any more.
     pub fn reset_cache(&mut self) {
         self.cache.reset();
         self.tables.iter_mut().for_each(Table::stop_publishing);

@@ -1,10 +1,11 @@
-//! The places of KV in memory: which blocks are free, which are withdrawn (without memory), and what each block holds.
+//! Keeps the places of KV in memory: which blocks are free, which are withdrawn (without memory), and what each block
+//! holds.
 
 use std::collections::{HashSet, VecDeque};
 
 use crate::{contents::ContentId, ids::BlockId};
 
-/// Stores a block's state in four bytes. The highest bit says whether the block came or left since the last report.
+/// The state of a block, in four bytes. The highest bit says whether the block came or left since the last report.
 #[derive(Debug, Clone, Copy)]
 struct Entry(u32);
 
@@ -31,8 +32,8 @@ impl Entry {
     }
 }
 
-/// Lists the blocks that have come or left since the last report. Each block is in the list of the side on which it is
-/// now, even if it was on that side before; both lists are in ascending order.
+/// Lists the blocks that have come or left since the last report. Each block is in the list of its present state, even
+/// if it was in that state before. Both lists are in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resize {
     /// Blocks that may be used from now on. The content of these blocks is undefined.
@@ -42,16 +43,17 @@ pub struct Resize {
     pub left: Vec<BlockId>,
 }
 
-/// Tells how far the pool is from compact, and so what compaction would gain.
+/// Figures that say how far the pool is from compact, and so what compaction would gain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fragmentation {
-    /// Blocks with content that would have to move for all content to lie in the lowest blocks.
+    /// The number of blocks with content that would have to move for all content to lie in the lowest blocks.
     pub blocks_misplaced: usize,
-    /// Present blocks whose ids are not below the [number](crate::BlockManager::present) of present blocks.
+    /// The number of present blocks whose ids are not below the [number](crate::BlockManager::present) of present
+    /// blocks.
     pub blocks_above: usize,
-    /// Number of free blocks.
+    /// The number of free blocks.
     pub blocks_free: usize,
-    /// Length of the longest run of consecutive free blocks.
+    /// The length of the longest run of consecutive free blocks.
     pub free_run_max: usize,
 }
 
@@ -65,19 +67,19 @@ pub struct Fragmentation {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     entries: Vec<Entry>, // [block]
-    /// Free blocks; the front one is taken next.
+    /// The free blocks; the front one is taken next.
     free: VecDeque<BlockId>,
-    /// Free blocks that are kept for the next sequence that is admitted, in the order in which it will get them. Other
-    /// sequences take them, the last first, when no other block is free.
+    /// The free blocks that are kept for the next sequence that is admitted, in the order in which it will get them.
+    /// Other sequences take them, the last first, when no other block is free.
     promised: VecDeque<BlockId>,
     /// Number of blocks that may be used. More blocks are present only while they hold contents in use.
     usable: usize,
     num_withdrawn: usize,
-    /// Withdrawn blocks whose ids are below `usable`.
+    /// The number of withdrawn blocks whose ids are below `usable`.
     num_holes: usize,
-    /// No block with an id below this is withdrawn.
+    /// An id below which no block is withdrawn.
     first_withdrawn: usize,
-    /// Blocks that came or left since the last report.
+    /// The number of blocks that came or left since the last report.
     num_to_report: usize,
 }
 
@@ -116,7 +118,7 @@ impl Blocks {
         self.usable
     }
 
-    /// Returns how many blocks have memory, so are not withdrawn.
+    /// Returns how many blocks have memory, which means that they are not withdrawn.
     pub(crate) fn present(&self) -> usize {
         self.len() - self.num_withdrawn
     }
@@ -137,7 +139,7 @@ impl Blocks {
         entries.filter_map(|(index, entry)| Some((BlockId(index as u32), entry.content()?)))
     }
 
-    /// Tells of each block whether it is present, and whether it holds a content.
+    /// Returns for each block whether it is present, and whether it holds a content.
     pub(crate) fn states(&self) -> impl Iterator<Item = (bool, bool)> {
         self.entries.iter().map(|entry| (!entry.is(Entry::WITHDRAWN), entry.content().is_some()))
     }
@@ -174,7 +176,7 @@ impl Blocks {
         }
     }
 
-    /// Stores `content` in `block`, which was taken, or whose content has ended or left it.
+    /// Stores `content` in `block`. The block must have been taken, or its previous content must have ended or left it.
     pub(crate) fn occupy(&mut self, block: BlockId, content: ContentId) {
         self.entries[block.index()].set(content.0);
     }
@@ -226,8 +228,8 @@ impl Blocks {
         self.report(block, Entry::WITHDRAWN);
     }
 
-    /// Returns the blocks that came and left since the last call. Takes time in proportion to the pool, but none if
-    /// there is nothing to report.
+    /// Returns the blocks that came and left since the last call. The call takes time in proportion to the pool, but
+    /// none if there is nothing to report.
     pub(crate) fn take_resize(&mut self) -> Resize {
         let mut resize = Resize::default();
         if std::mem::take(&mut self.num_to_report) == 0 {
@@ -241,7 +243,8 @@ impl Blocks {
         resize
     }
 
-    /// Tells how far the blocks are from compact, that is, content first, then free blocks, then withdrawn ones.
+    /// Returns how far the blocks are from compact. They are compact if content comes first, then free blocks, then
+    /// withdrawn ones.
     pub(crate) fn fragmentation(&self) -> Fragmentation {
         let num_content = self.present() - self.num_free();
         let (mut result, mut run) = (Fragmentation { blocks_free: self.num_free(), ..Fragmentation::default() }, 0);
@@ -280,8 +283,8 @@ impl Blocks {
         free.extend(moves.iter().map(|&(source, _)| source));
     }
 
-    /// Gives the memory of the highest free blocks to the lowest withdrawn ones, up to `max` times. Returns how often
-    /// it did.
+    /// Gives the memory of the highest free blocks to the lowest withdrawn ones, up to `max` times. Returns how many
+    /// times.
     pub(crate) fn exchange(&mut self, max: usize) -> usize {
         self.redeem();
         let ids = (0..self.len() as u32).map(BlockId);

@@ -1,4 +1,4 @@
-//! The contents in memory: which are in use, which are cached, and which is evicted when a block is needed.
+//! Manages the contents in memory: which are in use, which are cached, and which is evicted when a block is needed.
 
 use std::collections::HashSet;
 
@@ -20,8 +20,7 @@ use crate::{
 /// Holds contents, the places where they lie, and the policy that chooses among the cached ones.
 ///
 /// Every block is exactly one of *free*, *cached* (its content can be found, and nothing holds it), *used* (a table or
-/// a transfer holds it) and *withdrawn*. A block whose transfer is in flight is held by it, so neither free nor
-/// cached.
+/// a transfer holds it) and *withdrawn*. A transfer in flight holds its blocks, so they are neither free nor cached.
 ///
 /// | state | leaves it by |
 /// |---|---|
@@ -36,15 +35,15 @@ pub(crate) struct Cache {
     policy: Box<dyn EvictionPolicy>,
     owners: Owners,
     losses: Losses,
-    /// Keys of the contents; present only if a tier below memory asked for them.
+    /// The keys of the contents; present only if a tier below memory asked for them.
     names: Option<Names>,
     block_size: usize,
-    /// Number of tokens in used blocks.
+    /// The number of tokens in used blocks.
     tokens_used: usize,
     evictions: u64,
 }
 
-/// Names the sequence, and its tenant, for which a block is taken.
+/// The sequence for which a block is taken, and its tenant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taker {
     pub(crate) sequence: SequenceId,
@@ -58,7 +57,7 @@ impl Taker {
     }
 }
 
-/// Tells what happened to a full block that was published.
+/// The result of publishing a full block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Published {
     /// The block can be found.
@@ -95,13 +94,13 @@ impl Cache {
         self.contents.hasher()
     }
 
-    /// Gives every findable content a key, from now on; contents that can be found already count as published now.
+    /// Gives every findable content a key, from now on. Contents that can be found already count as published now.
     pub(crate) fn name_contents(&mut self, chain: KeyChain) {
         let mut names = Names::new(chain, self.blocks.len());
         let mut is_named = vec![false; self.blocks.len()];
         let mut chain = Vec::new();
         for (block, content) in self.blocks.contents().filter(|&(_, content)| self.contents.is_findable(content)) {
-            // What a content continues is named before it.
+            // A content is named after the content that it continues.
             let (mut block, mut content) = (block, content);
             while !is_named[block.index()] {
                 is_named[block.index()] = true;
@@ -189,8 +188,8 @@ impl Cache {
         &self.contents.tokens(content)[..self.contents.filled(content)]
     }
 
-    /// Calls `hit` with each findable block of `token_ids` in order, and whether it is cached; returns how many there
-    /// are. The last token is never part of a hit: it must be computed, to yield logits.
+    /// Calls `hit` with each findable block of `token_ids` in order, and with whether the block is cached. Returns how
+    /// many blocks there are. The last token is never part of a hit, because it must be computed to yield logits.
     pub(crate) fn walk(
         &self,
         token_ids: &[TokenId],
@@ -218,7 +217,7 @@ impl Cache {
         hit(block, self.contents.users(content) == 0);
     }
 
-    /// Tells how many blocks a look-up finds, and why it does not find the next one.
+    /// Returns how many blocks a look-up finds, and why it does not find the next one.
     pub(crate) fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> (usize, MissReason) {
         let mut last = None;
         let num_matched = self.walk(token_ids, hashes, |block, _| last = Some(block));
@@ -226,8 +225,8 @@ impl Cache {
         (num_matched, self.explain_behind(token_ids, hashes, num_matched, last))
     }
 
-    /// Tells why a look-up that has found `num_found` blocks, in memory or below, finds no more. `last` is the hash of
-    /// the last block that was found; it is computed if it is not given.
+    /// Returns why a look-up that has found `num_found` blocks, in memory or below, finds no more. `last` is the hash
+    /// of the last block that was found; it is computed if it is not given.
     pub(crate) fn explain_behind(
         &self,
         token_ids: &[TokenId],
@@ -252,7 +251,7 @@ impl Cache {
         })
     }
 
-    /// Counts one more look-up: look-ups are the clock for the ages of losses.
+    /// Counts one more look-up. The ages of losses are measured in look-ups.
     pub(crate) fn tick(&mut self) {
         self.losses.tick();
     }
@@ -275,7 +274,8 @@ impl Cache {
         self.contents.hold(content);
     }
 
-    /// Takes an empty block for one table to write to: a free one, or else a cached one that is evicted for it.
+    /// Takes an empty block for one table to write to. The block is a free one or, if there is none, a cached one that
+    /// is evicted.
     ///
     /// # Panics
     /// Panics if no block is [`available`](Self::available); callers check that first.
@@ -303,7 +303,7 @@ impl Cache {
     /// be read until the transfer that fills it has ended. If the content already has a block, which look-ups do not
     /// find, the new block holds an equal content.
     pub(crate) fn fetch(&mut self, slot: SwapSlot, taker: Taker) -> BlockId {
-        // First, because the evicted block may be the content's own.
+        // The block is taken first, because the evicted block may be the content's own.
         let block = self.vacate(taker);
         let content = self.slots.content(slot);
         match self.contents.block(content) {
@@ -322,7 +322,7 @@ impl Cache {
         block
     }
 
-    /// Takes a new block and copies the first `filled` tokens of `source` to it; the caller then no longer holds
+    /// Takes a new block and copies the first `filled` tokens of `source` to it. Afterwards the caller no longer holds
     /// `source`.
     pub(crate) fn unshare(&mut self, source: BlockId, filled: usize, taker: Taker) -> BlockId {
         let block = self.take(taker);
@@ -332,7 +332,7 @@ impl Cache {
         block
     }
 
-    /// Writes as many of `tokens` as fit into `block`, after the `at` tokens in it; returns the rest. The block must
+    /// Writes as many of `tokens` as fit into `block`, after the `at` tokens in it. Returns the rest. The block must
     /// have only one holder.
     pub(crate) fn write<'t>(&mut self, block: BlockId, at: usize, tokens: &'t [TokenId]) -> &'t [TokenId] {
         let mut content = self.blocks.content(block);
@@ -356,7 +356,7 @@ impl Cache {
         content
     }
 
-    /// Removes a holder of `block`. If it was the last, a findable content becomes cached; any other content ends or
+    /// Removes a holder of `block`. If it was the last, a findable content becomes cached. Any other content ends or
     /// lies only below, and its block is the next to be taken. If more blocks are present than may be used, one is
     /// withdrawn.
     pub(crate) fn release(&mut self, block: BlockId) {
@@ -394,7 +394,7 @@ impl Cache {
         self.slots.hold(slot);
     }
 
-    /// Removes a holder of `slot`; the last one frees it.
+    /// Removes a holder of `slot`. Removing the last one frees the slot.
     pub(crate) fn release_slot(&mut self, slot: SwapSlot) {
         if let Some(content) = self.slots.release(slot) {
             self.contents.remove_slot(content);
@@ -416,8 +416,8 @@ impl Cache {
         Parent::content(self.blocks.content(block))
     }
 
-    /// Makes `block`, which is full, computed and held by the caller, findable as a child of `parent`, or replaces it
-    /// by an equal findable block.
+    /// Makes `block` findable as a child of `parent`, or replaces it by an equal findable block. The block must be
+    /// full, computed and held by the caller.
     pub(crate) fn publish(&mut self, block: BlockId, parent: Parent) -> Published {
         let content = self.blocks.content(block);
         match self.contents.publish(content, parent) {
@@ -432,7 +432,7 @@ impl Cache {
                 self.release(block);
                 Published::Equal(equal)
             }
-            // Its descendants would have no findable parent. The next commit tries again.
+            // The descendants of the block would have no findable parent. The next commit tries again.
             Publication::Full => Published::Refused,
             Publication::New(hash) => {
                 let parent = self.contents.parent_block(parent);
@@ -470,8 +470,8 @@ impl Cache {
         }
     }
 
-    /// Keeps `count` free blocks for the next sequence, as far as there are free ones or, if it `may_evict`, cached
-    /// ones; returns these blocks.
+    /// Keeps `count` free blocks for the next sequence, as far as there are free ones. If `may_evict` is set, cached
+    /// blocks are evicted to get free ones. Returns the blocks that are kept.
     pub(crate) fn promise(&mut self, count: usize, may_evict: bool) -> impl Iterator<Item = BlockId> {
         if may_evict {
             while self.blocks.num_free() < count && !self.policy.is_empty() {
@@ -483,12 +483,12 @@ impl Cache {
         self.blocks.promised()
     }
 
-    /// Puts the blocks that were kept for the next sequence back in front of the free list; see [`Blocks::redeem`].
+    /// Puts the blocks that were kept for the next sequence back in front of the free list, by [`Blocks::redeem`].
     pub(crate) fn redeem(&mut self) {
         self.blocks.redeem();
     }
 
-    /// Changes how many blocks may be used. Growing adds free blocks; shrinking withdraws free blocks, then cached
+    /// Changes how many blocks may be used. Growing adds free blocks. Shrinking withdraws free blocks, then cached
     /// ones, but never used ones: the remaining number is withdrawn as blocks are released.
     pub(crate) fn set_usable(&mut self, usable: usize) {
         if usable != self.blocks.usable() {
@@ -515,7 +515,7 @@ impl Cache {
     }
 
     /// Moves up to `max` contents from the highest blocks to the lowest free ones, except from `pinned` blocks. The
-    /// caller must update tables that name a source; the contents do not change.
+    /// contents do not change. The caller must update tables that name a source.
     pub(crate) fn relocate(&mut self, max: usize, pinned: &HashSet<BlockId>) -> Vec<(BlockId, BlockId)> {
         let moves = self.blocks.plan_moves(max, pinned);
         for &(source, destination) in &moves {
@@ -531,18 +531,18 @@ impl Cache {
         moves
     }
 
-    /// Gives the memory of high free blocks to low withdrawn ones, up to `max` times; see [`Blocks::exchange`].
+    /// Gives the memory of high free blocks to low withdrawn ones, up to `max` times, by [`Blocks::exchange`].
     pub(crate) fn exchange(&mut self, max: usize) -> usize {
         self.blocks.exchange(max)
     }
 
-    /// Returns how many cached blocks `tenant` should not take from others as long as it can do without; see
+    /// Returns how many cached blocks `tenant` should not take from others as long as it can do without, by
     /// [`Owners::kept_from`].
     pub(crate) fn kept_from(&self, tenant: Tenant) -> usize {
         self.owners.kept_from(tenant, self.blocks.usable())
     }
 
-    /// Takes a block that is in no list and holds no content, by eviction if none is free; the block now belongs to
+    /// Takes a block that is in no list and holds no content, by eviction if none is free. The block then belongs to
     /// the taker's tenant.
     fn vacate(&mut self, taker: Taker) -> BlockId {
         let block = self.blocks.take().unwrap_or_else(|| self.evict(Some(taker)));
@@ -579,7 +579,7 @@ impl Cache {
     }
 }
 
-/// Returns the tokens that a look-up may find: all but the last, which must be computed, to yield logits.
+/// Returns the tokens that a look-up may find. These are all but the last, which must be computed to yield logits.
 fn findable(token_ids: &[TokenId]) -> &[TokenId] {
     &token_ids[..token_ids.len().saturating_sub(1)]
 }

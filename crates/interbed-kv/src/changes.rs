@@ -8,30 +8,31 @@ use crate::{hash::BlockHash, ids::TokenId};
 pub enum CacheChange<'t> {
     /// A block can be found from now on.
     Stored {
-        /// Hash that names the block by its tokens and all tokens before them.
+        /// The hash that names the block by its tokens and all tokens before them.
         hash: BlockHash,
-        /// Hash of the block before this one, which could be found already; `None` for the first block of a chain.
+        /// The hash of the block before this one, which could be found already; `None` for the first block of a chain.
         parent: Option<BlockHash>,
-        /// Tokens of the block, which fill it.
+        /// The tokens of the block, which fill it.
         tokens: &'t [TokenId],
     },
     /// A block can no longer be found. No block that follows it in a chain can be found either.
     Removed {
-        /// Hash under which the block was stored.
+        /// The hash under which the block was stored.
         hash: BlockHash,
     },
     /// Nothing can be found any more.
     Cleared,
 }
 
-/// Holds changes of the cache in the order in which they happened.
+/// The changes of the cache in the order in which they happened.
 ///
-/// A hash identifies a block as long as no two of 64 bits collide. Look-ups compare tokens as well; an index elsewhere
-/// may route a request to a server that turns out to have less, and nothing worse.
+/// A hash identifies a block as long as no two 64-bit hashes collide. Look-ups compare tokens as well. If hashes
+/// collide in an index elsewhere, a request may be routed to a server that has less of its prefix; no worse harm
+/// results.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheChanges {
     changes: Vec<Change>,
-    /// Tokens of all stored blocks, one block behind the other.
+    /// The tokens of all stored blocks, one block behind the other.
     tokens: Vec<TokenId>,
 }
 
@@ -82,7 +83,7 @@ impl CacheChanges {
         self.changes.push(Change::Removed { hash });
     }
 
-    /// Records that nothing can be found any more; earlier changes no longer matter and are dropped.
+    /// Records that nothing can be found any more. Earlier changes no longer matter and are dropped.
     pub(crate) fn cleared(&mut self) {
         self.clear();
         self.changes.push(Change::Cleared);

@@ -7,21 +7,21 @@ use crate::{
     ids::{BLOCK_SIZE_MAX, BLOCKS_MAX},
 };
 
-/// Shape and behaviour of a block manager.
+/// The shape and the behaviour of a block manager.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvConfig {
     /// The most physical blocks, 1 to [`BLOCKS_MAX`]; [`crate::BlockManager::set_usable`] may limit the pool to fewer.
     pub num_blocks: usize,
-    /// Tokens per block: a power of two, 1 to [`BLOCK_SIZE_MAX`].
+    /// The number of tokens per block: a power of two from 1 to [`BLOCK_SIZE_MAX`].
     pub block_size: usize,
     /// Whether sequences share the KV of equal prefixes. If false, the manager only allocates blocks.
     pub prefix_caching: bool,
-    /// Share of the blocks, in [0, 1), that stays available when a sequence is admitted, so that running sequences can
-    /// grow.
+    /// The share of the blocks, in [0, 1), that stays available when a sequence is admitted, so that running sequences
+    /// can grow.
     pub watermark: f64,
-    /// Number of slots in the swap pool, each for one block; 0 turns swapping off, and [`BLOCKS_MAX`] is the most.
+    /// The number of slots in the swap pool, each for one block, up to [`BLOCKS_MAX`]; 0 turns swapping off.
     pub num_swap_blocks: usize,
-    /// Seed of the chain hash; random per process, so that collisions cannot be prepared in advance.
+    /// The seed of the chain hash. It is random per process, so that collisions cannot be prepared in advance.
     pub seed: u64,
     /// The policy that chooses which cached blocks are evicted.
     pub eviction: EvictionKind,
@@ -45,7 +45,7 @@ impl KvConfig {
     /// Checks that a block manager can be built from this configuration.
     ///
     /// # Errors
-    /// Returns the first invalid field.
+    /// Fails with the first invalid field.
     pub fn check(&self) -> Result<(), KvConfigError> {
         if self.num_blocks == 0 || self.num_blocks > BLOCKS_MAX {
             return Err(KvConfigError::NumBlocks { got: self.num_blocks });
@@ -68,7 +68,7 @@ impl KvConfig {
     }
 }
 
-/// Names the field of a configuration that is invalid.
+/// The invalid field of a configuration.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum KvConfigError {
     /// The pool would have no block, or more blocks than can be numbered.

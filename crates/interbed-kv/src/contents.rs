@@ -1,7 +1,7 @@
 //! The tree of contents. Each content knows which tokens its KV is of, what it continues, how many use it, and where it
 //! lies.
 //!
-//! A content keeps its id as long as it lies anywhere: moves, swaps and evictions change its locations, never the
+//! A content keeps its id as long as it lies anywhere. Moves, swaps and evictions change its locations, never the
 //! content.
 
 use std::collections::HashMap;
@@ -16,8 +16,8 @@ use crate::{
 
 const NONE: u32 = u32::MAX;
 
-/// The most contents in one bucket of the index. Ordinary hashes never come near it; because of it, hashes that were
-/// made to collide cannot make look-ups slow.
+/// The most contents in one bucket of the index. Ordinary hashes never come near this limit. Because of the limit,
+/// hashes that were made to collide cannot make look-ups slow.
 pub(crate) const BUCKET_MAX: usize = 32;
 
 /// Identifies a content as long as the content lies anywhere. This is no block id, because contents move.
@@ -73,7 +73,7 @@ pub(crate) enum Publication {
     New(BlockHash),
     /// An equal content can be found; it is this other content, or the content itself.
     Equal(ContentId),
-    /// The index has no room for another content of this hash; the content stays private.
+    /// The index has no room for another content of this hash, so the content stays unfindable.
     Full,
 }
 
@@ -92,9 +92,10 @@ struct Node {
     users: u32,
     /// Number of the block that the content lies in, or `NONE`.
     block: u32,
-    /// While findable, the next content in its bucket of the index; for a vacant node, the next vacant node.
+    /// The next content in the same bucket of the index, while the content is findable. For a vacant node, the next
+    /// vacant node.
     next: u32,
-    /// Number of tokens in the content.
+    /// The number of tokens in the content.
     filled: u16,
     hashed: bool,
     /// Whether the content lies in any slot of the tier below, besides a block or alone.
@@ -122,9 +123,9 @@ impl Node {
 /// A content has at most one block, and any number of slots below. A content can be found while it is in a block, full
 /// and computed, and its parent can be found. A content ends when it loses its last location.
 ///
-/// A findable content stands for a prefix: the path from the root to it. If layers kept state other than the KV of
-/// tokens (a recurrent state of fixed size), a snapshot of that state after the last token of the prefix would be kept
-/// here too, belonging to the content and with locations of its own.
+/// A findable content stands for a prefix, which is the path from the root to it. If layers kept state other than the
+/// KV of tokens (a recurrent state of fixed size), a snapshot of that state after the last token of the prefix would be
+/// kept here too. The snapshot would belong to the content and have locations of its own.
 #[derive(Debug)]
 pub(crate) struct Contents {
     block_size: usize,
@@ -144,7 +145,7 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Allocates for the contents of `num_blocks` blocks and `num_slots` slots.
+    /// Allocates memory for the contents of `num_blocks` blocks and `num_slots` slots.
     pub(crate) fn new(num_blocks: usize, num_slots: usize, block_size: usize, hasher: ChainHasher) -> Self {
         let capacity = num_blocks + num_slots;
         let node = |next: usize| Node { next: if next < capacity { next as u32 } else { NONE }, ..Node::VACANT };
@@ -153,7 +154,7 @@ impl Contents {
             hasher,
             nodes: (1..=capacity).map(node).collect(),
             tokens: vec![0; capacity * block_size],
-            // At most two thirds as many findable contents as buckets, so that most buckets hold one or none.
+            // There are at most two thirds as many findable contents as buckets, so that most buckets hold one or none.
             heads: vec![NONE; num_blocks + num_blocks.div_ceil(2)],
             slots: HashMap::new(),
             vacant: 0,
@@ -207,8 +208,8 @@ impl Contents {
         (content, rest)
     }
 
-    /// Copies the first `filled` tokens of `source` into the empty `content`, and the hash if that is all of a full
-    /// block.
+    /// Copies the first `filled` tokens of `source` into the empty `content`. Copies the hash as well if `filled` is a
+    /// full block.
     pub(crate) fn copy(&mut self, source: ContentId, content: ContentId, filled: usize) {
         let start = source.index() * self.block_size;
         self.tokens.copy_within(start..start + filled, content.index() * self.block_size);
@@ -217,7 +218,7 @@ impl Contents {
         (node.hash, node.hashed, node.filled) = (hash, hashed, filled as u16);
     }
 
-    /// Writes as many of `tokens` as fit, from position `at` on; returns the rest.
+    /// Writes as many of `tokens` as fit, from position `at` on. Returns the rest.
     pub(crate) fn write<'t>(&mut self, content: ContentId, at: usize, tokens: &'t [TokenId]) -> &'t [TokenId] {
         let (fit, rest) = tokens.split_at(tokens.len().min(self.block_size - at));
         self.tokens[content.index() * self.block_size + at..][..fit.len()].copy_from_slice(fit);
@@ -247,7 +248,7 @@ impl Contents {
         self.node_mut(content).users += 1;
     }
 
-    /// Removes one user; returns how many remain.
+    /// Removes one user. Returns how many remain.
     pub(crate) fn release(&mut self, content: ContentId) -> u32 {
         let users = &mut self.node_mut(content).users;
         *users = users.checked_sub(1).expect("a released content is used");
@@ -285,7 +286,7 @@ impl Contents {
         *self.slots.entry(content).or_default() += 1;
     }
 
-    /// Removes a slot that held `content`, which ends if that was its last location.
+    /// Removes a slot that held `content`. The content ends if the slot was its last location.
     pub(crate) fn remove_slot(&mut self, content: ContentId) {
         let slots = self.slots.get_mut(&content).expect("it lies in the slot that it leaves");
         *slots -= 1;
@@ -331,8 +332,8 @@ impl Contents {
         self.node(content).children == 0
     }
 
-    /// Walks the longest chain of findable contents from `root` with these tokens, and with these hashes where they are
-    /// given. Calls `hit` with each content in order, and returns the length.
+    /// Walks the longest chain of findable contents from `root` with these tokens. Hashes are computed if they are not
+    /// given. Calls `hit` with each content in order, and returns the length of the chain.
     pub(crate) fn walk<'t>(
         &self,
         root: &ChainRoot,

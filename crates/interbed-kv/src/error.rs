@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::{ids::SequenceId, sequence_state::SequenceState};
 
-/// Whether a sequence can be given its blocks, or a group can be swapped.
+/// The answer to whether a sequence can be given its blocks, or a group can be swapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocStatus {
     /// The blocks or slots can be given now.
@@ -31,7 +31,7 @@ pub enum BlockError {
         /// Maximum number of blocks that the pool can have.
         limit: usize,
     },
-    /// Other sequences hold the blocks; wait, or preempt one of them.
+    /// Other sequences hold the blocks. The caller may wait, or preempt one of them.
     #[error("{need} more KV blocks are needed but {available} are available; free a sequence first")]
     OutOfBlocks {
         /// Number of fresh blocks that are needed.
@@ -39,7 +39,7 @@ pub enum BlockError {
         /// Number of blocks that are available.
         available: usize,
     },
-    /// The swap pool has no room; drop the sequences and recompute them, or make the pool larger.
+    /// The swap pool has no room. The caller may drop the sequences and recompute them, or make the pool larger.
     #[error("{need} swap slots are needed but {available} of {limit} are free; recompute, or give swap more room")]
     OutOfSwap {
         /// Number of slots that the swap needs.
@@ -58,9 +58,9 @@ pub enum BlockError {
     /// The sequence is swapped out or in flight but must be resident, or it is resident but must be swapped out.
     #[error("{id} is {state:?}, which does not allow this; finish its swap, or swap it in or out first")]
     WrongState {
-        /// Sequence that the call named.
+        /// The sequence that the call named.
         id: SequenceId,
-        /// State that the sequence is in.
+        /// The state that the sequence is in.
         state: SequenceState,
     },
     /// Part of the sequence's KV lies in a tier below memory, so that the sequence can be neither forked nor swapped.
@@ -69,7 +69,7 @@ pub enum BlockError {
     /// Tokens that have not been computed cannot be shared, because both sequences would write them.
     #[error("{id} has KV for {computed} of its {tokens} tokens; compute and commit the others before it is forked")]
     Uncomputed {
-        /// Sequence that the call named.
+        /// The sequence that the call named.
         id: SequenceId,
         /// Number of tokens that were computed and committed.
         computed: usize,

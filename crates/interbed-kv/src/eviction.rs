@@ -23,15 +23,15 @@ pub struct Content {
     pub hash: BlockHash,
     /// Published block that the content continues; `None` for the first content of a chain.
     pub parent: Option<BlockId>,
-    /// Owner of the content, who also owns its parent.
+    /// The owner of the content, who also owns its parent.
     pub owner: OwnerId,
 }
 
-/// Orders the cached blocks: those with findable content that no sequence holds.
+/// Orders the cached blocks, which are blocks with findable content that no sequence holds.
 ///
 /// A published block is *held* or *cached*. A content whose parent is gone could never be found again, so only leaves
-/// are evicted: cached blocks without published children. A sequence that holds a block holds its parent, so the
-/// children of a cached block are cached, and it gets no new ones.
+/// are evicted. A leaf is a cached block without published children. A sequence that holds a block holds its parent, so
+/// the children of a cached block are cached, and a cached block gets no new children.
 ///
 /// | event | before | after |
 /// |---|---|---|
@@ -56,8 +56,8 @@ pub trait EvictionPolicy: fmt::Debug + Send {
     /// Tells the policy that `block`, which is cached, has lost its last published child.
     fn became_leaf(&mut self, block: BlockId);
 
-    /// Picks the leaf of `owner` to evict and forgets it; a policy that does not tell owners apart picks any leaf.
-    /// While any block of `owner` is cached, one of them is a leaf, so that `None` would be a bug.
+    /// Picks the leaf of `owner` to evict and forgets it. A policy that does not tell owners apart picks any leaf.
+    /// While any block of `owner` is cached, one of its blocks is a leaf, so `None` would be a bug.
     fn victim(&mut self, owner: OwnerId) -> Option<BlockId>;
 
     /// Tells the policy that the content of `block`, which is held or cached, is no longer findable.

@@ -1,6 +1,6 @@
-//! The chain of hashes that names a block by all the tokens up to its end.
+//! Computes the chain of hashes that names a block by all the tokens up to its end.
 //!
-//! A hash only says where to look: [`crate::BlockManager`] believes a hit after the tokens and the parent compare
+//! A hash only says where to look. [`crate::BlockManager`] believes a hit only if the tokens and the parent compare
 //! equal.
 
 use std::{fmt, sync::Arc};
@@ -9,7 +9,7 @@ use xxhash_rust::xxh64::xxh64;
 
 use crate::ids::{BLOCK_SIZE_MAX, TokenId};
 
-/// Hash of a full block and of everything before it.
+/// The hash of a full block and of everything before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct BlockHash(pub u64);
 
@@ -28,9 +28,9 @@ struct RootFields {
 }
 
 impl ChainRoot {
-    /// Makes a root. `salt` separates tenants; derive it from the client's identity, since a salt that clients choose
-    /// isolates no one. `namespace` separates everything else that changes KV for equal tokens (model, adapter, rope
-    /// scale).
+    /// Makes a root. `salt` separates tenants. It must be derived from the client's identity, since a salt that clients
+    /// choose isolates no one. `namespace` separates everything else that changes KV for equal tokens (model, adapter,
+    /// rope scale).
     pub fn new(salt: Option<&str>, namespace: u64) -> Self {
         Self(Arc::new(RootFields { tenant: None, salt: salt.map(Box::from), namespace, shared: true }))
     }
@@ -93,14 +93,14 @@ impl ChainHasher {
         Self { seed, mask: u64::MAX }
     }
 
-    /// Makes a hasher that keeps only the lowest `bits` of each hash. For tests: forced collisions may cost time, but
-    /// nothing else.
+    /// Makes a hasher that keeps only the lowest `bits` of each hash, for tests. Forced collisions may cost time, but
+    /// do no other harm.
     pub fn truncated(seed: u64, bits: u32) -> Self {
         Self { seed, mask: 1u64.checked_shl(bits).unwrap_or(0).wrapping_sub(1) }
     }
 
-    /// Returns the hash of a chain's root, from which the first block's hash is computed: xxh64 over the root's
-    /// fields, each as type tag, length and bytes, so that different fields never give the same bytes.
+    /// Returns the hash of a chain's root, from which the first block's hash is computed. The hash is xxh64 over the
+    /// root's fields, each as type tag, length and bytes, so that different fields never give the same bytes.
     pub fn root(&self, root: &ChainRoot) -> BlockHash {
         const SALT: u8 = 1;
         const NAMESPACE: u8 = 2;
@@ -120,7 +120,7 @@ impl ChainHasher {
         self.finish(&bytes)
     }
 
-    /// Returns the hash of a full block: xxh64 over `previous` as 8 little-endian bytes, then `tokens` as 4
+    /// Returns the hash of a full block. The hash is xxh64 over `previous` as 8 little-endian bytes, then `tokens` as 4
     /// little-endian bytes each.
     ///
     /// # Panics
@@ -133,8 +133,8 @@ impl ChainHasher {
         }
     }
 
-    /// Appends the hashes of the full blocks of `tokens`, `block_size` tokens each, to `hashes`; `last` is the hash
-    /// before the first of these blocks.
+    /// Appends the hashes of the full blocks of `tokens`, with `block_size` tokens each, to `hashes`. `last` is the
+    /// hash before the first of these blocks.
     ///
     /// # Panics
     /// Panics if `block_size` is above [`BLOCK_SIZE_MAX`].
@@ -147,7 +147,7 @@ impl ChainHasher {
     ) {
         let blocks = tokens.chunks_exact(block_size);
         hashes.reserve_exact(blocks.len());
-        // Cleared once for all blocks.
+        // The buffer is cleared once for all blocks.
         let mut room = [0; 8 + 4 * BLOCK_SIZE_MAX];
         hashes.extend(blocks.map(|block| {
             last = self.block_in(&mut room, last, block);

@@ -1,17 +1,17 @@
-//! Ids and token numbers; distinct types for ids, so that one cannot be mistaken for another.
+//! Defines ids and token numbers. Ids have distinct types, so that one cannot be mistaken for another.
 
 use std::fmt;
 
 /// The most tokens that a block may hold.
 pub const BLOCK_SIZE_MAX: usize = 256;
 
-/// The most blocks that a pool may have. At 16 tokens a block, these hold a billion tokens.
+/// The most blocks that a pool may have. With 16 tokens per block, they hold a billion tokens.
 pub const BLOCKS_MAX: usize = 1 << 26;
 
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
 
-/// A physical block: a place in memory for the KV of a fixed number of tokens, named by an index below
+/// A physical block, which is a place in memory for the KV of a fixed number of tokens. Its number is an index below
 /// [`crate::KvConfig::num_blocks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub u32);
@@ -29,7 +29,7 @@ impl fmt::Display for BlockId {
     }
 }
 
-/// A place for one block in the swap pool: an index below [`crate::KvConfig::num_swap_blocks`].
+/// A place for one block in the swap pool. Its number is an index below [`crate::KvConfig::num_swap_blocks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapSlot(pub u32);
 
@@ -46,7 +46,7 @@ impl fmt::Display for SwapSlot {
     }
 }
 
-/// Names one swap of a block manager, whether out or in; a manager never uses an id twice.
+/// The id of one swap of a block manager, whether out or in. A manager never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapId(pub u64);
 
@@ -56,7 +56,7 @@ impl fmt::Display for SwapId {
     }
 }
 
-/// Names one fetch of a block manager, which reads a prefix from a lower tier; a manager never uses an id twice.
+/// The id of one fetch of a block manager, which reads a prefix from a lower tier. A manager never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FetchId(pub u64);
 
@@ -66,7 +66,8 @@ impl fmt::Display for FetchId {
     }
 }
 
-/// Names a sequence that holds blocks. The caller assigns the numbers; no two sequences may have one number at a time.
+/// The id of a sequence that holds blocks. The caller assigns the numbers; no two sequences may have the same number at
+/// a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 

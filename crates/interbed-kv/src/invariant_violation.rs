@@ -123,8 +123,8 @@ pub enum InvariantViolation {
         /// Number of blocks that may be used.
         usable: usize,
     },
-    /// A sequence must have just the blocks and slots that its state requires; its published blocks must form a chain
-    /// from its root, and no one else may hold a block that it may write.
+    /// A sequence must have just the blocks and slots that its state requires. Its published blocks must form a chain
+    /// from its root, and no other holder may hold a block that the sequence may write.
     #[error("{id}: {what}")]
     Sequence {
         /// The sequence.

@@ -1,7 +1,7 @@
-//! Keys of contents below memory: names that outlive the process, and that say nothing to those who lack the secret.
+//! Computes keys of contents below memory. Keys outlive the process, and tell nothing to those who lack the secret.
 //!
 //! Memory finds contents by [`BlockHash`](crate::BlockHash), which is cheap, and compares tokens and parents. Below
-//! memory a content is named by its [`BlockKey`] alone; what is read back is compared with its [`BlockLabel`].
+//! memory, a content is named by its [`BlockKey`] alone, and what is read back is compared with its [`BlockLabel`].
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use blake3::Hasher;
 
 use crate::{hash::ChainRoot, ids::TokenId};
 
-/// Number of bytes in a [`BlockKey`].
+/// The number of bytes in a [`BlockKey`].
 pub const KEY_BYTES: usize = 16;
 
-/// Names a full block and everything before it in its chain: model, tenant, salt and tokens.
+/// The name of a full block and everything before it in its chain: model, tenant, salt and tokens.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BlockKey(pub [u8; KEY_BYTES]);
 
@@ -25,24 +25,24 @@ impl fmt::Debug for BlockKey {
 /// Label that a tier below memory keeps beside a block, so that a reader can check that it got the block it wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockLabel {
-    /// Key of the block itself.
+    /// The key of the block itself.
     pub key: BlockKey,
-    /// Key of the block before it in its chain, or of the chain's root.
+    /// The key of the block before it in its chain, or of the chain's root.
     pub parent: BlockKey,
-    /// Mark of the tenant that the block belongs to; see [`KeyChain::owner`].
+    /// The mark of the tenant that the block belongs to, computed by [`KeyChain::owner`].
     pub owner: BlockKey,
-    /// Tokens of the block, which fill it.
+    /// The tokens of the block, which fill it.
     pub tokens: Box<[TokenId]>,
 }
 
-/// Computes [`BlockKey`]s: BLAKE3 keyed with a secret, over fields that are each written as type tag, length and bytes,
-/// so that different fields never give the same bytes.
+/// Computes [`BlockKey`]s. A key is BLAKE3, keyed with a secret, over fields that are each written as type tag, length
+/// and bytes, so that different fields never give the same bytes.
 #[derive(Clone)]
 pub struct KeyChain {
     secret: [u8; 32],
-    /// Hash of everything that changes KV for equal tokens and that one process never changes, such as the weights.
+    /// The hash of everything that changes KV for equal tokens and that one process never changes, such as the weights.
     fingerprint: [u8; 32],
-    /// Secret from which the marks of [owners](Self::owner) are computed.
+    /// The secret from which the marks of [owners](Self::owner) are computed.
     owners: [u8; 32],
 }
 
@@ -54,13 +54,14 @@ const PARENT: u8 = 5;
 const TOKENS: u8 = 6;
 
 impl KeyChain {
-    /// Makes keys under `secret`, for the KV of the model that `fingerprint` identifies: its weights, how they are
-    /// computed, and the layout and type of its KV.
+    /// Makes keys under `secret` for the KV of the model that `fingerprint` identifies. `fingerprint` covers the
+    /// weights, how the model is computed, and the layout and type of its KV.
     pub fn new(secret: [u8; 32], fingerprint: [u8; 32]) -> Self {
         Self { secret, fingerprint, owners: secret }
     }
 
-    /// Keeps the keys of blocks, but computes the marks of owners from another secret, which only one place knows.
+    /// Returns a chain that gives blocks the same keys, but computes the marks of owners from another secret, which
+    /// only one place knows.
     #[must_use]
     pub fn owned_under(self, secret: [u8; 32]) -> Self {
         Self { owners: secret, ..self }
@@ -82,7 +83,7 @@ impl KeyChain {
         field(&mut hasher, PARENT, &parent.0);
         hasher.update(&[TOKENS]);
         hasher.update(&(4 * tokens.len() as u64).to_le_bytes());
-        // In pieces, so that nothing is allocated.
+        // The tokens are hashed in pieces, so that nothing is allocated.
         let mut bytes = [0; 64];
         for tokens in tokens.chunks(16) {
             for (bytes, token) in bytes.chunks_exact_mut(4).zip(tokens) {

@@ -1,15 +1,17 @@
-//! Contents, places, prefix look-up, eviction, block tables: pure logic, without any device.
+//! Manages KV blocks: contents, places, prefix look-up, eviction and block tables. This is pure logic, without any
+//! device.
 //!
 //! [`BlockManager`] decides which physical blocks hold the KV of which sequence; it moves no byte itself. The caller
 //! computes into the slots that [`BlockManager::block_table`] names and reports, with [`BlockManager::commit`], what
 //! has really been computed. Only then can other sequences find it.
 //!
-//! What the KV *is* (a content: tokens, and what they continue) stands apart from where it *lies* (a block, a slot one
-//! tier below, both): a transfer ([`BlockCopy`], [`BlockSwap`]) changes a location and no content.
+//! What the KV *is* (a content, which has tokens and continues another content) is kept apart from where it *lies* (in
+//! a block, in a slot one tier below, or in both). A transfer ([`BlockCopy`], [`BlockSwap`]) changes a location and no
+//! content.
 //!
 //! **Invariant:** every block is exactly one of *free* (no content), *cached* (findable content that nothing holds),
 //! *used* (held by at least one block table, or by a transfer in flight) and *withdrawn* (without memory, after
-//! [`BlockManager::set_usable`]). [`BlockManager::check`] proves it, with everything else that must hold.
+//! [`BlockManager::set_usable`]). [`BlockManager::check`] checks this, with everything else that must hold.
 
 mod block_manager;
 mod blocks;

@@ -10,7 +10,7 @@ use crate::{hash::BlockHash, ids::SequenceId};
 const LOST_MIN: usize = 4096;
 const FIRSTS: usize = 1024;
 
-/// Tells what took a content away.
+/// The reason why a content was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// The content was evicted because this sequence needed the block.

@@ -1,5 +1,5 @@
-//! Names of the contents in memory, for the tiers below: which content each block holds, what has become findable, and
-//! what was evicted.
+//! Keeps the names of the contents in memory for the tiers below: which content each block holds, what has become
+//! findable, and what was evicted.
 
 use crate::{
     hash::ChainRoot,
@@ -7,20 +7,20 @@ use crate::{
     key::{BlockKey, BlockLabel, KeyChain},
 };
 
-/// Describes a content that memory has lost. The bytes of the content are in its block until the next copy or pass
-/// writes there.
+/// A content that memory has lost. The bytes of the content are in its block until the next copy or pass writes to the
+/// block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evicted {
-    /// Block that held the content.
+    /// The block that held the content.
     pub block: BlockId,
-    /// Label of the content: its key, the key of the block before it, its owner and its tokens.
+    /// The label of the content: its key, the key of the block before it, its owner and its tokens.
     pub label: BlockLabel,
     /// Class that the eviction policy gives the content for its use; see
     /// [`EvictionPolicy::class`](crate::EvictionPolicy::class).
     pub class: u8,
 }
 
-/// Tells what comes before a findable content in its chain.
+/// The place before a findable content in its chain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Above<'a> {
     /// The content of this block comes before the content.
@@ -32,7 +32,7 @@ pub(crate) enum Above<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 struct Name {
     key: BlockKey,
-    /// Index of the block's owner in `owners`.
+    /// The index of the block's owner in `owners`.
     owner: u32,
 }
 
@@ -41,7 +41,7 @@ struct Name {
 pub(crate) struct Names {
     chain: KeyChain,
     names: Vec<Name>, // [block], valid while its content is findable
-    /// Marks of all owners that were seen: as many as there are tenants.
+    /// The marks of all owners that were seen, one for each tenant.
     owners: Vec<BlockKey>,
     published: Vec<BlockId>,
     evicted: Vec<Evicted>,

@@ -21,11 +21,11 @@ const BLOCKS_IDLE: u64 = 1 << 16;
 /// wrong by no more than this number.
 const SOON: u64 = 256;
 
-/// Names the tenant of a chain, given by [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant).
+/// The tenant of a chain, given by [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant).
 pub(crate) type Tenant = Option<u128>;
 
-/// Number of the tenant that contents belong to, for as long as it has any; another tenant may get the number
-/// afterwards. A pool that one tenant has alone knows it by number 0.
+/// The number of the tenant that contents belong to, for as long as the tenant has any. Another tenant may get the
+/// number afterwards. In a pool that one tenant has alone, the tenant's number is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct OwnerId(pub u32);
 
@@ -37,23 +37,23 @@ pub(crate) struct Owners {
     ids: HashMap<Tenant, OwnerId>,
     vacant: Vec<OwnerId>,
     of_block: Vec<OwnerId>, // [block], valid while it has content; empty before there was a second owner
-    /// Owners that have cached blocks, in the order of how many blocks they have in all.
+    /// The owners that have cached blocks, in the order of how many blocks they have in all.
     by_blocks: BTreeSet<(usize, OwnerId)>,
-    /// Owners that have a share, in the order of when they last took a block.
+    /// The owners that have a share, in the order of when they last took a block.
     by_use: BTreeSet<(u64, OwnerId)>,
-    /// Owners that have lost their share.
+    /// The owners that have lost their share.
     idle: BTreeSet<OwnerId>,
-    /// Number of blocks taken so far, which serves as the clock.
+    /// The number of blocks taken so far, which serves as the clock.
     clock: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Owner {
     tenant: Tenant,
-    /// Number of the tenant's blocks with content, in use or cached.
+    /// The number of the tenant's blocks with content, in use or cached.
     blocks: usize,
     cached: usize,
-    /// Time at which the owner last took a block, by which it stands in `by_use`.
+    /// The time at which the owner last took a block, by which the owner is placed in `by_use`.
     used: u64,
 }
 
@@ -101,7 +101,7 @@ impl Owners {
         }
     }
 
-    /// Notes that the content of `block` is in use no more, and cached.
+    /// Notes that the content of `block` is no longer in use, and is now cached.
     pub(crate) fn cache(&mut self, block: BlockId) {
         self.change(self.of(block), |owner| owner.cached += 1);
     }
@@ -118,8 +118,8 @@ impl Owners {
         }
     }
 
-    /// Returns the owner whose cached content is evicted for a chain of `taker`, if the taker is known, where `usable`
-    /// blocks may be used. Some content must be cached.
+    /// Returns the owner whose cached content is evicted for a chain of `taker`, if the taker is known. `usable` blocks
+    /// may be used. Some content must be cached.
     pub(crate) fn loser(&mut self, taker: Option<Tenant>, usable: usize) -> OwnerId {
         if !self.is_shared() {
             return OwnerId(0);
@@ -148,7 +148,7 @@ impl Owners {
         others.map(|id| self.owner(id)).map(|one| one.cached.min(share.saturating_sub(one.blocks - one.cached))).sum()
     }
 
-    /// Returns the equal share of `usable` blocks that each owner with a share has; `one` is counted too if it has no
+    /// Returns the equal share of `usable` blocks that each owner with a share has. `one` is counted too if it has no
     /// share yet.
     fn share(&self, one: Option<OwnerId>, usable: usize) -> usize {
         let is_counted = one.is_some_and(|id| self.by_use.contains(&(self.owner(id).used, id)));
@@ -205,7 +205,7 @@ impl Owners {
         id
     }
 
-    /// Begins to keep an owner for each block, since a second owner comes; all blocks were the first owner's until
+    /// Begins to keep an owner for each block, since a second owner comes. All blocks belonged to the first owner until
     /// now.
     fn begin_to_share(&mut self) {
         self.of_block = vec![OwnerId(0); self.num_blocks];

@@ -1,4 +1,5 @@
-//! The hashes of a waiting sequence's prefixes, computed once for each block however often they are looked up.
+//! Keeps the hashes of a waiting sequence's prefixes, which are computed once for each block however often they are
+//! looked up.
 
 use std::fmt;
 
@@ -17,14 +18,14 @@ use crate::{
 pub struct PrefixHashes {
     root: ChainRoot,
     hasher: ChainHasher,
-    /// `None` when nothing under this root can be found; then nothing is hashed.
+    /// The hash of the root; `None` if nothing under this root can be found. In that case nothing is hashed.
     root_hash: Option<BlockHash>,
     block_size: usize,
     blocks: Vec<BlockHash>, // [logical block]
 }
 
 impl PrefixHashes {
-    /// Makes an empty list of hashes. Unless `findable`, nothing will be hashed.
+    /// Makes an empty list of hashes. Nothing will be hashed unless `findable` is set.
     pub(crate) fn new(root: ChainRoot, hasher: ChainHasher, block_size: usize, findable: bool) -> Self {
         let root_hash = findable.then(|| hasher.root(&root));
         Self { root, hasher, root_hash, block_size, blocks: Vec::new() }
@@ -38,7 +39,7 @@ impl PrefixHashes {
     /// Hashes the full blocks of `token_ids` that have not been hashed yet. `token_ids` must be all tokens of the
     /// sequence, and begin with the tokens of earlier calls.
     ///
-    /// A look-up may come before this call: it computes the missing hashes itself, again each time.
+    /// A look-up may come before this call. It then computes the missing hashes itself, again each time.
     pub fn extend(&mut self, token_ids: &[TokenId]) {
         let Some(root) = self.root_hash else { return };
         let last = self.blocks.last().copied().unwrap_or(root);
@@ -56,13 +57,13 @@ impl PrefixHashes {
         self.blocks.shrink_to_fit();
     }
 
-    /// Returns how many blocks have their hash kept here, 8 bytes each.
+    /// Returns the number of blocks whose hash is kept here. A hash takes 8 bytes.
     pub fn num_blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Returns the hash of the chain's root, from which the first block's hash is computed; `None` when nothing under
-    /// this root can be found.
+    /// Returns the hash of the chain's root, from which the first block's hash is computed. Returns `None` if nothing
+    /// under this root can be found.
     pub(crate) fn root_hash(&self) -> Option<BlockHash> {
         self.root_hash
     }

@@ -19,9 +19,9 @@ pub enum SequenceState {
     Resident,
     /// The KV is in blocks from which this swap copies; the blocks are not reused before the swap has finished.
     Leaving(SwapId),
-    /// The KV is in slots of the swap pool; the sequence holds no block.
+    /// The KV is in slots of the swap pool, and the sequence holds no block.
     Swapped,
-    /// The KV is in slots from which this swap copies into blocks; the blocks must not be read before the swap has
+    /// The KV is in slots from which this swap copies into blocks. The blocks must not be read before the swap has
     /// finished.
     Arriving(SwapId),
     /// The KV is in blocks, some of which this fetch fills; the blocks must not be read before the fetch has finished.

@@ -1,4 +1,4 @@
-//! The places of KV one tier below: which slots are free, and which content each holds.
+//! Keeps the places of KV one tier below: which slots are free, and which content each holds.
 
 use crate::{contents::ContentId, ids::SwapSlot};
 
@@ -7,14 +7,14 @@ use crate::{contents::ContentId, ids::SwapSlot};
 #[derive(Debug)]
 pub(crate) struct Slots {
     entries: Vec<Entry>, // [slot]
-    /// Free slots; the last one is taken next.
+    /// The free slots; the last one is taken next.
     free: Vec<SwapSlot>,
 }
 
 #[derive(Debug, Clone)]
 struct Entry {
     holders: u32,
-    /// Content of the slot; meaningless while the slot has no holder.
+    /// The content of the slot. It is meaningless while the slot has no holder.
     content: ContentId,
 }
 
@@ -22,7 +22,7 @@ impl Slots {
     pub(crate) fn new(num_slots: usize) -> Self {
         Self {
             entries: vec![Entry { holders: 0, content: ContentId(0) }; num_slots],
-            // The lowest is taken first, so that a swap file grows no longer than necessary.
+            // The lowest slot is taken first, so that a swap file grows no longer than necessary.
             free: (0..num_slots as u32).rev().map(SwapSlot).collect(),
         }
     }

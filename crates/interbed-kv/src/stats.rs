@@ -59,12 +59,13 @@ pub struct KvStats {
 }
 
 impl KvStats {
-    /// Returns the share of looked-up tokens that were found; 0 before the first look-up.
+    /// Returns the share of looked-up tokens that were found. Returns 0 before the first look-up.
     pub fn hit_rate(&self) -> f64 {
         ratio(self.prefix_hit_tokens as f64, self.prefix_query_tokens as f64)
     }
 
-    /// Returns the internal fragmentation: empty places for tokens over allocated ones; 0 when nothing is allocated.
+    /// Returns the internal fragmentation, which is the share of allocated places for tokens that are empty. Returns 0
+    /// if nothing is allocated.
     pub fn internal_fragmentation(&self) -> f64 {
         ratio(self.slots_empty as f64, self.slots_allocated as f64)
     }

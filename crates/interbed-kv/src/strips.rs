@@ -13,24 +13,23 @@ use std::ops::Range;
 use crate::ids::{BlockId, SequenceId};
 use crate::tables::IdHasher;
 
-/// Describes how strips are managed. A strip is a range of addresses in which the blocks of one sequence lie side by
-/// side.
+/// The configuration of strips. A strip is a range of addresses in which the blocks of one sequence lie side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StripConfig {
-    /// Number of strips.
+    /// The number of strips.
     pub strips: usize,
-    /// Number of blocks that fit into a strip.
+    /// The number of blocks that fit into a strip.
     pub blocks: usize,
-    /// Number of mappings that all strips together may have; the system has a limit.
+    /// The most mappings that all strips together may have, because the system has a limit.
     pub mappings_max: usize,
-    /// Number of blocks that may be mapped in all strips together, shared ones counted several times: page tables take
-    /// memory too.
+    /// The most blocks that may be mapped in all strips together, because page tables take memory too. Shared blocks
+    /// count several times.
     pub mapped_max: usize,
-    /// Chooses which ways to hide the time that mapping takes are used.
+    /// The ways to hide the time of mapping that are used.
     pub hiding: Hiding,
 }
 
-/// Names the ways to hide the time that mapping takes. All are on, except when the gain of each is measured.
+/// The ways to hide the time that mapping takes. All are on, except when the gain of each is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hiding {
     /// Whether blocks that later passes need are mapped while a pass runs.
@@ -50,34 +49,34 @@ impl Hiding {
     pub const NONE: Self = Self { ahead: false, deferred: false, eager: false, reclaim_beside: false };
 }
 
-/// Tells which blocks of one sequence a step uses.
+/// The blocks of one sequence that a step uses.
 #[derive(Debug, Clone)]
 pub struct StripUse<'a> {
-    /// Sequence whose blocks are used.
+    /// The sequence whose blocks are used.
     pub id: SequenceId,
     /// Number of blocks of the sequence in a tier below memory, which come before the blocks of the table.
     pub below: usize,
-    /// Blocks of the sequence in memory, in order.
+    /// The blocks of the sequence in memory, in order.
     pub table: &'a [BlockId],
-    /// Range of the table's blocks that the pass writes; blocks before it are read, and blocks after it are for later
-    /// passes.
+    /// The range of the table's blocks that the pass writes. Blocks before the range are read, and blocks after it are
+    /// for later passes.
     pub written: Range<usize>,
 }
 
-/// Describes a change of what is mapped in a strip.
+/// A change of what is mapped in a strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// Number of the strip.
+    /// The number of the strip.
     pub strip: u32,
-    /// First block of the strip that changes.
+    /// The first block of the strip that changes.
     pub first: u32,
-    /// Number of blocks that change.
+    /// The number of blocks that change.
     pub count: u32,
     /// State that the blocks change to.
     pub to: Mapped,
 }
 
-/// Tells what a part of a strip becomes.
+/// What a part of a strip becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mapped {
     /// The part maps blocks with consecutive ids, from this one on, to be read.
@@ -90,38 +89,39 @@ pub enum Mapped {
     Nothing,
 }
 
-/// Tells where a pass finds the blocks of a sequence.
+/// The place where a pass finds the blocks of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StripPlace {
-    /// The blocks lie in a strip, from its block `first` on; `end` and `written` count from the strip's beginning.
+    /// The blocks lie in a strip. `first`, `end` and `written` count blocks from the strip's beginning.
     Strip {
-        /// Number of the strip.
+        /// The number of the strip.
         strip: u32,
-        /// Place in the strip at which the table's first block lies.
+        /// The place in the strip at which the table's first block lies.
         first: u32,
-        /// End of the blocks that the pass uses.
+        /// The end of the blocks that the pass uses.
         end: u32,
-        /// First block that the pass writes.
+        /// The first block that the pass writes.
         written: u32,
     },
     /// The blocks lie wherever the sequence's table says, not in a strip.
     Listed,
 }
 
-/// Lists the changes of strips that a step needs.
+/// The changes of strips that a step needs.
 #[derive(Debug, Default)]
 pub struct StripPlan {
-    /// Places of each sequence's blocks, in the order of the uses.
+    /// The places of each sequence's blocks, in the order of the uses.
     pub places: Vec<StripPlace>,
     /// Number of the change beside passes that must be made before this pass begins.
     pub after: u64,
-    /// Changes that must be made before the pass.
+    /// The changes that must be made before the pass.
     pub now: Vec<Mapping>,
-    /// Changes that can be made while the pass runs. They are numbered from 1 on, since the mapper was made.
+    /// The changes that can be made while the pass runs. They are numbered from 1 on, counted since the mapper was
+    /// made.
     pub beside: Vec<Mapping>,
 }
 
-/// Tells what one block of a strip maps, or will map once change number `change` is made.
+/// What one block of a strip maps, or will map once change number `change` is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     block: Option<BlockId>,
@@ -150,10 +150,10 @@ impl Entry {
 #[derive(Debug)]
 struct Strip {
     owner: Option<SequenceId>,
-    /// Entries that were ever used; nothing is mapped behind them.
+    /// The entries that were ever used. Nothing is mapped behind them.
     entries: Vec<Entry>,
     mapped: usize,
-    /// Number of the step that used the strip last.
+    /// The number of the step that used the strip last.
     used: u64,
 }
 
@@ -169,17 +169,17 @@ impl Strip {
     }
 }
 
-/// Knows which blocks are mapped in strips, and plans which must be mapped.
+/// Records which blocks are mapped in strips, and plans which must be mapped.
 #[derive(Debug)]
 pub struct StripMapper {
     config: StripConfig,
     strips: Vec<Strip>,
     owned: HashMap<SequenceId, u32, BuildHasherDefault<IdHasher>>,
-    /// Number of mappings in all strips, empty parts included.
+    /// The number of mappings in all strips, empty parts included.
     mappings: usize,
-    /// Number of blocks mapped in all strips.
+    /// The number of blocks mapped in all strips.
     mapped: usize,
-    /// Number of changes beside passes so far.
+    /// The number of changes beside passes so far.
     changes: u64,
     steps: u64,
     /// Number of times that a sequence's blocks found no room in strips for a pass.
@@ -212,7 +212,7 @@ impl StripMapper {
         self.mappings
     }
 
-    /// Returns how many blocks are mapped in all strips; shared ones count several times.
+    /// Returns how many blocks are mapped in all strips. A block that several strips map counts several times.
     pub fn mapped(&self) -> usize {
         self.mapped
     }
@@ -222,7 +222,7 @@ impl StripMapper {
         self.listed
     }
 
-    /// Plans a step that uses these blocks. `is_held` says whether a sequence still has its blocks in memory.
+    /// Plans a step that uses the blocks of `uses`. `is_held` says whether a sequence still has its blocks in memory.
     pub fn step(&mut self, uses: &[StripUse<'_>], is_held: impl Fn(SequenceId) -> bool, plan: &mut StripPlan) {
         self.steps += 1;
         plan.places.clear();
@@ -241,7 +241,7 @@ impl StripMapper {
         }
         for of in uses {
             let place = self.place(of, plan);
-            // Longer ones than any strip are not meant to have one.
+            // Sequences that are longer than a strip are not meant to have one.
             let is_short = of.below + of.table.len() <= self.config.blocks;
             self.listed += u64::from(place == StripPlace::Listed && is_short);
             plan.places.push(place);
@@ -265,7 +265,7 @@ impl StripMapper {
         }
     }
 
-    /// Notes that the system refused this change, so that nothing is mapped there.
+    /// Notes that the system refused `change`, so that nothing is mapped in its part of the strip.
     pub fn refused(&mut self, change: &Mapping) {
         for index in change.first..change.first + change.count {
             self.set(change.strip, index as usize, Entry::NOTHING);
@@ -296,7 +296,8 @@ impl StripMapper {
             let entry = self.strips[strip as usize].entry(at);
             let (is_now, to_write) = (index < of.written.end, index >= of.written.start);
             if is_now {
-                // What is under way must end, whether it is what is wanted or would come in between.
+                // A change that is under way must end before the pass, whether it maps the wanted block or would
+                // interfere.
                 plan.after = plan.after.max(entry.change);
             }
             if entry.serves(block, to_write) || !is_now && !self.config.hiding.ahead {
@@ -355,7 +356,7 @@ impl StripMapper {
 
     /// Returns whether `blocks` more blocks can be mapped, each by itself.
     fn has_room_for(&self, blocks: usize) -> bool {
-        // A mapping in the middle of another makes three of it.
+        // A mapping in the middle of another one splits it into three.
         self.mappings + 2 * blocks <= self.config.mappings_max && self.mapped + blocks <= self.config.mapped_max
     }
 
@@ -403,7 +404,7 @@ impl StripMapper {
         }
     }
 
-    /// Empties strips without an owner, beginning with the one used longest ago, while little room is left.
+    /// Empties strips without an owner while little room is left, beginning with the one that was used longest ago.
     fn reclaim(&mut self, plan: &mut StripPlan) {
         let is_short = |mapper: &Self, of: usize| {
             mapper.mappings * 10 > mapper.config.mappings_max * of || mapper.mapped * 10 > mapper.config.mapped_max * of

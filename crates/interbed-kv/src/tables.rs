@@ -1,4 +1,4 @@
-//! Block tables: which blocks, or slots below, hold the tokens of each sequence.
+//! Keeps block tables: which blocks, or slots below, hold the tokens of each sequence.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Table {
     state: SequenceState,
-    /// Number of leading blocks whose KV is in a tier below memory.
+    /// The number of leading blocks whose KV is in a tier below memory.
     below: usize,
     /// Blocks in memory, which follow the leading `below` blocks. The index is the number of the logical block, less
     /// `below`.
@@ -32,17 +32,18 @@ pub(crate) struct Table {
     num_tokens: usize,
     /// Number of leading tokens whose KV was reported as computed.
     num_computed: usize,
-    /// Number of leading blocks of this table that were found published, or that this sequence has published.
+    /// The number of leading blocks of this table that were found published, or that this sequence has published.
     num_published: usize,
-    /// Whether the sequence's blocks may become findable: not without prefix caching, nor after a reset of the cache.
+    /// Whether the sequence's blocks may become findable. They may not without prefix caching, or after a reset of the
+    /// cache.
     publishing: bool,
-    /// Root at which the sequence's chain starts.
+    /// The root at which the sequence's chain starts.
     root: ChainRoot,
 }
 
 impl Table {
-    /// Makes the table of a sequence that holds `blocks` for its tokens; the first `num_found` of them were found in
-    /// the cache.
+    /// Makes the table of a sequence that holds `blocks` for its tokens. The first `num_found` blocks were found in the
+    /// cache.
     pub(crate) fn new(
         root: ChainRoot,
         publishing: bool,
@@ -66,7 +67,7 @@ impl Table {
     }
 
     /// Makes the table of a sequence whose first `below` blocks are in a tier below memory, and that has no other
-    /// tokens yet. Other sequences find nothing of it in memory.
+    /// tokens yet. Other sequences find none of its blocks in memory.
     pub(crate) fn of_below(root: ChainRoot, below: usize, block_size: usize) -> Self {
         let table = Self::new(root, false, Vec::new(), below * block_size, 0, block_size);
         Self { below, num_computed: table.num_tokens, ..table }
@@ -144,7 +145,7 @@ impl Table {
         blocks_for(self.num_tokens, block_size) - self.below
     }
 
-    /// Returns how many blocks in memory have computed tokens; the last may be computed in part.
+    /// Returns how many blocks in memory have computed tokens. The last of them may be computed only in part.
     pub(crate) fn num_computed_blocks(&self, block_size: usize) -> usize {
         blocks_for(self.num_computed, block_size) - self.below
     }
@@ -214,7 +215,8 @@ impl Table {
 /// Holds the tables of all sequences.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    /// Every step looks up every table, hence the simple hash; nothing depends on the map's order.
+    /// The tables by sequence. Every step looks up every table, hence the simple hash; nothing depends on the map's
+    /// order.
     tables: HashMap<SequenceId, Table, BuildHasherDefault<IdHasher>>,
     /// Number of tables that are [`SequenceState::Swapped`].
     num_swapped: usize,
@@ -278,8 +280,8 @@ impl Tables {
         std::mem::take(&mut table.blocks)
     }
 
-    /// Changes the state of `id` from swapped to arriving, into `blocks`, the first `num_found` of which were found in
-    /// the cache.
+    /// Changes the state of `id` from swapped to arriving in `blocks`. The first `num_found` blocks were found in the
+    /// cache.
     pub(crate) fn begin_arriving(&mut self, id: SequenceId, swap: SwapId, blocks: Vec<BlockId>, num_found: usize) {
         let table = self.tables.get_mut(&id).expect("the group is held");
         (table.state, table.blocks, table.num_published) = (SequenceState::Arriving(swap), blocks, num_found);
@@ -306,19 +308,19 @@ impl Tables {
     }
 }
 
-/// Returns the block that a position lies in, and the place in that block. Block sizes are powers of two; in a step
-/// with many short appends, divisions would cost as much as everything else.
+/// Returns the block that a position lies in, and the place in that block. Block sizes are powers of two, so this needs
+/// no division. In a step with many short appends, divisions would cost as much as everything else.
 pub(crate) fn position(position: usize, block_size: usize) -> (usize, usize) {
     (position >> block_size.trailing_zeros(), position & (block_size - 1))
 }
 
-/// Returns how many blocks `num_tokens` tokens take; the last may be partial.
+/// Returns how many blocks `num_tokens` tokens take. The last block may be partial.
 pub(crate) fn blocks_for(num_tokens: usize, block_size: usize) -> usize {
     let (full, slots) = position(num_tokens, block_size);
     full + usize::from(slots > 0)
 }
 
-/// Hashes ids that the engine counts up by itself, so that the hash need not resist chosen keys.
+/// A hasher for ids that the engine counts up by itself, so that the hash need not resist chosen keys.
 #[derive(Debug, Default)]
 pub struct IdHasher(u64);
 

@@ -1,7 +1,7 @@
 //! Tools for the tests of the block manager, and for tests of eviction policies in other crates: random operations
 //! against a naive reference, a random number generator, and a counter of steps.
 //!
-//! A failure prints its seed; `INTERBED_TEST_SEED=<seed> cargo test -p <crate> <test>` replays that run alone.
+//! A failure prints its seed. `INTERBED_TEST_SEED=<seed> cargo test -p <crate> <test>` replays that run alone.
 
 mod cost;
 mod device;
@@ -38,7 +38,7 @@ pub struct Case {
     /// Whether every outcome must equal the reference's. Outcomes may differ if the index may refuse a block or the
     /// order of eviction differs. The KV that is read, and all invariants, are checked in these cases too.
     pub exact: bool,
-    /// Number of operations in all episodes together.
+    /// The number of operations in all episodes together.
     pub steps: usize,
 }
 

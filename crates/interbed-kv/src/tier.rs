@@ -26,26 +26,27 @@ pub use gate::Gate;
 use gate::Ghosts;
 pub use write_budget::WriteBudget;
 
-/// Segments that ordinary records leave free, so that what is carried over always finds room.
+/// The number of segments that ordinary records leave free, so that contents that are carried over always find room.
 const SPARE: usize = 1;
 
-/// Describes the size and shape of a tier, a store of KV blocks below memory.
+/// The size and shape of a tier, which is a store of KV blocks below memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvTierConfig {
-    /// Number of segments in all; at least three, unless each holds one block.
+    /// The number of segments in all, which is at least three, unless each segment holds one block.
     pub num_segments: u32,
-    /// Bytes in a segment, the part of a tier that is emptied as a whole.
+    /// The number of bytes in a segment, the part of a tier that is emptied as a whole.
     pub segment_bytes: u64,
-    /// Bytes at the beginning of a segment that hold no record.
+    /// The number of bytes at the beginning of a segment that hold no record.
     pub segment_header: u64,
-    /// Bytes of a record of 0, 1, 2, … blocks; the last entry is the largest record.
+    /// The number of bytes in a record of 0, 1, 2, … blocks. The last entry is for the largest record.
     pub record_bytes: Vec<u64>,
-    /// Decides which contents return often enough to be written at all.
+    /// The gate that decides which contents return often enough to be written at all.
     pub gate: Gate,
 }
 
 impl KvTierConfig {
-    /// Describes a tier in memory for `num_blocks` blocks, where each block is a segment and can be replaced alone.
+    /// Returns the configuration of a tier in memory for `num_blocks` blocks, in which each block is a segment and can
+    /// be replaced alone.
     pub fn of_blocks(num_blocks: u32, gate: Gate) -> Self {
         Self { num_segments: num_blocks, segment_bytes: 1, segment_header: 0, record_bytes: vec![0, 1], gate }
     }
@@ -68,41 +69,41 @@ impl KvTierConfig {
     }
 }
 
-/// Tells where in the tier a record lies: a run of a few blocks that were written together.
+/// The place of a record in the tier. A record is a run of a few blocks that were written together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordPlace {
-    /// Number of the segment that the record lies in.
+    /// The number of the segment that the record lies in.
     pub segment: u32,
-    /// Number that the segment got when the tier began to write it. A segment that is emptied and written again gets a
-    /// higher number.
+    /// The number that the segment got when the tier began to write it. A segment that is emptied and written again
+    /// gets a higher number.
     pub generation: u64,
-    /// Bytes from the segment's beginning to the record's.
+    /// The number of bytes from the segment's beginning to the record's.
     pub offset: u64,
-    /// Number of blocks in the record.
+    /// The number of blocks in the record.
     pub count: u16,
 }
 
-/// Tells where in the tier a content, the KV of one block, lies.
+/// The place of a content, which is the KV of one block, in the tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TierPlace {
-    /// Record that holds the content.
+    /// The record that holds the content.
     pub record: RecordPlace,
-    /// Number of the content among the blocks of the record.
+    /// The number of the content among the blocks of the record.
     pub index: u16,
 }
 
-/// Names a segment that is to be emptied.
+/// A segment that is to be emptied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reclaim {
-    /// Number of the segment.
+    /// The number of the segment.
     pub segment: u32,
-    /// Contents that must be written again before [`Tier::reclaimed`], and where they lie now.
+    /// The contents that must be written again before [`Tier::reclaimed`], and where they lie now.
     pub carried: Vec<(BlockKey, TierPlace)>,
-    /// Contents that are forgotten, with their classes; a lower tier may want them.
+    /// The contents that are forgotten, with their classes. A lower tier may want them.
     pub dropped: Vec<(BlockKey, u8)>,
 }
 
-/// Counts what has happened in a tier since the start.
+/// Counts of what has happened in a tier since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierCounts {
     /// Contents that a look-up has found in this tier.
@@ -130,7 +131,7 @@ struct Entry {
     wanted: bool,
     /// Whether a look-up has ever found the content in this tier.
     returned: bool,
-    /// Number of the class of contents with similar use; see [`Tier::wants`].
+    /// The number of the class of contents with similar use, which was passed to [`Tier::wants`].
     class: u8,
 }
 
@@ -147,22 +148,22 @@ enum SegmentState {
 struct Segment {
     state: SegmentState,
     generation: u64,
-    /// Bytes from the beginning of the segment to the end of its last record.
+    /// The number of bytes from the beginning of the segment to the end of its last record.
     end: u64,
-    /// Keys of the contents that were written to the segment, some of which may lie elsewhere by now.
+    /// The keys of the contents that were written to the segment. Some of the contents may lie elsewhere by now.
     keys: Vec<BlockKey>,
-    /// Reads and writes of the segment in flight.
+    /// The number of reads and writes of the segment in flight.
     holders: u32,
 }
 
-/// Knows which contents a tier holds, and where they lie.
+/// Records which contents a tier holds, and where they lie.
 #[derive(Debug)]
 pub struct Tier {
     config: KvTierConfig,
     entries: HashMap<BlockKey, Entry>,
     segments: Vec<Segment>,
     free: VecDeque<u32>,
-    /// Full segments, the oldest first.
+    /// The full segments, the oldest first.
     full: VecDeque<u32>,
     open: Option<u32>,
     generations: u64,
@@ -193,7 +194,7 @@ impl Tier {
         &self.config
     }
 
-    /// Returns what was counted since the start.
+    /// Returns the counts since the start.
     pub fn counts(&self) -> TierCounts {
         self.counts
     }
@@ -231,8 +232,8 @@ impl Tier {
         }
     }
 
-    /// Returns whether `key` is to be written to this tier. `class` tells contents apart by what is known of their
-    /// use; the tier learns how many of each class are looked up again.
+    /// Returns whether `key` is to be written to this tier. `class` groups contents by what is known of their use. The
+    /// tier learns how many contents of each class are looked up again.
     pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
         if self.entries.contains_key(&key) {
             return false;
@@ -251,11 +252,10 @@ impl Tier {
         self.entries.contains_key(&key)
     }
 
-    /// Reserves room for a record of `contents`, each with its class; at most
-    /// [`blocks_per_record`](KvTierConfig::blocks_per_record) of them, none twice. Contents that the tier holds
+    /// Reserves room for a record of `contents`, each with its class. There are at most
+    /// [`blocks_per_record`](KvTierConfig::blocks_per_record) contents, none twice. Contents that the tier holds
     /// already are being carried over from a segment that is emptied. The segment is held until
-    /// [`written`](Self::written). Returns `None` if there is no room now, which [`reclaim`](Self::reclaim) may
-    /// change.
+    /// [`written`](Self::written). Returns `None` if there is no room now, which [`reclaim`](Self::reclaim) may change.
     pub fn reserve(&mut self, contents: &[(BlockKey, u8)]) -> Option<RecordPlace> {
         debug_assert!(!contents.is_empty() && contents.len() <= self.config.blocks_per_record());
         let carrying = contents.iter().any(|(key, _)| self.entries.contains_key(key));
@@ -296,8 +296,8 @@ impl Tier {
         Some(number)
     }
 
-    /// Notes that the write of a record has ended, well or not. After a failure nothing more is written to its
-    /// segment, since the next start would not find records behind a gap.
+    /// Notes that the write of a record has ended. `well` says whether it succeeded. After a failure nothing more is
+    /// written to the record's segment, since the next start would not find records behind a gap.
     pub fn written(&mut self, record: RecordPlace, keys: &[BlockKey], well: bool) {
         for (index, key) in (0..).zip(keys) {
             let Some(entry) = self.entries.get_mut(key) else { continue };
@@ -308,7 +308,7 @@ impl Tier {
                     self.segments[record.segment as usize].keys.push(*key);
                     *(if before { &mut self.counts.carried } else { &mut self.counts.stored }) += 1;
                 }
-                // It stays where it was.
+                // The content stays where it was.
                 (false, true) => {}
                 (false, false) if entry.place == place => {
                     self.entries.remove(key);
@@ -330,7 +330,7 @@ impl Tier {
         self.full.push_back(open);
     }
 
-    /// Notes that a read of `segment` begins: the segment is not emptied before [`release`](Self::release).
+    /// Notes that a read of `segment` begins. The segment is not emptied before [`release`](Self::release).
     pub fn hold(&mut self, segment: u32) {
         self.segments[segment as usize].holders += 1;
     }
@@ -358,10 +358,10 @@ impl Tier {
         }
     }
 
-    /// Chooses a segment to be emptied if too few are free: the oldest that nobody reads. Contents that a look-up has
-    /// found since they were written are carried over, up to half of the segment. The caller writes the carried
-    /// contents again, if there are any, then calls [`reclaimed`](Self::reclaimed); if nothing is carried, the segment
-    /// is free at once.
+    /// Chooses a segment to be emptied if too few are free. This is the oldest segment that nobody reads. Contents that
+    /// a look-up has found since they were written are carried over, up to half of the segment. The caller writes the
+    /// carried contents again, if there are any, then calls [`reclaimed`](Self::reclaimed). If nothing is carried, the
+    /// segment is free at once.
     pub fn reclaim(&mut self) -> Option<Reclaim> {
         let target = if self.config.is_of_blocks() { 1 } else { SPARE + 1 };
         let leaving =
@@ -374,7 +374,7 @@ impl Tier {
             let position = self.full.iter().position(|&number| self.segments[number as usize].holders == 0)?;
             let number = self.full.remove(position)?;
             let mut carried = self.take_wanted(number);
-            // A tier of single blocks writes nothing again: what is wanted is passed over, once.
+            // A tier of single blocks writes nothing again. A wanted content is passed over once instead.
             if self.config.is_of_blocks() && !carried.is_empty() && turn < turns {
                 self.full.push_back(number);
                 continue;
@@ -412,8 +412,8 @@ impl Tier {
         wanted.collect()
     }
 
-    /// Empties a segment that was [chosen](Self::reclaim) and whose carried contents have been written: contents that
-    /// still lie in it are forgotten.
+    /// Empties a segment that was [chosen](Self::reclaim) and whose carried contents have been written. Contents that
+    /// still lie in the segment are forgotten.
     pub fn reclaimed(&mut self, segment: u32) {
         let room = &mut self.segments[segment as usize];
         assert!(room.state == SegmentState::Leaving, "segment {segment} is emptied, but was not chosen for that");
@@ -452,7 +452,8 @@ impl Tier {
         self.generations = self.generations.max(generation);
     }
 
-    /// Marks a segment whose content is of no use as the first to be emptied; it stays until its room is needed.
+    /// Marks a segment whose content is of no use as the first to be emptied. The segment stays until its room is
+    /// needed.
     pub fn set_aside(&mut self, segment: u32, generation: u64) {
         self.free.retain(|&free| free != segment);
         let room = &mut self.segments[segment as usize];
@@ -461,7 +462,7 @@ impl Tier {
         self.generations = self.generations.max(generation);
     }
 
-    /// Forgets the contents for which `is_theirs` returns true; returns how many.
+    /// Forgets the contents for which `is_theirs` returns true. Returns how many were forgotten.
     pub fn forget(&mut self, mut is_theirs: impl FnMut(BlockKey, TierPlace) -> bool) -> usize {
         let before = self.entries.len();
         self.entries.retain(|&key, entry| !entry.written || !is_theirs(key, entry.place));

@@ -1,9 +1,9 @@
-//! KV in flight: copies between blocks, and swaps between blocks and the slots one tier below.
+//! Describes KV in flight: copies between blocks, and swaps between blocks and the slots one tier below.
 //!
-//! **The rule of all transfers:** nothing moves without a place to go. The destination is reserved before a transfer
-//! begins, and source and destination belong to the transfer until it has ended, whatever happens to the sequences that
-//! it serves. A transfer that failed, or whose outcome is unknown, is a miss, never data: its destination is not read,
-//! and the KV is computed again.
+//! **The rule of all transfers:** KV moves only to a place that was reserved. The destination is reserved before a
+//! transfer begins, and source and destination belong to the transfer until it has ended, whatever happens to the
+//! sequences that it serves. A transfer that failed, or whose outcome is unknown, is a miss, never data: its
+//! destination is not read, and the KV is computed again.
 //!
 //! | state | leaves it by |
 //! |---|---|
@@ -11,13 +11,13 @@
 //! | completed | – : the destination is a location of the content |
 //! | failed | – : the destination is free again, and sequences that waited for it have lost their KV |
 //!
-//! The two kinds have separate types, so that code for one is never given the other.
+//! Copies and swaps have separate types, so that code for one is never given the other.
 
 use std::collections::{BTreeMap, HashSet};
 
 use crate::ids::{BlockId, FetchId, SequenceId, SwapId, SwapSlot};
 
-/// A copy of one block's KV to another block: a copy on write, or a move by compaction.
+/// A copy of one block's KV to another block, which is a copy on write or a move by compaction.
 ///
 /// The device carries out copies in the order of [`BlockManager::take_copies`], before anything else touches the
 /// blocks. This order protects source and destination: a later holder of either block also writes to it later.
@@ -25,18 +25,18 @@ use crate::ids::{BlockId, FetchId, SequenceId, SwapId, SwapSlot};
 /// [`BlockManager::take_copies`]: crate::BlockManager::take_copies
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockCopy {
-    /// Block that the KV is copied from.
+    /// The block that the KV is copied from.
     pub source: BlockId,
-    /// Block that the KV is copied to.
+    /// The block that the KV is copied to.
     pub destination: BlockId,
 }
 
 /// A transfer of one block's KV between memory and the tier below, in the direction of its [`Swap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockSwap {
-    /// Place of the block's KV in memory.
+    /// The place of the block's KV in memory.
     pub block: BlockId,
-    /// Place of the block's KV one tier below.
+    /// The place of the block's KV one tier below.
     pub slot: SwapSlot,
 }
 
@@ -54,11 +54,11 @@ pub enum SwapDirection {
 /// [`BlockManager::finish_swap`](crate::BlockManager::finish_swap).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
-    /// Number that identifies the swap in the report.
+    /// The number that identifies the swap in the report.
     pub id: SwapId,
     /// Whether KV leaves memory or comes back to it.
     pub direction: SwapDirection,
-    /// Transfers of the swap; each block and each slot is in them once, however many sequences share it.
+    /// The transfers of the swap. Each block and each slot is in them once, however many sequences share it.
     pub transfers: Vec<BlockSwap>,
     /// Number of blocks that need no transfer in, because their content can still be found in memory.
     pub num_spared: usize,
@@ -67,7 +67,7 @@ pub struct Swap {
     pub num_freed: usize,
 }
 
-/// Tells how a swap ended.
+/// The way in which a swap ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwapOutcome {
     /// All transfers of the swap have completed and were verified.
@@ -88,11 +88,11 @@ pub(crate) struct Flight {
 /// [`BlockManager::finish_fetch`](crate::BlockManager::finish_fetch) how many of the first ones it could fill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetch {
-    /// Number that identifies the fetch in the report.
+    /// The number that identifies the fetch in the report.
     pub id: FetchId,
-    /// Sequence whose blocks the fetch fills.
+    /// The sequence whose blocks the fetch fills.
     pub sequence: SequenceId,
-    /// Blocks to fill, in the order of the sequence's tokens.
+    /// The blocks to fill, in the order of the sequence's tokens.
     pub blocks: Vec<BlockId>,
 }
 
@@ -123,7 +123,7 @@ impl Transfers {
         SwapId(self.started)
     }
 
-    /// Begins the transfers of `swap`; the caller has reserved their blocks and slots and holds them for the swap.
+    /// Begins the transfers of `swap`. The caller has reserved their blocks and slots and holds them for the swap.
     pub(crate) fn begin(&mut self, group: Vec<SequenceId>, swap: Swap) -> Swap {
         self.started += 1;
         self.flights.insert(swap.id, Flight { direction: swap.direction, group, transfers: swap.transfers.clone() });
@@ -144,7 +144,7 @@ impl Transfers {
         self.flights.iter().map(|(&id, flight)| (id, flight))
     }
 
-    /// Begins a fetch that fills `blocks` of `sequence`; the caller holds the blocks for the fetch.
+    /// Begins a fetch that fills `blocks` of `sequence`. The caller holds the blocks for the fetch.
     pub(crate) fn begin_fetch(&mut self, sequence: SequenceId, blocks: Vec<BlockId>) -> Fetch {
         let id = FetchId(self.started);
         self.started += 1;
@@ -152,7 +152,7 @@ impl Transfers {
         Fetch { id, sequence, blocks }
     }
 
-    /// Ends a fetch; the caller must release its blocks. Returns `None` for a fetch that is not in flight.
+    /// Ends a fetch. The caller must release its blocks. Returns `None` if the fetch is not in flight.
     pub(crate) fn end_fetch(&mut self, id: FetchId) -> Option<(SequenceId, Vec<BlockId>)> {
         self.fetches.remove(&id)
     }

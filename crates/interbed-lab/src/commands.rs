@@ -35,7 +35,7 @@ impl Lab {
     /// Runs the command.
     ///
     /// # Errors
-    /// Bad input, or what the system refuses.
+    /// Fails if the input is bad, or the system refuses what the command needs.
     pub fn run(self) -> Result<()> {
         match self.command {
             Command::Replay(args) => replay::run(*args),
@@ -45,7 +45,7 @@ impl Lab {
     }
 }
 
-/// Puts a table in an order at random, always the same.
+/// Puts `table` into a random order, which is the same in every run.
 fn shuffle(table: &mut [u32]) {
     let mut random = 1u64;
     for index in (1..table.len()).rev() {

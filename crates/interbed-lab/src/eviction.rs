@@ -1,4 +1,4 @@
-//! The eviction policies that can be chosen by name: the one used by the server, and those of textbooks.
+//! The eviction policies that can be chosen by name: the one that the server uses, and those of textbooks.
 //!
 //! To add a policy, add a file in this folder and a line in [`POLICIES`].
 
@@ -15,7 +15,7 @@ mod two_queue;
 use interbed_kv::EvictionKind;
 use thiserror::Error;
 
-/// All policies, the default first.
+/// All policies, of which the first is the default.
 pub const POLICIES: [EvictionKind; 6] = [
     EvictionKind::ADAPTIVE,
     EvictionKind::new("lru", |num_blocks| Box::new(lru::Lru::new(num_blocks))),
@@ -25,15 +25,15 @@ pub const POLICIES: [EvictionKind; 6] = [
     EvictionKind::new("2q", |num_blocks| Box::new(two_queue::TwoQueue::new(num_blocks))),
 ];
 
-/// The policy of this name.
+/// Returns the policy of this name.
 ///
 /// # Errors
-/// When no policy has this name.
+/// Fails if no policy has this name.
 pub fn policy(name: &str) -> Result<EvictionKind, UnknownEviction> {
     POLICIES.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownEviction { got: name.into() })
 }
 
-/// No policy has this name.
+/// The error that no policy has the requested name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("there is no eviction policy {got:?}; choose one of {}", POLICIES.map(EvictionKind::name).join(", "))]
 pub struct UnknownEviction {
@@ -41,7 +41,7 @@ pub struct UnknownEviction {
     pub got: String,
 }
 
-/// To be called once in each iteration of a loop over blocks; tests count the calls.
+/// Counts an iteration for tests. Every loop over blocks must call it once in each iteration.
 #[inline]
 fn step() {
     #[cfg(test)]

@@ -1,5 +1,5 @@
-//! KV that is mapped side by side, on a virtual clock: what passes would wait for on a machine of which mapping takes
-//! so long.
+//! Simulates KV that is mapped side by side on a virtual clock: what passes would wait for on a machine whose system
+//! takes a given time for each change of a mapping.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,21 +13,22 @@ use interbed_kv::{
     StripPlan, StripUse, TokenId,
 };
 
-/// What the system takes for a change, whatever its size, and for each page of it.
+/// The time that the system takes for one change of a mapping, and for each page in the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MappingCosts {
-    /// Each change.
+    /// The time of each change, whatever its size.
     pub change: Duration,
-    /// Each page that is mapped.
+    /// The time of each page that is mapped.
     pub page: Duration,
 }
 
 impl MappingCosts {
-    /// As measured with memory of a file on a cloud machine, 2026: 5.8 µs for 4 pages, 144 for 512.
+    /// The costs that were measured with the memory of a file on a cloud machine in 2026: 5.8 µs for 4 pages, 144 µs
+    /// for 512 pages.
     pub const MEASURED: Self = Self { change: Duration::from_nanos(4_600), page: Duration::from_nanos(270) };
 }
 
-/// Memory without bytes, whose changes take time on a clock of its own.
+/// Virtual memory that holds no bytes, and adds up the time that its changes would take.
 #[derive(Debug)]
 pub struct SimulatedMemory {
     page_size: usize,
@@ -37,17 +38,17 @@ pub struct SimulatedMemory {
 }
 
 impl SimulatedMemory {
-    /// Memory in pages of this size.
+    /// Creates a memory with pages of `page_size` bytes.
     pub fn new(page_size: usize, costs: MappingCosts) -> Self {
         Self { page_size, costs, spent_ns: AtomicU64::new(0), changes: AtomicU64::new(0) }
     }
 
-    /// Time that all changes took.
+    /// Returns the time that all changes took.
     pub fn spent(&self) -> Duration {
         Duration::from_nanos(self.spent_ns.load(Ordering::Relaxed))
     }
 
-    /// Changes so far.
+    /// Returns the number of changes so far.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -80,44 +81,45 @@ impl VirtualMemory for SimulatedMemory {
     }
 }
 
-/// A load of sequences.
+/// A load of sequences, and how their KV is mapped.
 #[derive(Debug, Clone, Copy)]
 pub struct MappedLoad {
-    /// Sequences that run together.
+    /// The number of sequences that run together.
     pub sequences: usize,
-    /// Sequences that wait; without any, none ends.
+    /// The number of sequences that wait; if it is 0, no sequence ends.
     pub waiting: usize,
-    /// Steps that are counted, after as many as a prompt is long.
+    /// The number of steps that are counted; they come after `PROMPT_MOST` steps that are not.
     pub steps: usize,
-    /// Tokens of a block.
+    /// The number of tokens in a block.
     pub block_size: usize,
-    /// Bytes of a block.
+    /// The number of bytes in a block.
     pub block_bytes: usize,
-    /// Time of a pass.
+    /// The time of a pass.
     pub pass: Duration,
-    /// How time is hidden.
+    /// How the time of mapping is hidden.
     pub hiding: Hiding,
 }
 
-/// What passes waited for.
+/// The figures that say what passes waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MappedFigures {
-    /// Steps that were counted.
+    /// The number of steps that were counted.
     pub steps: usize,
-    /// Changes before passes.
+    /// The number of changes that were made before passes.
     pub changes_before: u64,
-    /// Changes beside passes.
+    /// The number of changes that were made beside passes.
     pub changes_beside: u64,
-    /// Time on the way of passes: changes before them, and waits for those beside others.
+    /// The time that passes waited: for changes before them, and for the end of changes that were made beside other
+    /// passes.
     pub critical: Duration,
     /// The time of all steps.
     pub time: Duration,
 }
 
-/// Prompts are up to so long.
+/// The greatest length of a prompt in tokens.
 const PROMPT_MOST: usize = 256;
 
-/// Answers where sequences end.
+/// The greatest length of an answer in tokens, where sequences end.
 const ANSWER_MOST: usize = 128;
 
 struct Running {
@@ -127,7 +129,7 @@ struct Running {
     ends_at: usize,
 }
 
-/// Runs a load on the clock.
+/// Runs a load on the virtual clock.
 pub fn serve(load: &MappedLoad) -> MappedFigures {
     let mut world = World::new(load);
     for _ in 0..PROMPT_MOST {
@@ -151,9 +153,10 @@ struct World<'a> {
     running: Vec<Running>,
     waiting: VecDeque<(Vec<TokenId>, usize, PrefixHashes)>,
     now: Duration,
-    /// When the thread beside passes has nothing left to do.
+    /// When the thread that makes changes beside passes has nothing left to do.
     beside_until: Duration,
-    /// When each of its last changes was done; the first has number `first_beside`.
+    /// When each of that thread's last changes was done; the first entry belongs to the change with the number
+    /// `first_beside`.
     done_at: VecDeque<Duration>,
     first_beside: u64,
     ids: u64,
@@ -199,7 +202,7 @@ impl<'a> World<'a> {
         (self.random >> 33) as usize % bound
     }
 
-    /// Fills the queue, and admits as many as may run.
+    /// Fills the queue, and admits as many sequences as may run.
     fn admit(&mut self) {
         while self.running.len() + self.waiting.len() < self.load.sequences + self.load.waiting {
             let length = 16 + self.below(PROMPT_MOST - 16);
@@ -273,7 +276,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Makes the planned changes on the clock, then the pass.
+    /// Makes the planned changes on the virtual clock, and then the pass.
     fn carry_out(&mut self) {
         let began = self.now;
         let plan = std::mem::take(&mut self.plan);
@@ -302,7 +305,7 @@ impl<'a> World<'a> {
         self.plan = plan;
     }
 
-    /// The time that a change takes.
+    /// Makes a change in the simulated memory, and returns the time that it takes.
     fn make(&self, mapping: &Mapping) -> Duration {
         let before = self.memory.spent();
         let bytes = self.load.block_bytes;
@@ -319,7 +322,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Bytes of a page.
+/// The number of bytes in a page.
 const PAGE: usize = 4096;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Replays: the block manager over a trace of requests, without a model.
+//! Replays run the block manager over a trace of requests, without a model.
 
 mod azure;
 mod comparison;
@@ -41,58 +41,59 @@ pub use entry::TOKENS_MAX;
 pub use fleet::{FleetRequest, Route, SERVERS_MAX, UnknownRoute, run_fleets};
 pub use load::Pace;
 
-/// Most cache sizes of one run.
+/// The most cache sizes of one run.
 const SIZES_MAX: usize = 256;
 
-/// What to replay, and what to report of it.
+/// A replay: what is replayed, and what is reported of it.
 #[derive(Debug)]
 pub struct ReplayRequest {
-    /// Mooncake's JSON lines, or Azure's CSV.
+    /// The trace, as Mooncake's JSON lines or Azure's CSV.
     pub trace: PathBuf,
-    /// Cache sizes, in blocks of the trace.
+    /// The cache sizes in blocks of the trace.
     pub blocks: Vec<NonZeroUsize>,
-    /// Sizes of tiers, the topmost first, in blocks of the trace; if there are any, nothing else is replayed.
+    /// The sizes of tiers in blocks of the trace, the topmost first. If there are any, nothing else is replayed.
     pub tiers: Vec<NonZeroUsize>,
-    /// Eviction policies; none for all of them.
+    /// The eviction policies; an empty list stands for all of them.
     pub policies: Vec<EvictionKind>,
     /// Whether to say why requests missed.
     pub explain: bool,
-    /// Tokens of a block in the load.
+    /// The number of tokens of a block in the load.
     pub block_size: usize,
-    /// Bytes of such a block.
+    /// The number of bytes of a block in the load.
     pub block_bytes: Option<Bytes>,
     /// How fast sequences are assumed to compute.
     pub pace: Pace,
-    /// Blocks that the load gets, at most [`LOAD_BLOCKS_MAX`]; if not given, as many as it takes at its peak.
+    /// The number of blocks that the load gets, at most [`LOAD_BLOCKS_MAX`]; `None` for as many as the load takes at
+    /// its peak.
     pub load_blocks: Option<NonZeroUsize>,
-    /// Tokens that pre-allocation must provide for a sequence; if not given, those of the longest request.
+    /// The number of tokens that pre-allocation must provide for a sequence; `None` for those of the longest request.
     pub longest: Option<NonZeroUsize>,
     /// How often everything is measured.
     pub repeat: NonZeroUsize,
     /// Where a plot of hit rate over cache size is written.
     pub picture: Option<PathBuf>,
-    /// One JSON object a line instead of the tables.
+    /// Whether to write one JSON object a line instead of the tables.
     pub json: bool,
 }
 
-/// The results.
+/// The results of a replay.
 struct Found {
     /// The trace's file name.
     name: String,
     trace: Trace,
-    /// None without hashes.
+    /// The hit rates; `None` if the trace has no hashes.
     hits: Option<HitRates>,
     load: Comparison,
     operations: Vec<(EvictionKind, Vec<Operation>)>,
-    /// Bytes of a block in the load.
+    /// The number of bytes of a block in the load.
     block_bytes: Option<Bytes>,
 }
 
 /// Replays a trace, and writes what was found to `out`.
 ///
 /// # Errors
-/// A trace that cannot be read or is implausible, a request that contradicts it, a picture or `out` that cannot be
-/// written.
+/// Fails if the trace cannot be read or is implausible, the trace contradicts the request, or a picture or `out` cannot
+/// be written.
 pub fn run(request: ReplayRequest, out: &mut dyn Write, progress: &mut dyn Progress) -> Result<(), Refusal> {
     KvConfig { block_size: request.block_size, ..KvConfig::default() }.check()?;
     let sizes = sizes(&request.blocks)?;
@@ -100,7 +101,7 @@ pub fn run(request: ReplayRequest, out: &mut dyn Write, progress: &mut dyn Progr
     if !request.tiers.is_empty() {
         return run_tiers(&request, &trace, out, progress);
     }
-    // Opened before anything is computed, so that a failure loses no result.
+    // The picture is opened before anything is computed, so that a failure loses no result.
     if request.picture.is_some() && !trace.has_hashes() {
         let problem = "--svg shows hit rates, and the trace has no hash_ids";
         return Err(Refusal::advised(problem, "give a trace with hash_ids"));
@@ -119,7 +120,7 @@ pub fn run(request: ReplayRequest, out: &mut dyn Write, progress: &mut dyn Progr
     Ok(())
 }
 
-/// Replays the trace over tiers, with and without a gate before the last.
+/// Replays the trace over tiers, both with and without a gate before the last one.
 fn run_tiers(
     request: &ReplayRequest,
     trace: &Trace,
@@ -161,7 +162,7 @@ impl Found {
             blocks: request.load_blocks.map(NonZeroUsize::get),
             longest: request.longest.map(NonZeroUsize::get),
         };
-        // Refused now rather than after the hit rates.
+        // A load that takes too many blocks is refused now rather than after the hit rates.
         question.ample_blocks(&trace)?;
         let hits = if trace.has_hashes() {
             let runs = 1 + (kinds.len() + 2) * sizes.len();
@@ -196,7 +197,7 @@ fn read(path: &Path, progress: &mut dyn Progress) -> Result<Trace, Refusal> {
     trace.map_err(|error| Refusal::advised(error.to_string(), error.hint()))
 }
 
-/// A trace's file name.
+/// Returns a trace's file name.
 pub(crate) fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }

@@ -1,5 +1,5 @@
-//! Policies over routings: the arena that `interbed-weights` decides with, those of textbooks, and what no policy can
-//! beat.
+//! Compares policies over routings: the arena that `interbed-weights` decides with, policies of textbooks, and bounds
+//! that no policy can beat.
 
 mod comparison;
 mod figures;

@@ -1,4 +1,4 @@
-//! Between passes, memory changes hands.
+//! Between passes, the engine divides memory between KV and its other users.
 
 use super::Worker;
 use super::disk::Disk;
@@ -7,11 +7,11 @@ use crate::scheduler::Scheduler;
 
 impl Worker {
     /// Divides memory between KV and its other users by the present demand. The pages of blocks that have left are
-    /// given back before that memory is used for anything else. What lies above the blocks that may be used then moves
-    /// down, a few blocks at a time; on an idle engine all that is cached moves together: withdrawn blocks give more
-    /// pages back if they lie side by side.
+    /// given back before their memory is used for anything else. If blocks lie above the limit of usable blocks, this
+    /// then moves a few of them down. On an idle engine, it moves all cached blocks together, because withdrawn blocks
+    /// give more pages back if they lie side by side.
     pub(super) fn balance(&mut self) {
-        // What is to be copied may lie in blocks that are about to leave.
+        // Blocks that are to be copied may be among the blocks that are about to leave.
         self.copy_blocks();
         let Self { scheduler, runner, disk, .. } = self;
         let Some(memory) = runner.kv_memory() else {
@@ -20,7 +20,7 @@ impl Worker {
         };
         give_back(scheduler, memory);
         let mut demand = scheduler.kv_demand();
-        // What leaves memory comes back from disk, if that is the faster way.
+        // Blocks that leave memory are read back from disk later, if reading is faster than computing.
         if let Some(reading) = disk.as_ref().and_then(Disk::block_seconds) {
             demand.recompute = demand.recompute.map(|computing| computing.min(reading));
         }

@@ -1,7 +1,7 @@
-//! What goes to the tiers below memory between passes, and what comes back.
+//! Between passes, the engine stores KV in the tiers below memory and fetches KV from them.
 //!
-//! A sequence that is admitted waits for one fetch. It has two parts: what the disk has of its prompt, and what comes
-//! behind that, for which the shared store is asked.
+//! An admitted sequence waits for at most one fetch. The fetch has two parts: the blocks of the prompt that the disk
+//! has, and the blocks behind them, for which the shared store is asked.
 
 use std::time::{Duration, Instant};
 
@@ -14,26 +14,28 @@ use super::remote::Remote;
 use crate::event::FoundBelow;
 use crate::scheduler::{Admitted, StepPlan};
 
-/// How long an engine that stops goes on storing what waits for that: on disk, and in the shared store.
+/// The longest time for which a stopping engine goes on writing blocks to disk.
 const LAST_WRITES: Duration = Duration::from_secs(10);
+/// The longest time for which a stopping engine goes on writing blocks to a shared store.
 const LAST_WRITES_SHARED: Duration = Duration::from_secs(3);
 
-/// How long a pass is put off by the look into a store.
+/// The longest time for which a pass is put off while a shared store looks whether it has a block.
 const ANSWER_WAIT: Duration = Duration::from_millis(3);
 
-/// How long one tier is waited for while both bring something.
+/// The longest time for which one tier is waited for while both tiers bring something.
 const WAIT_EACH: Duration = Duration::from_millis(1);
 
-/// One who waits for a fetch, and of whom nobody has heard yet.
+/// An admitted sequence that waits for a fetch. Its group has not been told of the admission yet.
 pub(super) struct Waits {
     admitted: Admitted,
-    /// Whether it computes what comes before that.
+    /// Whether the sequence computes the blocks in front of the fetched ones while the fetch runs.
     is_ahead: bool,
-    /// What the disk has brought, and what the shared store has; `None` until that part has ended.
+    /// What the disk has brought and what the shared store has brought. An entry is `None` until that part of the fetch
+    /// has ended.
     came: [Option<FetchEnded>; 2],
 }
 
-/// Which part of a fetch.
+/// The two parts of a fetch.
 #[derive(Clone, Copy)]
 enum Part {
     Disk,
@@ -41,7 +43,7 @@ enum Part {
 }
 
 impl Waits {
-    /// For what the disk brings if `of_disk`, and the shared store if `of_remote`.
+    /// Waits for the part from disk if `of_disk`, and for the part from the shared store if `of_remote`.
     pub(super) fn new(admitted: Admitted, is_ahead: bool, of_disk: bool, of_remote: bool) -> Self {
         let nothing = FetchEnded { id: FetchId(0), filled: 0, wanted: 0, bytes: 0, seconds: 0.0 };
         Self { admitted, is_ahead, came: [of_disk, of_remote].map(|waits| (!waits).then_some(nothing)) }
@@ -49,8 +51,8 @@ impl Waits {
 }
 
 impl Worker {
-    /// Sequences that were admitted, and whose prefix a tier below has or may have, wait for it, unless computing it is
-    /// faster.
+    /// Begins fetches for admitted sequences whose next blocks a tier below memory has or may have. A sequence waits
+    /// for its fetch, unless computing the blocks is faster.
     pub(super) fn begin_fetches(&mut self, plan: &mut StepPlan) {
         if self.disk.is_none() && self.remote.is_none() {
             return;
@@ -69,7 +71,7 @@ impl Worker {
             let computing = self.scheduler.recompute_seconds(asked);
             let of_disk = self.scheduler.recompute_seconds(found);
             let mut computed = self.disk.as_mut().map_or(0, |disk| disk.recomputed(found, of_disk));
-            // Where all that is on disk is computed, since that is faster, what is behind it is computed as well.
+            // If all blocks on disk are computed because that is faster, the blocks behind them are computed as well.
             let asks = (found == 0 || computed < found)
                 && self.remote.as_ref().is_some_and(|remote| remote.is_worth_asking(asked, computing));
             if asks {
@@ -109,15 +111,15 @@ impl Worker {
         }
     }
 
-    /// A store that has nothing says so in less time than a pass takes: those who were to wait for it take part in this
-    /// pass after all.
+    /// Waits a moment for the answers of the shared store. A store that has nothing answers in less time than a pass
+    /// takes, and the sequences whose fetches have ended then join this pass.
     pub(super) fn await_answers(&mut self, plan: &mut StepPlan) {
         let Some(remote) = self.remote.as_ref().filter(|remote| remote.is_fetching()) else { return };
-        // Without a pass, fetches are waited for anyway.
+        // Without a pass, the engine waits for fetches anyway.
         if plan.entries.is_empty() || remote.answer() > ANSWER_WAIT {
             return;
         }
-        // What was evicted or moved for this pass is in blocks that are filled now.
+        // Fetches fill blocks that may still hold what was evicted or is to be copied for this pass.
         self.copy_blocks();
         let deadline = Instant::now() + ANSWER_WAIT;
         while self.remote.as_ref().is_some_and(Remote::is_fetching)
@@ -127,7 +129,7 @@ impl Worker {
         }
     }
 
-    /// Copies blocks that are to be stored, before anything writes to them.
+    /// Stages the blocks that are to be stored, before anything overwrites them.
     pub(super) fn store_blocks(&mut self) {
         self.store_long();
         if self.disk.is_none() && self.remote.is_none() {
@@ -141,23 +143,23 @@ impl Worker {
         self.remote.iter_mut().for_each(|remote| remote.store(&gone, &self.scheduler, blocks));
     }
 
-    /// Goes on with what is in flight, and takes in fetches that have ended; waits for one up to `wait`.
+    /// Makes progress on what is in flight, and takes in fetches that have ended. Waits up to `wait` for the first one.
     pub(super) fn poll_below(&mut self, wait: Duration) {
         let mut deadline = Instant::now() + wait;
-        // Nobody waits for what a client that has gone asked for; its blocks are free when the fetch has ended.
+        // If the client of a fetch has gone, nobody waits for that fetch; its blocks become free when it has ended.
         if let Some(remote) = self.remote.as_mut().filter(|remote| remote.is_fetching()) {
             let gone = self.waiting.iter().filter(|(_, waits)| !self.scheduler.knows(waits.admitted.id));
             gone.for_each(|(&id, _)| remote.give_up(id));
         }
         while let Some((part, ended)) = self.next_fetch(deadline) {
             self.finish_part(part, ended);
-            // Who has got what they waited for should not wait for others.
+            // A sequence whose fetch has ended does not wait for other fetches.
             deadline = Instant::now();
         }
         self.store_blocks();
     }
 
-    /// A part of a fetch that has ended, if one does until `deadline`.
+    /// Returns a part of a fetch that has ended, if one ends before `deadline`.
     fn next_fetch(&mut self, deadline: Instant) -> Option<(Part, FetchEnded)> {
         let blocks = self.runner.block_bytes()?;
         loop {
@@ -165,7 +167,7 @@ impl Worker {
             let is_fetching = self.remote.as_ref().is_some_and(Remote::is_fetching);
             let both = is_fetching && self.disk.as_ref().is_some_and(|disk| disk.disk.tier.stats().queued_reads > 0);
             let wait = if both { left.min(WAIT_EACH) } else { left };
-            // Whichever has something in flight is waited for.
+            // Each tier waits only if it has something in flight.
             let of_disk = self.disk.as_mut().and_then(|disk| disk.poll(blocks, wait));
             if let Some(ended) = of_disk {
                 return Some((Part::Disk, ended));
@@ -180,14 +182,15 @@ impl Worker {
         }
     }
 
-    /// Takes in what a tier has brought. Returns the sequence that goes on with that, if all has come.
+    /// Takes in the part of a fetch that a tier has brought. If that was the last part, returns the sequence that goes
+    /// on.
     fn finish_part(&mut self, part: Part, ended: FetchEnded) -> Option<SequenceId> {
         let block_size = self.scheduler.blocks().block_size();
         let waits = self.waiting.get_mut(&ended.id)?;
         waits.came[part as usize] = Some(ended);
         let [Some(of_disk), Some(of_remote)] = waits.came else { return None };
         let Waits { admitted, is_ahead, .. } = self.waiting.remove(&ended.id)?;
-        // What came behind a hole is of no use.
+        // Blocks behind a missing block are of no use.
         let behind = if of_disk.filled == of_disk.wanted { of_remote.filled } else { 0 };
         let filled = of_disk.filled + behind;
         if let Some(disk) = self.disk.as_mut().filter(|_| of_disk.wanted > 0) {
@@ -214,22 +217,22 @@ impl Worker {
         Some(sequence)
     }
 
-    /// Fetches in flight.
+    /// Returns the number of fetches in flight.
     pub(super) fn num_fetches(&self) -> usize {
         self.scheduler.num_fetches()
     }
 
-    /// Whether nothing waits to be stored, or is in flight: on disk, and in the shared store.
+    /// Returns for the disk, then for the shared store, whether nothing waits to be stored and nothing is in flight.
     fn is_each_settled(&self) -> [bool; 2] {
         [self.disk.as_ref().is_none_or(Disk::is_settled), self.remote.as_ref().is_none_or(Remote::is_settled)]
     }
 
-    /// The same of both.
+    /// Returns whether nothing waits to be stored in either tier below memory, and nothing is in flight.
     pub(super) fn is_settled_below(&self) -> bool {
         self.is_each_settled() == [true; 2]
     }
 
-    /// The engine stops: what waits to be stored is, for a while.
+    /// Stores the blocks that still wait to be stored, for a limited time, because the engine stops.
     pub(super) fn finish_below(&mut self) {
         let began = Instant::now();
         self.disk.iter_mut().for_each(Disk::hurry);

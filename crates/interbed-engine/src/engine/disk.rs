@@ -1,4 +1,4 @@
-//! What goes to disk between passes.
+//! Between passes, the engine writes KV blocks to disk and reads them back.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,20 +13,20 @@ use crate::scheduler::Scheduler;
 /// The class of blocks that are stored before anything is known of their use.
 const FRESH: u8 = u8::MAX;
 
-/// The class of blocks that are stored since nobody has used them for a while.
+/// The class of blocks that are stored because nobody has used them for a while.
 const IDLE: u8 = u8::MAX - 1;
 
-/// KV on disk, and what is on its way there.
+/// The store on disk, and the blocks that wait to be written to it.
 pub(super) struct Disk {
     pub(super) disk: KvDisk,
-    /// Blocks that are to be stored when there are buffers for them, the oldest first.
+    /// The blocks that are to be stored when there are buffers for them, the oldest first.
     fresh: VecDeque<(BlockId, BlockKey)>,
     idle: IdleBlocks,
     status: KvDiskStatus,
 }
 
 impl Disk {
-    /// With `num_blocks` blocks in memory.
+    /// Creates the state for an engine with `num_blocks` blocks in memory.
     pub(super) fn new(disk: KvDisk, num_blocks: usize) -> Self {
         Self {
             idle: IdleBlocks::new(disk.idle_after, num_blocks),
@@ -40,17 +40,18 @@ impl Disk {
         KvDiskStatus { store: self.disk.tier.stats(), longer_than_memory, ..self.status }
     }
 
-    /// Whether nothing waits to be written, or is in flight.
+    /// Returns whether no block waits to be written and nothing is in flight.
     pub(super) fn is_settled(&self) -> bool {
         self.fresh.is_empty() && self.idle.is_empty() && self.disk.tier.is_settled()
     }
 
-    /// How many of `keys`, the first ones, can be read.
+    /// Returns how many of `keys`, counted from the first, can be read.
     pub(super) fn look_up(&mut self, keys: &[BlockKey]) -> usize {
         self.disk.tier.look_up(keys)
     }
 
-    /// How many of the first `found` blocks, which would be computed in so many seconds, are computed rather than read.
+    /// Returns how many of the first `found` blocks are to be computed rather than read. Computing all of them takes
+    /// `computing` seconds, if that is known.
     pub(super) fn recomputed(&mut self, found: usize, computing: Option<f64>) -> usize {
         let reading = self.block_seconds().map(|seconds| found as f64 * seconds);
         let computed = self.disk.recompute.blocks(found, reading, computing);
@@ -58,24 +59,24 @@ impl Disk {
         computed
     }
 
-    /// Seconds in which a block is read, as far as that was measured.
+    /// Returns the measured seconds that reading one block takes; `None` if no read was measured.
     pub(super) fn block_seconds(&self) -> Option<f64> {
         let rate = self.disk.tier.stats().read_rate;
         (rate > 0.0).then(|| self.disk.tier.block_bytes() as f64 / rate)
     }
 
-    /// Begins to read `wanted`; `is_shared` if what comes before them is computed meanwhile.
+    /// Begins to read `wanted`. `is_shared` says whether the blocks in front of them are computed meanwhile.
     pub(super) fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, is_shared: bool) {
         self.status.shared += u64::from(is_shared);
         self.disk.tier.fetch(id, wanted);
     }
 
-    /// Goes on with what is in flight, and returns a fetch that has ended, if one does within `wait`.
+    /// Makes progress on what is in flight. Returns a fetch that has ended, if one ends within `wait`.
     pub(super) fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
         self.disk.tier.poll(blocks, wait)
     }
 
-    /// A fetch has ended whose blocks have `block_size` tokens.
+    /// Counts a fetch that has ended. Its blocks have `block_size` tokens each.
     pub(super) fn note_fetch(&mut self, ended: &FetchEnded, block_size: usize) {
         self.status.fetches += 1;
         self.status.fetch_seconds += ended.seconds;
@@ -83,8 +84,8 @@ impl Disk {
         self.status.fetched_tokens += (ended.filled * block_size) as u64;
     }
 
-    /// Copies blocks that are to be stored: those that were evicted, then those that were computed, then those that
-    /// have been idle, as far as there are buffers.
+    /// Stages blocks that are to be stored, as far as there are buffers: first those that were evicted, then those that
+    /// were computed, then those that have been idle.
     pub(super) fn store(&mut self, gone: &Gone, scheduler: &Scheduler, blocks: &mut dyn BlockBytes) {
         let Self { disk, fresh, idle, .. } = self;
         for Evicted { block, label, class } in &gone.evicted {
@@ -99,7 +100,7 @@ impl Disk {
             fresh.extend(&gone.computed);
         }
         idle.add(gone.unstored.iter().copied(), now);
-        // Some buffers are left for what is evicted.
+        // A quarter of the buffers is left for evicted blocks.
         let kept = disk.tier.buffers() / 4;
         while disk.tier.room() > kept
             && let Some((block, key)) = fresh.pop_front()
@@ -122,17 +123,17 @@ impl Disk {
         }
     }
 
-    /// The engine stops: what is idle is stored now.
+    /// Makes all idle blocks due for storing now, because the engine stops.
     pub(super) fn hurry(&mut self) {
         self.idle.hurry(Instant::now());
     }
 
-    /// Has written what waits for others.
+    /// Writes staged blocks at once, instead of waiting until more blocks can be written with them.
     pub(super) fn flush(&mut self) {
         self.disk.tier.flush();
     }
 
-    /// Leaves an index behind, for the next process.
+    /// Writes an index of the store for the next process.
     pub(super) fn leave_index(&self) {
         self.disk.tier.leave_index();
     }

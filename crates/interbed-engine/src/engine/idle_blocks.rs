@@ -1,27 +1,29 @@
-//! Blocks that nobody has stored, until they have been idle for long enough to be.
+//! Blocks that are not stored yet, until they have been idle for long enough to be stored.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use interbed_kv::{BlockId, BlockKey};
 
-/// What was computed, by when it is to be looked at: the KV of conversations goes to disk after a while, before it is
-/// pushed out of memory in a hurry or lost with the process.
+/// The computed blocks that are not stored yet, each with the time at which the engine looks at it again. Blocks that
+/// nobody has used for a while go to disk in this way, before they are evicted from memory in a hurry or lost with the
+/// process.
 pub(super) struct IdleBlocks {
     after: Duration,
-    /// The most that are waited for: what is beyond that has gone from memory, or others have its block.
+    /// The most blocks that are listed. If there are more, the oldest are dropped: memory holds no more than `most`
+    /// blocks, so theirs hold something else by now.
     most: usize,
     blocks: VecDeque<(Instant, BlockId, BlockKey)>,
     is_hurried: bool,
 }
 
 impl IdleBlocks {
-    /// They are idle when nobody has held them for `after`; there are `most` blocks in memory.
+    /// Lists blocks as due once `after` has passed since they were added. Memory holds `most` blocks.
     pub(super) fn new(after: Duration, most: usize) -> Self {
         Self { after, most, blocks: VecDeque::new(), is_hurried: false }
     }
 
-    /// `blocks` are to be looked at later.
+    /// Adds `blocks`, which become due when the idle time has passed after `now`.
     pub(super) fn add(&mut self, blocks: impl IntoIterator<Item = (BlockId, BlockKey)>, now: Instant) {
         let when = now + self.after;
         self.blocks.extend(blocks.into_iter().map(|(block, key)| (when, block, key)));
@@ -29,13 +31,13 @@ impl IdleBlocks {
         self.blocks.drain(..excess);
     }
 
-    /// The next that is to be looked at now.
+    /// Takes the next block that is due at `now`.
     pub(super) fn take(&mut self, now: Instant) -> Option<(BlockId, BlockKey)> {
         let (_, block, key) = self.blocks.pop_front_if(|(when, ..)| *when <= now)?;
         Some((block, key))
     }
 
-    /// All are to be looked at now, for the last time; what is added from now on, too.
+    /// Makes all listed blocks due at `now`, and later additions due at once.
     pub(super) fn hurry(&mut self, now: Instant) {
         (self.is_hurried, self.after) = (true, Duration::ZERO);
         self.blocks.iter_mut().for_each(|(when, ..)| *when = now);

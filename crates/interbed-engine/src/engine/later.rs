@@ -1,4 +1,4 @@
-//! Tiers below memory that are attached while the engine runs, once it is known whose KV they may hold.
+//! Tiers below memory may be attached while the engine runs, once it is known whose KV they may hold.
 
 use std::sync::mpsc::TryRecvError;
 
@@ -9,10 +9,10 @@ use crate::kv_disk::KvDisk;
 use crate::tiers_below::TiersBelow;
 
 impl Worker {
-    /// Attaches `tiers`, before any swap has begun.
+    /// Attaches `tiers`. This is called before any swap has begun.
     pub(super) fn attach(&mut self, TiersBelow { kv_disk, kv_remote }: TiersBelow) {
         let num_blocks = self.config.kv.num_blocks;
-        // With both, they name contents alike.
+        // If both tiers are attached, both name blocks in the same way.
         match (&kv_disk, &kv_remote) {
             (Some(KvDisk { tier, mode, .. }), _) => {
                 self.swaps.share_threads(tier.threads());
@@ -28,13 +28,13 @@ impl Worker {
         self.remote = kv_remote.map(|remote| Remote::new(remote, num_blocks));
     }
 
-    /// Attaches what has been waited for, if it has come.
+    /// Attaches the tiers that were to come later, if they have come.
     pub(super) fn attach_later(&mut self) {
         let Some(later) = self.later.as_ref().filter(|_| self.scheduler.num_swaps() == 0) else { return };
         let tiers = match later.tiers.try_recv() {
             Ok(tiers) => tiers,
             Err(TryRecvError::Empty) => return,
-            // There will be none.
+            // The sender was dropped without sending, so no tiers will come.
             Err(TryRecvError::Disconnected) => TiersBelow::default(),
         };
         self.later = None;

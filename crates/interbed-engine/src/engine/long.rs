@@ -1,5 +1,5 @@
-//! Sequences that are longer than memory: what of them is brought to disk, what stays there for them, and how passes
-//! get it.
+//! A sequence that is longer than memory keeps most of its KV on disk. The engine writes its computed blocks, keeps
+//! them there for the sequence, and has passes read them.
 
 use std::time::{Duration, Instant};
 
@@ -15,24 +15,25 @@ use super::disk::Disk;
 use crate::scheduler::StepPlan;
 use crate::{FoundBelow, RequestError};
 
-/// How long a sequence waits for the disk to take what it has no memory for.
+/// The longest time for which a sequence waits until the disk has taken blocks that memory has no room for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Times that a sequence may lose some of its KV on disk and compute it again.
+/// The number of times at which a sequence that loses KV on disk fails. After fewer losses, it computes the lost KV
+/// again.
 const LOSSES_MAX: u32 = 16;
 
 /// A sequence that is longer than memory.
 pub(super) struct LongSequence {
-    /// The name of its beginning, then of each of its full blocks, as far as they were needed.
+    /// The key of the chain's root, followed by the key of each full block, as far as keys were needed.
     keys: Vec<BlockKey>,
     owner: BlockKey,
-    /// Since when it waits for the disk.
+    /// The time since which the sequence has waited for the disk, if it waits.
     waits_since: Option<Instant>,
     losses: u32,
 }
 
 impl LongSequence {
-    /// Names the first `blocks` blocks of `tokens`.
+    /// Computes the keys of the first `blocks` blocks of `tokens`.
     fn name(&mut self, disk: &DiskTier, tokens: &[u32], block_size: usize, blocks: usize) {
         while self.keys.len() <= blocks {
             let (index, parent) = (self.keys.len() - 1, self.keys[self.keys.len() - 1]);
@@ -40,7 +41,7 @@ impl LongSequence {
         }
     }
 
-    /// What the blocks in `range` are: parent, name, tokens.
+    /// Returns for each block in `range` the parent's key, the block's key and the block's tokens.
     fn contents(
         &self,
         range: std::ops::Range<usize>,
@@ -54,7 +55,7 @@ impl LongSequence {
 }
 
 impl Worker {
-    /// `id`, which was just admitted, is longer than memory: it goes on behind what it has on disk.
+    /// Resumes sequence `id`, which was just admitted and is longer than memory, behind the KV that it has on disk.
     pub(super) fn resume_long(&mut self, id: SequenceId, plan: &mut StepPlan, index: usize) {
         let block_size = self.scheduler.blocks().block_size();
         let long = &mut self.long;
@@ -67,7 +68,7 @@ impl Worker {
             waits_since: None,
             losses: 0,
         });
-        // The last token is computed in any case.
+        // The last token is always computed.
         let full = (sequence.len() - 1) / block_size;
         one.name(tier, sequence.tokens(), block_size, full);
         let found = tier.look_up(&one.keys[1..=full]);
@@ -98,7 +99,8 @@ impl Worker {
         self.waiting.insert(fetch.id, waits);
     }
 
-    /// Copies what was computed of long sequences, to be written, and has what is on disk of them stay there.
+    /// Stages the computed blocks of long sequences for writing, and has the tier keep what is on disk of those
+    /// sequences.
     pub(super) fn store_long(&mut self) {
         let block_size = self.scheduler.blocks().block_size();
         let long = &mut self.long;
@@ -144,7 +146,7 @@ impl Worker {
         }
     }
 
-    /// Has what sequences wait for written at once, and lets those fail for which the disk does nothing.
+    /// Flushes writes that sequences wait for, and fails sequences whose writes the disk does not take.
     pub(super) fn hurry_long(&mut self, plan: &StepPlan) {
         let long = &mut self.long;
         let Some(Disk { disk, .. }) = &mut self.disk else { return };
@@ -165,7 +167,8 @@ impl Worker {
         }
     }
 
-    /// KV of the sequence at `index` of the plan was lost on disk: it computes that again.
+    /// Handles the loss of KV on disk of the sequence at entry `lost.sequence` of the plan. The sequence computes its
+    /// KV again, or fails if it has lost KV too often.
     pub(super) fn recover_lost(&mut self, plan: &StepPlan, lost: &KvLost) {
         let id = plan.entries[lost.sequence].id;
         let long = &mut self.long;
@@ -190,10 +193,10 @@ impl Worker {
     }
 }
 
-/// The frames of a pass.
+/// The frames of KV on disk that a pass reads.
 pub(super) struct DiskFrames<'a> {
     pub(super) tier: &'a mut DiskTier,
-    /// Whose KV each sequence of the batch has.
+    /// The sequences whose KV the batch uses, in the order of the batch.
     pub(super) owners: Vec<SequenceId>,
 }
 

@@ -1,11 +1,11 @@
-//! What the engine tells of itself after each turn.
+//! After each turn, the engine reports its figures and the changes of its cache.
 
 use super::remote::Remote;
 use super::{IDLE_STEPS_MAX, Worker};
 use crate::{EngineStatus, KvStatus, SwapStatus};
 
 impl Worker {
-    /// Tells who watches the prefix cache what has changed in this turn.
+    /// Tells the watcher of the prefix cache what has changed in this turn.
     pub(super) fn tell_cache_changes(&mut self) {
         let Some(watcher) = &mut self.cache_watcher else { return };
         self.scheduler.take_cache_changes(&mut self.cache_changes);

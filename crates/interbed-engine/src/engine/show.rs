@@ -1,4 +1,4 @@
-//! Showing the engine's state to those who watch it, after steps.
+//! After steps, the engine shows its state to those who watch it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -11,19 +11,19 @@ use super::Worker;
 use crate::live::{GroupSight, LiveState, SHOWN_MAX};
 use crate::sequence::GroupId;
 
-/// What is shown, and when.
+/// What the engine shows, and when it shows it next.
 #[derive(Default)]
 pub(super) struct Show {
     pace: WatchPace,
-    /// What was shown before the last time, to be written again.
+    /// The state that was shown before the latest one. The next state is written into it.
     state: LiveState,
     numbers: Numbers,
-    /// Whether a step has changed what was shown, or somebody came.
+    /// Whether a turn has passed since the state was last shown.
     is_stale: bool,
 }
 
 impl Worker {
-    /// Shows the present state to those who watch, if it is time. It costs nothing while nobody does.
+    /// Shows the present state to those who watch, if it is time to. This costs nothing while nobody watches.
     pub(super) fn show(&mut self) {
         if !self.shared.board().is_watched() {
             return;
@@ -44,7 +44,7 @@ impl Worker {
         state.sequences.iter_mut().for_each(|sequence| sequence.number = numbers.of(SequenceId(sequence.id)));
         blocks.map(|id| numbers.of(id), &mut state.blocks);
         if self.scheduler.is_idle() {
-            // Passes show them as they go on, and what is between passes would hide that.
+            // Passes show the weights themselves. Showing them between passes as well would hide what the passes show.
             self.runner.show_weights();
         }
         self.shared.board().show(state);
@@ -52,14 +52,16 @@ impl Worker {
         pace.note(begin, Instant::now());
     }
 
-    /// How long an idle engine may sleep before it has to show what has changed; `None` for as long as nothing comes.
+    /// Returns how long an idle engine may sleep before it has to show what has changed; `None` if it has nothing to
+    /// show.
     pub(super) fn show_within(&self) -> Option<Duration> {
         let is_due = self.show.is_stale && self.shared.board().is_watched();
         is_due.then(|| self.show.pace.remaining(Instant::now()))
     }
 }
 
-/// Small numbers for sequences that hold blocks. Each keeps its own, so that what stays as it is looks the same.
+/// Small numbers for sequences that hold blocks. A sequence keeps its number, so that blocks which do not change look
+/// the same each time.
 #[derive(Default)]
 struct Numbers {
     of: HashMap<SequenceId, u16, BuildHasherDefault<IdHasher>>,
@@ -69,7 +71,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Gives each of `sequences` a number, and takes those of all others back.
+    /// Gives each of `sequences` a number, and takes back the numbers of all other sequences.
     fn renew(&mut self, sequences: impl Iterator<Item = SequenceId>) {
         let before = std::mem::take(&mut self.of);
         let mut new = Vec::new();
@@ -89,7 +91,7 @@ impl Numbers {
         }
     }
 
-    /// The number of a sequence; the last of all for one that has none.
+    /// Returns the number of a sequence. A sequence that has none gets the highest number.
     fn of(&self, id: SequenceId) -> u16 {
         self.of.get(&id).copied().unwrap_or(BlockUse::OWNERS_MAX - 1)
     }
@@ -120,7 +122,7 @@ mod tests {
         numbers.renew((0..most + 5).map(SequenceId));
         assert_eq!(numbers.of(SequenceId(most - 1)), BlockUse::OWNERS_MAX - 1);
         assert_eq!(numbers.of(SequenceId(most + 4)), BlockUse::OWNERS_MAX - 1);
-        // Given back several times over, it is still one number.
+        // Several sequences gave the last number back, but it is one number and is free only once.
         numbers.renew([SequenceId(0)].into_iter());
         numbers.renew((0..most).map(SequenceId));
         assert_eq!(numbers.of.values().collect::<BTreeSet<_>>().len(), usize::from(BlockUse::OWNERS_MAX));

@@ -1,4 +1,4 @@
-//! Before a pass: the blocks of its sequences are mapped side by side, as far as they are not yet.
+//! Before a pass, the engine maps the blocks of each of its sequences side by side, unless they are mapped already.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,16 @@ use crate::runner::Runner;
 use crate::scheduler::{Scheduler, StepPlan};
 use crate::status::StripsStatus;
 
-/// How often a step's mapping is tried again when the system refuses some of it.
+/// The number of times that a step's mapping is tried while the system refuses some of it.
 const TRIES: usize = 2;
 
-/// What is mapped.
+/// The mapper of blocks into strips, and its plan for the current step.
 pub(super) struct Strips {
     mapper: StripMapper,
     plan: StripPlan,
-    /// Time spent before passes.
+    /// The time spent on mapping before passes.
     time: Duration,
-    /// Whether it was said that sequences have no place in strips.
+    /// Whether the log has been told that some sequences have no place in strips.
     is_told: bool,
 }
 
@@ -33,7 +33,8 @@ impl Strips {
         &self.mapper
     }
 
-    /// Where a pass finds the blocks of the step's sequences, in the order of its entries; none where they are listed.
+    /// Returns where a pass finds the blocks of the step's sequences, in the order of its entries. An entry is `None`
+    /// if its blocks are listed in a table.
     pub(super) fn blocks(&self, runner: &mut dyn Runner) -> Vec<Option<SequenceBlocks<'static>>> {
         let Some(memory) = runner.strips() else { return vec![None; self.plan.places.len()] };
         let blocks = self.plan.places.iter().map(|place| match *place {
@@ -43,7 +44,7 @@ impl Strips {
         blocks.collect()
     }
 
-    /// Has what the step needs mapped, and what later ones need beside it.
+    /// Maps the blocks that the step needs, and begins to map beside it the blocks that later steps need.
     fn step(&mut self, step: &StepPlan, scheduler: &mut Scheduler, runner: &mut dyn Runner) {
         let Some(memory) = runner.strips() else { return };
         memory.unpin();
@@ -59,7 +60,7 @@ impl Strips {
             }
             memory.change_beside(&self.plan.beside);
             let mut refused = memory.wait_for(self.plan.after);
-            // What comes after a refused change may count on it.
+            // A change that comes after a refused one may depend on it.
             let is_sound = refused.is_empty();
             refused.extend(self.plan.now.iter().copied().filter(|mapping| !is_sound || !memory.change(mapping)));
             refused.iter().for_each(|mapping| self.mapper.refused(mapping));
@@ -84,7 +85,7 @@ impl Strips {
         }
     }
 
-    /// Whoever needs one of these has its blocks read wherever they are.
+    /// Has the pass read the blocks of sequences in refused strips through lists of blocks.
     fn list_refused(&mut self, refused: &[Mapping]) {
         for place in &mut self.plan.places {
             if let StripPlace::Strip { strip, .. } = *place
@@ -96,7 +97,7 @@ impl Strips {
     }
 }
 
-/// What the step asks for of each sequence.
+/// Returns which blocks the step uses of each sequence.
 fn uses_of<'a>(step: &StepPlan, scheduler: &'a Scheduler) -> Vec<StripUse<'a>> {
     let (manager, block_size) = (scheduler.blocks(), scheduler.blocks().block_size());
     let uses = step.entries.iter().map(|entry| {
@@ -112,7 +113,7 @@ fn uses_of<'a>(step: &StepPlan, scheduler: &'a Scheduler) -> Vec<StripUse<'a>> {
 }
 
 impl Worker {
-    /// Maps what the step's sequences need, if blocks are mapped at all.
+    /// Maps the blocks that the step's sequences need, if the runner has strips.
     pub(super) fn map_strips(&mut self, plan: &StepPlan) {
         if let Some(strips) = &mut self.strips {
             let began = Instant::now();

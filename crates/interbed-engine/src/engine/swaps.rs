@@ -1,4 +1,4 @@
-//! Copies and swaps of KV blocks, between passes.
+//! Between passes, the engine copies KV blocks and swaps them out and in.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use interbed_kv_disk::{KvThreads, SwapEnded, SwapStore, SwapTook};
 use super::Worker;
 use crate::scheduler::StepPlan;
 
-/// What became of a swap, or of a part of it.
+/// The outcome of a swap or of a part of a swap; the error is a reason in words.
 type Outcome = Result<SwapTook, String>;
 
-/// Swap space, and the swaps that it shares with KV on disk.
+/// The swap space, and the swaps that read a part of their blocks from KV on disk.
 pub(super) struct Swaps {
     store: Option<Box<dyn SwapStore>>,
-    /// Swaps of which some blocks come from KV on disk and some from the store, and what became of the part that has
-    /// ended.
+    /// The swaps that read some blocks from KV on disk and the others from the store. The value is the outcome of the
+    /// part that has ended, if one has.
     parted: HashMap<SwapId, Option<Outcome>>,
 }
 
@@ -25,12 +25,13 @@ impl Swaps {
         Self { store, parted: HashMap::new() }
     }
 
-    /// From now on these threads move blocks; no swap is in flight.
+    /// Has `threads` move blocks from now on. No swap may be in flight.
     pub(super) fn share_threads(&mut self, threads: KvThreads) {
         self.store.iter_mut().for_each(|store| store.share_threads(threads.clone()));
     }
 
-    /// A swap, or a part of it, has ended: if it was the last, the whole.
+    /// Takes in a swap, or a part of one, that has ended. Returns the outcome of the whole swap if no other part is
+    /// left.
     fn join(parted: &mut HashMap<SwapId, Option<Outcome>>, SwapEnded { id, outcome }: SwapEnded) -> Option<SwapEnded> {
         let outcome = match parted.remove(&id) {
             None => outcome,
@@ -48,9 +49,9 @@ impl Swaps {
 }
 
 impl Worker {
-    /// Makes the copies that the block manager has decided on.
+    /// Makes the copies of blocks that the block manager has decided on.
     pub(super) fn copy_blocks(&mut self) {
-        // What was evicted may be overwritten by a copy.
+        // A copy may overwrite a block that was evicted, so evicted blocks are staged first.
         self.store_blocks();
         self.scheduler.take_copies(&mut self.copies);
         if !self.copies.is_empty() {
@@ -58,7 +59,7 @@ impl Worker {
         }
     }
 
-    /// Makes the step's copies, then hands its swaps over, so that they go on beside the pass.
+    /// Makes the step's copies, then starts its swaps, so that the swaps run beside the pass.
     pub(super) fn begin_swaps(&mut self, plan: &StepPlan) {
         self.copy_blocks();
         if plan.swaps.is_empty() {
@@ -69,7 +70,7 @@ impl Worker {
             if let Some(disk) = &mut self.disk {
                 let (tier, manager) = (&mut disk.disk.tier, self.scheduler.blocks());
                 match swap.direction {
-                    // What KV on disk has is not written again.
+                    // Blocks that are already in KV on disk are not written again.
                     SwapDirection::Out => {
                         swap.transfers.retain(|copy| !tier.keep_slot(copy.slot, manager.label(copy.block)));
                     }
@@ -84,7 +85,7 @@ impl Worker {
         self.poll_swaps(Duration::ZERO);
     }
 
-    /// Goes on with the swaps in flight, and takes in those that have ended; waits for one up to `wait`.
+    /// Makes progress on the swaps in flight, and takes in those that have ended. Waits up to `wait` for the first one.
     pub(super) fn poll_swaps(&mut self, mut wait: Duration) {
         while self.scheduler.num_swaps() > 0
             && let Some(ended) = self.next_swap(wait)
@@ -104,12 +105,12 @@ impl Worker {
         }
     }
 
-    /// A swap that has ended, if there is one within `wait`.
+    /// Returns a swap that has ended, if one ends within `wait`.
     fn next_swap(&mut self, mut wait: Duration) -> Option<SwapEnded> {
         let blocks = self.runner.block_bytes()?;
         let store = self.swaps.store.as_mut()?;
         loop {
-            // Whichever part has something in flight is waited for.
+            // Each part waits only if it has something in flight.
             let from_disk = match &mut self.disk {
                 Some(disk) if !self.swaps.parted.is_empty() => disk.disk.tier.poll_slots(blocks, wait),
                 _ => None,
@@ -125,7 +126,7 @@ impl Worker {
         }
     }
 
-    /// Learns how long a prompt token takes, from passes that computed mostly prompt tokens.
+    /// Measures how long a prompt token takes, from passes that computed mostly prompt tokens.
     pub(super) fn note_prefill(&mut self, plan: &StepPlan, elapsed: Duration) {
         if let Some(tokens) = plan.prefill_tokens() {
             self.scheduler.prefilled(tokens, elapsed.as_secs_f64());

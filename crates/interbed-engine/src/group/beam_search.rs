@@ -1,29 +1,30 @@
-//! Beam search: which continuations of a prompt go on, and which are done. A planner: it sees log-probabilities,
-//! and decides; sequences, blocks and passes are the engine's.
+//! Beam search decides which continuations of a prompt go on, and which are done. This module is a planner: it sees
+//! log-probabilities and decides. The sequences, blocks and passes belong to the engine.
 //!
-//! In each step every live beam offers its `2 x width` most likely tokens. Those that end a sequence finish a
-//! hypothesis each; of the others, from all beams together, the `width` most likely live on. A hypothesis is worth the
-//! sum of its tokens' log-probabilities, divided by its length to the power of the length penalty. As in vLLM, the
-//! length is that of prompt and answer together, without the token that ends it. Ties go to the lower beam, then to the
-//! lower token.
+//! In each step every live beam offers its `2 x width` most likely tokens. Each of these that ends a sequence finishes
+//! a hypothesis. Of the others, from all beams together, the `width` most likely live on. The score of a hypothesis is
+//! the sum of its tokens' log-probabilities, divided by its length to the power of the length penalty. The length
+//! counts the tokens of prompt and answer together, without the token that ends the answer. Ties go to the lower beam,
+//! then to the lower token.
 //!
-//! **Invariant:** the search ends early only when nothing that lives could still be among the hypotheses wanted.
+//! **Invariant:** the search ends before the length limit only when no live beam could still become one of the wanted
+//! hypotheses, or when `early_stopping` is set and `width` hypotheses have finished.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::{BeamParams, FinishReason, PositionLogprobs, SamplingParams, TokenId, TokenLogprob};
 
-/// What may follow a beam.
+/// The tokens that may follow a beam.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
-    /// The most likely tokens, best first; among equals, the lowest token first.
+    /// The most likely tokens, best first. Among equally likely tokens, the lowest comes first.
     pub(crate) next: Vec<TokenLogprob>,
     /// The entries of `next` that are to be reported, if any are.
     pub(crate) top: Option<Arc<[TokenLogprob]>>,
 }
 
-/// A finished continuation.
+/// A hypothesis: a finished continuation of the prompt.
 #[derive(Debug, Clone)]
 pub(crate) struct Hypothesis {
     tokens: Vec<Choice>,
@@ -31,26 +32,27 @@ pub(crate) struct Hypothesis {
     pub(crate) reason: FinishReason,
 }
 
-/// A beam of the next step: its parent, a beam of this step, and the token that it adds.
+/// A beam of the next step, given by its parent, which is a beam of this step, and the token that it adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Branch {
     pub(crate) parent: usize,
     pub(crate) token: TokenId,
 }
 
-/// A search in flight. It begins with one beam, which has no token yet.
+/// A search in flight. A search begins with one beam that has no token yet.
 #[derive(Debug)]
 pub(crate) struct BeamSearch {
     params: BeamParams,
-    /// Hypotheses that are asked for; at most the width.
+    /// The number of hypotheses that are asked for, which is at most the width.
     wanted: usize,
     prompt_len: usize,
     min_tokens: usize,
     max_tokens: usize,
-    /// Tokens that end a sequence, and the reason that is given for it.
+    /// The tokens that end a sequence, each with the finish reason that is reported for it.
     ends: Vec<(TokenId, FinishReason)>,
     live: Vec<Beam>,
-    /// The best finished hypotheses, best first; among equals, those that finished first. At most the width.
+    /// The best finished hypotheses, at most `width` of them, best first. Among equal ones, the one that finished first
+    /// comes first.
     finished: Vec<Hypothesis>,
     finished_in_all: usize,
 }
@@ -61,7 +63,7 @@ struct Beam {
     logprob: f64,
 }
 
-/// One token of a beam: all that is kept of a step's results.
+/// One token of a beam, with the log-probabilities to report for it.
 #[derive(Debug, Clone)]
 struct Choice {
     chosen: TokenLogprob,
@@ -72,12 +74,12 @@ struct Choice {
 struct Candidate {
     parent: usize,
     next: TokenLogprob,
-    /// Of the beam with this token added.
+    /// The log-probability of the beam with this token added.
     logprob: f64,
 }
 
 impl Candidate {
-    /// Its place among equals.
+    /// Returns the order among candidates that are equally likely.
     fn place(&self) -> (usize, TokenId) {
         (self.parent, self.next.token)
     }
@@ -88,8 +90,8 @@ impl Candidate {
 }
 
 impl BeamSearch {
-    /// A search for the best `wanted` continuations of a prompt of `prompt_len` tokens. Of `sampling`, only the length
-    /// limits and the tokens that end a sequence matter.
+    /// Creates a search for the best `wanted` continuations of a prompt of `prompt_len` tokens. Of `sampling`, only the
+    /// length limits and the tokens that end a sequence matter.
     pub(crate) fn new(
         params: BeamParams,
         wanted: usize,
@@ -113,29 +115,30 @@ impl BeamSearch {
         }
     }
 
-    /// Entries that each row of the next step needs, or all tokens if there are fewer.
+    /// Returns the number of entries that each row of the next step needs. A row has fewer if the vocabulary has fewer
+    /// tokens.
     pub(crate) fn row_len(&self) -> usize {
         let ruled_out = if self.may_end() { 0 } else { self.ends.len() };
         2 * self.params.width + ruled_out
     }
 
-    /// Generated tokens of live beam number `beam`.
+    /// Returns the generated tokens of live beam number `beam`.
     pub(crate) fn tokens(&self, beam: usize) -> impl ExactSizeIterator<Item = TokenId> {
         self.live[beam].tokens.iter().map(|choice| choice.chosen.token)
     }
 
-    /// Most beams that live at a time.
+    /// Returns the most beams that live at a time.
     pub(crate) fn width(&self) -> usize {
         self.params.width
     }
 
-    /// Beams that live.
+    /// Returns the number of beams that live.
     pub(crate) fn num_live(&self) -> usize {
         self.live.len()
     }
 
-    /// Takes what follows each live beam, and returns the beams of the next step, in order of their parents' numbers;
-    /// none when the search is over.
+    /// Takes the row that follows each live beam, and returns the beams of the next step in the order of their parents'
+    /// numbers. Returns no beams if the search is over.
     pub(crate) fn advance(&mut self, rows: &[Row]) -> Vec<Branch> {
         assert_eq!(rows.len(), self.live.len(), "every live beam has a row");
         let mut going_on: Vec<Candidate> = Vec::new();
@@ -160,18 +163,18 @@ impl BeamSearch {
         going_on.iter().map(|&Candidate { parent, next, .. }| Branch { parent, token: next.token }).collect()
     }
 
-    /// The best hypotheses, best first: as many as are wanted, or fewer if there are not that many.
+    /// Takes the best hypotheses, best first. There are as many as are wanted, or fewer if fewer have finished.
     pub(crate) fn take_best(&mut self) -> Vec<Hypothesis> {
         self.finished.truncate(self.wanted);
         std::mem::take(&mut self.finished)
     }
 
-    /// Tokens that have been generated for each beam.
+    /// Returns the number of tokens that have been generated for each beam.
     fn length(&self) -> usize {
         self.live.first().map_or(0, |beam| beam.tokens.len())
     }
 
-    /// Whether the next token may end a sequence.
+    /// Returns whether the next token may end a sequence.
     fn may_end(&self) -> bool {
         self.length() >= self.min_tokens
     }
@@ -191,8 +194,8 @@ impl BeamSearch {
         candidates
     }
 
-    /// The beams of the next step: `going_on`, in order of parents, applied to the live beams. The last child of a
-    /// parent takes over its tokens; the others copy them.
+    /// Returns the beams of the next step, which extend the live beams by `going_on`, in the order of parents. The last
+    /// child of a parent takes over the parent's tokens; the other children copy them.
     fn extended(&mut self, going_on: &[Candidate], rows: &[Row]) -> Vec<Beam> {
         let (length, longest) = (self.length(), self.max_tokens);
         let extend = |(index, candidate): (usize, &Candidate)| {
@@ -200,7 +203,7 @@ impl BeamSearch {
             let is_last = going_on.get(index + 1).is_none_or(|next| next.parent != candidate.parent);
             let mut tokens = if is_last { std::mem::take(parent) } else { parent.clone() };
             if tokens.capacity() == length {
-                // Doubles the capacity, up to the longest that a beam can become.
+                // This doubles the capacity, up to the longest that a beam can become.
                 tokens.reserve_exact((length + 1).min(longest - length));
             }
             tokens.push(candidate.choice(rows));
@@ -224,19 +227,19 @@ impl BeamSearch {
         }
     }
 
-    /// The score of a hypothesis of `generated` tokens, not counting the token that ends it.
+    /// Returns the score of a hypothesis with `generated` tokens, not counting the token that ends it.
     fn score(&self, logprob: f64, generated: usize) -> f64 {
         logprob / ((self.prompt_len + generated) as f64).powf(f64::from(self.params.length_penalty))
     }
 
-    /// Whether no live beam can change the result any more.
+    /// Returns whether no live beam can change the result any more.
     fn is_decided(&self) -> bool {
         if self.params.early_stopping && self.finished_in_all >= self.params.width {
             return true;
         }
         let Some(last) = self.finished.get(self.wanted - 1) else { return false };
-        // No token makes a beam more likely, and of the lengths that it may reach, the shortest or the longest scores
-        // highest. A tie is won by the hypothesis that finished first.
+        // No token makes a beam more likely. Of all lengths that a beam may still reach, the shortest or the longest
+        // scores highest. The hypothesis that finished first wins a tie.
         let best =
             |beam: &Beam| self.score(beam.logprob, beam.tokens.len()).max(self.score(beam.logprob, self.max_tokens));
         self.live.iter().all(|beam| best(beam) <= last.score)
@@ -244,7 +247,7 @@ impl BeamSearch {
 }
 
 impl Hypothesis {
-    /// The tokens, including the one that ends the sequence, each with the log-probabilities to report for it.
+    /// Returns the tokens, including the one that ends the sequence, each with the log-probabilities to report for it.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = (TokenId, Option<PositionLogprobs>)> {
         self.tokens.iter().map(|Choice { chosen, top }| {
             let logprobs = top.as_ref().map(|top| PositionLogprobs { chosen: *chosen, top: top.to_vec() });

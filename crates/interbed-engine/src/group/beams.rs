@@ -1,9 +1,9 @@
-//! A beam search: the sequences of its beams, and the rows that have come for them. [`BeamSearch`] decides, this
-//! carries it out.
+//! A beam search has the sequences of its beams, and the rows that have come for them. [`BeamSearch`] decides which
+//! beams go on, and [`Beams`] carries the decisions out.
 //!
 //! Each live beam has a sequence. A beam whose row has come waits, with nothing pending, until the rows of all others
 //! have come. When the beams have lost their blocks, one sequence, the *trunk*, stands for all of them: it computes the
-//! tokens that they have in common, and they branch off it again.
+//! tokens that the beams have in common, and then they branch off the trunk again.
 
 use interbed_grammar::{Constraint, GrammarError};
 use interbed_kv::SequenceId;
@@ -19,21 +19,23 @@ use crate::{BeamParams, Event, FinishReason, RequestError, SamplingParams, Token
 
 pub(super) struct Beams {
     search: BeamSearch,
-    /// The sequences of the live beams, in the order of the beams; while there is a trunk, those that they had before.
+    /// The sequences of the live beams, in the order of the beams. While there is a trunk, these are the sequences that
+    /// the beams had before.
     sequences: Vec<SequenceId>,
-    /// For each beam, what follows it, once that has come.
+    /// The row that follows each beam, once the row has come.
     rows: Vec<Option<Row>>,
-    /// What each beam may be, in their order; none if they may be anything.
+    /// The constraint of each beam, in the order of the beams; empty if the answers are not constrained.
     bounds: Vec<Bound>,
-    /// Why the search cannot go on: the logits of a beam were not numbers, or it is not known what may follow it.
+    /// The reason why the search cannot go on: the logits of a beam were NaN, or the constraint could not say what may
+    /// follow a beam.
     fault: Option<RequestError>,
-    /// The best hypothesis is for the first.
+    /// The clients, in the order of the hypotheses that they get; the first gets the best.
     clients: Vec<Client>,
     logprobs: Option<usize>,
 }
 
 impl Beams {
-    /// A search whose prompt will be computed by sequence `id`.
+    /// Creates a search whose prompt will be computed by sequence `id`.
     pub(super) fn new(
         id: SequenceId,
         beam: BeamParams,
@@ -49,7 +51,7 @@ impl Beams {
         Self { search, sequences, rows, bounds, fault: None, clients, logprobs: params.logprobs }
     }
 
-    /// The rows of all beams, if all have come.
+    /// Takes the rows of all beams, if all have come.
     fn take_rows(&mut self) -> Option<Vec<Row>> {
         if self.rows.iter().any(Option::is_none) {
             return None;
@@ -64,7 +66,7 @@ impl Beams {
             return self.finish(prompt, stage);
         }
         let parents: Vec<_> = branches.iter().map(|branch| self.sequences[branch.parent]).collect();
-        // First, so that there are never more sequences than beams.
+        // Dead beams are removed first, so that there are never more sequences than beams.
         for &dead in self.sequences.iter().filter(|id| !parents.contains(id)) {
             stage.scheduler.remove(dead);
         }
@@ -77,7 +79,7 @@ impl Beams {
         }
     }
 
-    /// Moves what the beams may be on to those of the next step.
+    /// Replaces the constraints of the beams by those of the next step's beams.
     fn advance_bounds(&mut self, branches: &[Branch]) -> Result<(), GrammarError> {
         if self.bounds.is_empty() {
             return Ok(());
@@ -85,7 +87,8 @@ impl Beams {
         let mut next = Vec::with_capacity(branches.len());
         for branch in branches {
             let mut bound = self.bounds[branch.parent].fork();
-            // A complete answer goes on to the token that ends it, so that its score is that of any other.
+            // A complete answer goes on to the token that ends it, so that it is scored in the same way as any other
+            // answer.
             bound.advance(branch.token)?;
             next.push(bound);
         }
@@ -93,14 +96,14 @@ impl Beams {
         Ok(())
     }
 
-    /// Ends the search, which has failed.
+    /// Ends the search as failed with `error`, and tells all clients.
     fn fail_all(&mut self, error: &RequestError, stage: &mut Stage<'_>) {
         self.end(stage);
         stage.totals.finished.failed += self.clients.len() as u64;
         self.clients.iter().for_each(|client| client.send(Event::Failed(error.clone())));
     }
 
-    /// All beams branch off the trunk `id`, with the tokens that they do not have in common.
+    /// Branches all beams off the trunk `id`, and gives each beam the tokens that the beams do not have in common.
     fn branch_off(&mut self, id: SequenceId, stage: &mut Stage<'_>) {
         let known = stage.scheduler.sequence(id).generated();
         self.branch(std::iter::repeat_n(id, self.search.num_live()), stage);
@@ -109,7 +112,8 @@ impl Beams {
         }
     }
 
-    /// Makes one sequence for each of `parents`: the parent's own for its first child, new ones for the others.
+    /// Makes one sequence for each of `parents`. The first child of a parent takes over the parent's sequence; the
+    /// other children get new ones.
     fn branch(&mut self, parents: impl Iterator<Item = SequenceId>, stage: &mut Stage<'_>) {
         let mut next = Vec::with_capacity(self.search.width());
         for parent in parents {
@@ -127,7 +131,7 @@ impl Beams {
         self.sequences = next;
     }
 
-    /// The search is over: tells each client its hypothesis. If the model allows fewer hypotheses than there are
+    /// Ends the search and tells each client its hypothesis. If the model allows fewer hypotheses than there are
     /// clients, the remaining clients get no token.
     fn finish(&mut self, prompt: &Prompt, stage: &mut Stage<'_>) {
         let preempted = self.end(stage);
@@ -153,7 +157,7 @@ impl Beams {
     /// Gives all blocks back. Returns how often the search was preempted.
     fn end(&mut self, stage: &mut Stage<'_>) -> Preempted {
         let removed = self.sequences.drain(..).filter_map(|id| stage.scheduler.remove(id));
-        // All were preempted together.
+        // All sequences were preempted together, so any of them has the number.
         removed.map(|sequence| sequence.preempted()).last().unwrap_or_default()
     }
 }
@@ -163,7 +167,7 @@ impl Policy for Beams {
         self.clients.iter_mut().for_each(Client::leave_queue);
     }
 
-    /// Clients hear of it in the end.
+    /// Does nothing, because clients are told of preemptions when the search ends.
     fn preempted(&self, _: &Sequence, _: bool) {}
 
     fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers) {
@@ -203,7 +207,7 @@ impl Policy for Beams {
     }
 
     fn apply(&mut self, entry: &PlannedTokens, prompt: &Prompt, stage: &mut Stage<'_>) {
-        // Another sequence of the same pass may have ended the search, or this beam.
+        // Another sequence of the same pass may have ended the search or this beam.
         let Some(sequence) = stage.scheduler.get_mut(entry.id) else { return };
         if let Some(error) = self.fault.clone() {
             self.fail_all(&error, stage);

@@ -1,7 +1,8 @@
-//! The embedding of a prompt: its hidden states, pooled. Nothing is sampled.
+//! An embedding pools the hidden states of a prompt. Nothing is sampled.
 //!
-//! A last token is always computed, whatever the prefix cache holds, so pooling by it works with prefix hits. The mean
-//! is summed in f64 in the order of positions, whatever the chunks are; a chunk that is computed again counts once.
+//! The last token is always computed, whatever the prefix cache holds, so pooling by the last token works with prefix
+//! hits. The mean is summed in f64 in the order of positions, however the prompt is cut into chunks. A position that is
+//! computed again counts once.
 
 use interbed_kv::SequenceId;
 use interbed_model::{LogitRows, Logits, Pooling};
@@ -18,14 +19,15 @@ pub(super) struct Embedding {
     /// The sequence that computes the prompt, until it ends.
     sequence: Option<SequenceId>,
     clients: Vec<Client>,
-    /// `[hidden_size]`, of the first `taken` positions.
+    /// The sum of the hidden states of the first `taken` positions, `[hidden_size]`. With pooling by the last token,
+    /// this is the last row that came.
     sum: Vec<f64>,
     taken: usize,
     not_finite: bool,
 }
 
 impl Embedding {
-    /// The embedding of the prompt of sequence `id`, for each of `clients`.
+    /// Creates the embedding of the prompt of sequence `id`, for each of `clients`.
     pub(super) fn new(id: SequenceId, pooling: Pooling, clients: Vec<Client>) -> Self {
         Self { pooling, sequence: Some(id), clients, sum: Vec::new(), taken: 0, not_finite: false }
     }
@@ -65,7 +67,7 @@ impl Policy for Embedding {
         self.sum.resize(hidden.len(), 0.0);
         match self.pooling {
             Pooling::Last => self.sum.fill(0.0),
-            // A row computed again after a preemption has been counted already.
+            // A row that is computed again after a preemption has been counted already.
             Pooling::Mean if position != self.taken => return,
             Pooling::Mean => self.taken += 1,
         }

@@ -1,7 +1,8 @@
-//! Independent continuations of one prompt, one for each client: `n` answers, or the candidates of `best_of`.
+//! Independent continuations of one prompt, one for each client. They are the `n` answers, or the candidates of
+//! `best_of`.
 //!
-//! They begin as one sequence. When it has computed the prompt, its row is sampled once for each continuation, and they
-//! fork.
+//! The continuations begin as one sequence. When the sequence has computed the prompt, its row is sampled once for each
+//! continuation, and the continuations fork.
 
 use interbed_grammar::Constraint;
 use interbed_kv::SequenceId;
@@ -17,17 +18,17 @@ use crate::{Event, FinishReason, PositionLogprobs, RequestError, SamplingParams,
 
 pub(super) struct Independent {
     params: SamplingParams,
-    /// One for each continuation that has begun.
+    /// The sequences of the continuations that have begun.
     sequences: Vec<SequenceId>,
-    /// The others wait until the first one's sequence has computed the prompt.
+    /// The continuations that wait until the first one's sequence has computed the prompt.
     unbegun: Vec<Continuation>,
     prompt_done: bool,
     prompt_logprobs: Vec<Option<PositionLogprobs>>,
 }
 
 impl Independent {
-    /// One continuation for each of `clients`: the first, which is that of sequence `id`, is returned beside the
-    /// others.
+    /// Creates one continuation for each of `clients`. The first continuation, which is that of sequence `id`, is
+    /// returned beside the others.
     pub(super) fn new(
         id: SequenceId,
         params: SamplingParams,
@@ -44,24 +45,25 @@ impl Independent {
         (Self { params, sequences: vec![id], unbegun, prompt_done: false, prompt_logprobs: Vec::new() }, first)
     }
 
-    /// Whether log-probabilities of prompt tokens are still to be computed.
+    /// Returns whether log-probabilities of prompt tokens are still to be computed.
     fn wants_prompt_rows(&self) -> bool {
         self.params.prompt_logprobs.is_some() && !self.prompt_done
     }
 
-    /// Tells all continuations, `first` and those that have not begun, that the prompt has been computed.
+    /// Tells `first` and all continuations that have not begun that the prompt has been computed.
     fn tell_prompt_done(&mut self, first: &Continuation, prompt: &Prompt) {
         self.prompt_done = true;
         let mut logprobs = std::mem::take(&mut self.prompt_logprobs);
         if self.params.prompt_logprobs.is_some() {
-            // A prompt of one token has no row of its own.
+            // The first token of a prompt has no log-probability, so its entry is `None`.
             logprobs.resize(logprobs.len().max(1), None);
         }
         self.unbegun.iter().for_each(|other| other.client.send(prompt.done(logprobs.clone())));
         first.client.send(prompt.done(logprobs));
     }
 
-    /// `continuation` goes on from `parent` in a sequence of its own, unless its first token was its last.
+    /// Begins `continuation` in a new sequence that forks off `parent`, unless the first token of `continuation` was
+    /// its last.
     fn begin(&mut self, mut continuation: Continuation, parent: SequenceId, prompt: &Prompt, stage: &mut Stage<'_>) {
         continuation.accept(&self.params, prompt.len, stage.ends);
         if let Some(error) = continuation.fault.take() {
@@ -82,7 +84,7 @@ impl Independent {
         }
     }
 
-    /// What was sampled for sequence `id` is told to its client; it goes on or ends.
+    /// Tells the client of sequence `id` what was sampled for it, then continues or ends the sequence.
     fn conclude(&mut self, id: SequenceId, prompt: &Prompt, stage: &mut Stage<'_>) {
         let sequence = stage.scheduler.get_mut(id);
         let Some(continuation) = sequence.and_then(|sequence| sequence.continuation.as_mut()) else { return };
@@ -92,7 +94,7 @@ impl Independent {
         }
         let (count, outcome) = continuation.deliver();
         stage.totals.generation_tokens += count as u64;
-        // Before the parent has a token that they do not have.
+        // The other continuations begin before their parent has a token that they do not have.
         for other in std::mem::take(&mut self.unbegun) {
             self.begin(other, id, prompt, stage);
         }
@@ -105,7 +107,7 @@ impl Independent {
         }
     }
 
-    /// Takes sequence `id` out of every structure, and gives its blocks back.
+    /// Removes sequence `id` from the scheduler and from this group, and gives its blocks back.
     fn end(&mut self, id: SequenceId, stage: &mut Stage<'_>) -> Option<Sequence> {
         self.sequences.retain(|&other| other != id);
         stage.scheduler.remove(id)
@@ -130,14 +132,14 @@ impl Policy for Independent {
         match (self.wants_prompt_rows(), entry.rows) {
             (true, _) => LogitRows::All,
             (false, 0) => LogitRows::None,
-            // What may come next is ruled out in whole rows.
+            // A constraint rules tokens out in whole rows.
             (false, 1) if sequence.continuation.as_ref().is_some_and(Continuation::is_bound) => LogitRows::Last,
             (false, 1) => {
                 // Continuations that have not begun have generated as little as the first.
                 let generated = sequence.continuation.as_ref().map_or(0, Continuation::generated);
                 best_wanted(&self.params, generated).map_or(LogitRows::Last, LogitRows::Best)
             }
-            // A token and drafts behind it.
+            // The rows of a token and of the drafts behind it.
             (false, _) => LogitRows::All,
         }
     }
@@ -151,7 +153,7 @@ impl Policy for Independent {
         Sampling { sampler, eos, late }: Sampling<'_>,
     ) {
         let next = position + 1;
-        // The number of drafts before the token that is sampled from this row, if one is.
+        // The number of drafts in front of the token that is sampled from this row, if one is sampled.
         let drafts_before = if entry.samples() { next.checked_sub(sequence.len()) } else { None };
         let prompt_token = sequence.tokens()[..sequence.prompt_len].get(next).copied();
         let follows = |one: &Continuation| drafts_before.is_none_or(|count| one.follows(sequence.drafts(), count));
@@ -159,19 +161,19 @@ impl Policy for Independent {
             return;
         }
         let Some(continuation) = &mut sequence.continuation else { return };
-        // A model that overflows must fail, not answer plausibly.
+        // A model whose numbers overflow must fail rather than give a plausible answer.
         if logits.has_nan() {
             continuation.fault = Some(RequestError::NotFinite);
         }
         if let (Some(top), Some(token), false) = (self.params.prompt_logprobs, prompt_token, self.prompt_done) {
-            // A row computed again after a preemption has been reported already.
+            // A row that is computed again after a preemption has been reported already.
             self.prompt_logprobs.resize(self.prompt_logprobs.len().max(1), None);
             if let (Logits::All(row), true) = (&logits, self.prompt_logprobs.len() == next) {
                 self.prompt_logprobs.push(Some(sampler.position_logprobs(row, token, top)));
             }
         }
         if drafts_before.is_some() {
-            // Sampling changes a whole row.
+            // Sampling overwrites a whole row, so the row is kept for the next continuation.
             let row = match &logits {
                 Logits::All(row) if !self.unbegun.is_empty() => row.to_vec(),
                 _ => Vec::new(),
@@ -183,7 +185,7 @@ impl Policy for Independent {
                     logits.copy_from_slice(&row);
                 }
             }
-            // Continuations that have not begun need the row now.
+            // Continuations that have not begun need the row now, so the mask must not be late.
             let late = self.unbegun.is_empty().then_some(late);
             continuation.sample(sampler, &self.params, &mut logits, eos, late);
         }
@@ -236,7 +238,7 @@ impl Policy for Independent {
             if self.unbegun.is_empty() {
                 self.end(id, stage);
             } else if let Some(sequence) = stage.scheduler.get_mut(id) {
-                // The first continuation that is left takes over the sequence.
+                // The first continuation that has not begun takes over the sequence.
                 sequence.continuation = Some(self.unbegun.remove(0));
                 if prompt.admitted {
                     self.admitted(sequence);
@@ -260,13 +262,13 @@ impl Policy for Independent {
 }
 
 impl Stage<'_> {
-    /// A continuation has failed.
+    /// Counts `continuation` as failed, and tells its client.
     fn fail(&mut self, continuation: &Continuation, error: RequestError) {
         self.totals.finished.failed += 1;
         continuation.client.send(Event::Failed(error));
     }
 
-    /// A continuation has ended well.
+    /// Counts `continuation` as finished, and tells its client.
     fn finish(&mut self, continuation: &Continuation, reason: FinishReason) {
         self.totals.finished.count(reason);
         self.scheduler.ended(continuation.generated());

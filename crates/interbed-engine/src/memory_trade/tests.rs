@@ -1,4 +1,4 @@
-//! The trade over simulated weights that give up memory late, and KV whose blocks are in use.
+//! Tests the trade with simulated weights that give up memory late, and with simulated KV whose blocks are in use.
 
 use proptest::prelude::*;
 
@@ -13,20 +13,21 @@ const LIMITS: TradeLimits = TradeLimits {
     blocks_max: 10_000,
 };
 
-/// Weights and KV, as those who carry out the plan would have them.
+/// Simulated weights and KV that carry out the plan.
 struct Sim {
     trade: MemoryTrade,
     limits: TradeLimits,
     budget: u64,
-    /// Bytes that weights hold: above the budget for a while after it was lowered, below it after it was raised.
+    /// The bytes that weights hold. They exceed the budget for a while after it was lowered, and are below it after it
+    /// was raised.
     held: u64,
     present: usize,
     used: usize,
-    /// Blocks that nobody holds any more and that can be found.
+    /// The number of blocks that nobody holds any more and that the cache can find.
     cached: usize,
-    /// Seconds in which a block is computed again.
+    /// The seconds that computing a block again takes.
     recompute: Option<f64>,
-    /// Seconds by which each byte of weights shortens a pass.
+    /// The seconds by which each byte of weights shortens a pass.
     worth: f64,
 }
 
@@ -48,8 +49,8 @@ impl Sim {
         }
     }
 
-    /// One turn of the engine, after which sequences use `used` blocks, if there are so many. Weights move up to
-    /// `moved` bytes towards their budget.
+    /// Simulates one turn of the engine. After the turn, sequences use `used` blocks, if there are so many. Weights
+    /// move up to `moved` bytes towards their budget.
     fn turn(&mut self, used: usize, moved: u64) -> KvGrant {
         let wanted = used.saturating_sub(self.used);
         let Sim { present, used: held, cached, recompute, .. } = *self;

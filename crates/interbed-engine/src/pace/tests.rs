@@ -1,22 +1,22 @@
-//! The pace over simulated machines: what their passes take is computed, and what they are given must fit.
+//! Tests the pace on simulated machines, whose pass durations are computed and whose prefill must fit the gap.
 
 use super::*;
 
-/// A machine: seconds of a pass.
+/// A simulated machine, described by the seconds that its passes take.
 #[derive(Debug)]
 struct Machine {
-    /// What each pass takes to read weights, unless computing takes longer.
+    /// The seconds that each pass takes to read weights, unless computing takes longer.
     sweep: f64,
-    /// For each pass, added to all else.
+    /// The seconds that are added to each pass.
     fixed: f64,
     token: f64,
     position: f64,
 }
 
-/// Weights in memory, 8 ms for a token of a prompt, 80 ms for a pass with one token, and attention that costs as much
-/// as all else at 12,000 positions.
+/// A machine with its weights in memory. It takes 8 ms for a prompt token and 80 ms for a pass with one token. At
+/// 12,000 positions, attention costs as much as all else.
 const RESIDENT: Machine = Machine { sweep: 0.08, fixed: 0.01, token: 0.008, position: 0.008 / 12_000.0 };
-/// Each pass reads weights for 5 s, beside which 500 tokens are computed.
+/// A machine whose passes read weights for 5 s, in which time it computes 500 tokens.
 const STREAMED: Machine = Machine { sweep: 5.0, fixed: 0.0, token: 0.01, position: 0.0 };
 
 impl Machine {
@@ -25,7 +25,7 @@ impl Machine {
     }
 }
 
-/// Noise of up to 5 % either way, other for each number.
+/// Returns a factor of noise of up to 5 % in either direction, which depends on `number`.
 fn noise(number: usize) -> f64 {
     let mixed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     0.95 + 0.1 * mixed as f64 / f64::from(1 << 24)
@@ -37,7 +37,7 @@ fn pace() -> Pace {
     Pace::new(Duration::from_secs_f64(GAP))
 }
 
-/// `count` passes in which one sequence decodes alone.
+/// Measures `count` passes in which one sequence decodes alone.
 fn decode(pace: &mut Pace, machine: &Machine, count: usize) {
     for i in 0..count {
         let mut work = Work::default();
@@ -46,8 +46,8 @@ fn decode(pace: &mut Pace, machine: &Machine, count: usize) {
     }
 }
 
-/// A prompt of these positions beside a sequence that decodes: chunks and seconds of its passes. `delay` is added to
-/// the pass of a number.
+/// Computes a prompt of the given positions beside a sequence that decodes. Returns the chunk and the seconds of each
+/// pass. `delay` returns the seconds that are added to a pass, by its number.
 fn prefill(
     pace: &mut Pace,
     machine: &Machine,
@@ -69,7 +69,7 @@ fn prefill(
     passes
 }
 
-/// The seconds that 99 % of the passes stay below.
+/// Returns the number of seconds below which 99 % of the passes stay.
 fn p99(passes: &[(usize, f64)]) -> f64 {
     let mut seconds: Vec<_> = passes.iter().map(|pass| pass.1).collect();
     seconds.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What is refused at the door.
+//! Tests the checks that refuse requests.
 
 use super::*;
 

@@ -4,13 +4,13 @@ use super::*;
 
 const EOS: TokenId = 2;
 
-/// Samples as a sequence without history would.
+/// Samples for a sequence without history.
 fn sample(logits: &[f32], params: &SamplingParams, generated: usize) -> TokenId {
     let state = SamplerState::new(&[], logits.len(), params);
     Sampler::default().sample(&mut logits.to_vec(), params, &state, generated, &[EOS]).token
 }
 
-/// The logits as bias and penalties leave them, and the token chosen greedily.
+/// Returns the logits after bias and penalties, and the token that is chosen greedily.
 fn processed(
     logits: &[f32],
     params: &SamplingParams,
@@ -25,7 +25,7 @@ fn processed(
     (logits, token)
 }
 
-/// Probabilities after temperature, `min_p`, `top_k` and `top_p`, written down plainly.
+/// Returns the probabilities after temperature, `min_p`, `top_k` and `top_p`, computed in a plain way.
 fn naive_distribution(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
     let scaled: Vec<f64> = logits.iter().map(|&logit| f64::from(logit) / f64::from(params.temperature)).collect();
     let best = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -46,8 +46,8 @@ fn naive_distribution(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
     weights.iter().map(|weight| weight / sum).collect()
 }
 
-/// Many draws must follow the naive distribution: Pearson's chi-square, far outside of what chance gives. The draws are
-/// the same in every run.
+/// Checks that many draws follow the naive distribution, by Pearson's chi-square, with a bound far outside of what
+/// chance gives. The draws are the same in every run.
 fn check_distribution(logits: &[f32], params: &SamplingParams) {
     let draws = 20_000;
     let mut counts = vec![0u32; logits.len()];
@@ -313,7 +313,7 @@ fn scratch_is_reused() {
     assert!(memory.windows(2).all(|pair| pair[0] == pair[1]));
 }
 
-/// Any bit pattern, and ordinary values with many ties.
+/// Generates rows of any bit patterns, and rows of ordinary values with many ties.
 fn any_logits() -> impl Strategy<Value = Vec<f32>> {
     let logit = prop_oneof![any::<u32>().prop_map(f32::from_bits), (-8i8..8).prop_map(|half| f32::from(half) / 2.0)];
     prop::collection::vec(logit, 1..200)
@@ -345,7 +345,8 @@ prop_compose! {
 }
 
 proptest! {
-    /// Whatever comes, a token of the vocabulary comes out, and a used sampler gives what a new one gives.
+    /// Checks that every row gives a token of the vocabulary, and that a used sampler gives the same token as a new
+    /// one.
     #[test]
     fn a_sample_depends_on_its_arguments_alone(
         logits in any_logits(),
@@ -373,7 +374,7 @@ proptest! {
         prop_assert!(possible(got.token) || !any);
     }
 
-    /// Nothing is drawn that a limit excludes.
+    /// Checks that no token is drawn that a limit excludes.
     #[test]
     fn limits_hold(logits in ordinary_logits(), params in any_params(), position in 0usize..1000) {
         let params = SamplingParams { logit_bias: vec![], min_tokens: 0, ..params };
@@ -395,7 +396,7 @@ proptest! {
         }
     }
 
-    /// Log-probabilities of a whole row are a distribution, in order.
+    /// Checks that the log-probabilities of a whole row are a distribution, in order.
     #[test]
     fn logprobs_are_a_distribution(logits in ordinary_logits(), chosen in any::<prop::sample::Index>()) {
         let chosen = chosen.index(logits.len());
@@ -408,7 +409,7 @@ proptest! {
     }
 }
 
-/// The greatest of a row, greatest first and among equals the first, as devices give them.
+/// Returns the greatest logits of a row, greatest first and among equal ones the first, as devices give them.
 fn best_of(logits: &[f32], count: usize) -> Vec<(TokenId, f32)> {
     let mut all: Vec<(TokenId, f32)> = (0..).zip(logits.iter().copied()).collect();
     all.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
@@ -419,7 +420,7 @@ fn best_of(logits: &[f32], count: usize) -> Vec<(TokenId, f32)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// From the greatest logits of a row, the token is chosen that the whole row gives.
+    /// Checks that the greatest logits of a row give the token that the whole row gives.
     #[test]
     fn the_best_of_a_row_give_the_token_of_the_row(
         // Few values, so that there are ties; infinities of both signs among them.

@@ -1,4 +1,4 @@
-//! Which sequences are admitted, from the waiting queue and from swap space.
+//! Decides which sequences are admitted, from the waiting queue and from swap space.
 //!
 //! Candidates are considered in one order:
 //!
@@ -6,7 +6,8 @@
 //! 2. waiting sequences: first those of the tenant that holds the fewest blocks, among equals of the one whose turn was
 //!    longest ago; within a tenant by `Rank`.
 //!
-//! For each of the two, one list of rules decides whether a candidate is admitted, and if not, why: see [`Admission`].
+//! For each of the two, one list of rules decides whether a candidate is admitted, and if not, gives the reason, an
+//! [`Admission`].
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -20,66 +21,68 @@ use crate::TenantId;
 use crate::forecast::{Growth, blocks_wanted};
 use crate::sequence::{Sequence, SequenceStatus};
 
-/// Waiting sequences that admission looks at in one step; bounds a step's cost when the queue is long.
+/// The number of waiting sequences that admission looks at in one step. It bounds a step's cost when the queue is long.
 pub(super) const LOOKAHEAD: usize = 64;
 
-/// Whether a sequence is admitted, and if not, why.
+/// The decision whether a sequence is admitted, with the reason if it is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     Now,
-    /// Not as long as this is so.
+    /// The sequence is not admitted while this reason holds.
     Waits(Wait),
-    /// It takes more blocks than there are.
+    /// The sequence takes more blocks than there are.
     Never {
         need: usize,
         limit: usize,
     },
 }
 
-/// Why a sequence has to wait.
+/// The reason why a sequence has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// All seats are taken.
     Seats,
-    /// Fewer seats are free than its beams take.
+    /// Fewer seats are free than the sequence's beams take.
     BeamSeats,
-    /// One that many others have passed comes first.
+    /// A sequence that many others have passed comes first.
     AgedFirst,
-    /// One that is swapped out comes first.
+    /// A sequence that is swapped out comes first.
     SwappedFirst,
-    /// It would have more than its tenant's share, and another tenant, which has nothing, waits for that.
+    /// The sequence's tenant would have more than its share, while another tenant, which has nothing, waits for that.
     Claimed,
-    /// Some swap hangs; until it ends no other is begun.
+    /// A swap hangs, and no other is begun until it ends.
     SwapHangs,
-    /// Others are computing what it could share.
+    /// Other sequences are computing blocks that the sequence could share.
     Prefix,
-    /// It would take what another tenant has cached within its share, and its own tenant's sequences will give blocks
-    /// back.
+    /// The sequence would evict blocks that another tenant has cached within its share, while its own tenant's
+    /// sequences will give blocks back.
     Kept,
-    /// Too few blocks are left for what it has.
+    /// Too few blocks are left for the tokens that the sequence has.
     Blocks,
-    /// Enough blocks are left for what it has, but not for the expected growth of it and all others.
+    /// Enough blocks are left for the tokens that the sequence has, but not for the expected growth of it and all
+    /// others.
     Growth,
     /// The sequence is longer than memory, and the engine does not know yet whose KV the disk holds.
     Identity,
-    /// It, or a running sequence, must not be preempted again, and there are too few blocks for such sequences to run
-    /// to their ends.
+    /// The sequence, or a running one, must not be preempted again, and there are too few blocks for such sequences to
+    /// run to their ends.
     VeryEnd,
 }
 
 impl Wait {
-    /// Whether it waits for blocks, or for several seats at once, which sequences behind it may not need.
+    /// Returns whether the reason is a lack of blocks, or of several seats at once, which sequences behind this one may
+    /// not need.
     fn is_shortage(self) -> bool {
         matches!(self, Self::BeamSeats | Self::Blocks | Self::Growth | Self::VeryEnd)
     }
 
-    /// Whether sequences behind it wait for the same reason.
+    /// Returns whether sequences of the same tenant behind this one have to wait too.
     fn stops_queue(self) -> bool {
-        // Smaller ones of its tenant would keep it waiting for ever.
+        // Smaller sequences of the tenant would otherwise keep this one waiting for ever.
         matches!(self, Self::Seats | Self::AgedFirst | Self::SwappedFirst | Self::Kept)
     }
 
-    /// Whether the reason would go away if another sequence made room.
+    /// Returns whether the reason would go away if another sequence made room.
     fn may_claim(self) -> bool {
         self.is_shortage() || matches!(self, Self::Seats | Self::SwappedFirst)
     }
@@ -104,19 +107,20 @@ impl fmt::Display for Wait {
     }
 }
 
-/// One tenant's waiting sequences, and what it holds.
+/// The waiting sequences of one tenant, and the blocks that the tenant holds.
 struct Queue {
     tenant: Option<TenantId>,
     blocks: usize,
-    /// [`Tenant::turn`].
+    /// The tenant's [`Tenant::turn`].
     turn: u64,
     waiting: VecDeque<SequenceId>,
 }
 
 impl Scheduler {
-    /// Swaps sequences in, in order, while there is room. The first that finds none keeps all behind it, and new
-    /// sequences, waiting; but one that gives way to a claim does not, since it may have been preempted for that claim.
-    /// Returns whether any dropped its KV because it would have waited for ever.
+    /// Swaps sequences in, in order, while there is room. The first sequence that finds no room keeps all swapped-out
+    /// ones behind it and new sequences waiting. A sequence that gives way to a claim does not keep others waiting,
+    /// since it may have been preempted for that claim. Returns whether any sequence dropped its KV because it would
+    /// have waited for ever.
     pub(super) fn bring_back(&mut self, plan: &mut StepPlan) -> bool {
         if self.queues.swapped().len() == 0 || (self.kept_out && self.may_wait()) {
             return false;
@@ -148,13 +152,13 @@ impl Scheduler {
                 }
             }
         }
-        // Once no sequence gives way any more, another one is the first.
+        // Once sequences no longer give way, another sequence may be the first.
         self.kept_out &= claimants.is_empty();
         dropped
     }
 
-    /// Admits waiting sequences while the pass has room. One that has to wait does not stop those behind it, unless
-    /// they would wait for the same reason, or many have passed it already.
+    /// Admits waiting sequences while the pass has room. A sequence that has to wait does not stop those behind it,
+    /// unless they would wait for the same reason, or many have passed it already.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) {
         if !plan.has_room() || !self.may_admit() {
             return;
@@ -210,13 +214,13 @@ impl Scheduler {
         self.count_overtaken(plan, &short);
     }
 
-    /// Whether any sequence waits, and not in vain as far as is known.
+    /// Returns whether any sequence waits for which admission may succeed.
     pub(super) fn may_admit(&self) -> bool {
         let any_runs = self.queues.running().len() + self.queues.fetching().len() > 0;
         self.num_waiting() > 0 && !(self.refused && any_runs)
     }
 
-    /// Why the first that waits does so, as far as it depends on itself; none if it does not have to.
+    /// Returns the reason why the first waiting sequence waits; `None` if it need not wait.
     pub(crate) fn first_wait(&self) -> Option<Wait> {
         let shares = self.shares();
         let first = &self.sequences[&self.queues.waiting().next()?];
@@ -226,7 +230,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether `one`, which waits, is admitted: the first rule that keeps it out is the reason.
+    /// Decides whether `one`, which waits, is admitted. The first rule that keeps it out gives the reason.
     pub(super) fn admission(&self, one: &Sequence, shares: &Shares, aged: &Aged) -> Admission {
         let seats_free = self.config.max_num_seqs - self.queues.seats();
         let wait = None
@@ -255,13 +259,13 @@ impl Scheduler {
         wait.map_or(Admission::Now, Admission::Waits)
     }
 
-    /// The first that is swapped out and does not give way, and whether it comes back.
+    /// Returns the first swapped-out sequence that does not give way to a claim, and whether it comes back.
     fn next_return(&self, shares: &Shares, claimants: &[Option<TenantId>]) -> Option<(SequenceId, Admission)> {
         let mut all = self.queues.swapped().map(|id| (id, self.return_of(id, shares, claimants)));
         all.find(|(_, admission)| *admission != Admission::Waits(Wait::Claimed))
     }
 
-    /// The same of the swapped `id`, with all that comes back with it.
+    /// Decides whether the swapped-out `id` comes back, together with all sequences of its group.
     pub(super) fn return_of(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> Admission {
         let seats_free = self.config.max_num_seqs - self.queues.seats();
         let wait = None
@@ -275,18 +279,18 @@ impl Scheduler {
         let sequences: Vec<_> = group.iter().map(|id| &self.sequences[id]).collect();
         let seats: usize = sequences.iter().map(|sequence| sequence.seats).sum();
         let blocks = |tokens| self.blocks.num_required_blocks(tokens, 0);
-        // Blocks also for tokens that have no KV yet.
+        // Tokens that have no KV yet need blocks, too.
         let pending: usize = sequences.iter().map(|one| blocks(one.len()) - blocks(one.computed)).sum();
         None.or_else(|| (seats_free < seats).then_some(Wait::BeamSeats))
             .or_else(|| self.short_of(&sequences, self.blocks.swap_cost(&group) + pending))
-            // This looks at every token, so it comes last.
+            // This check looks at every token, so it comes last.
             .or_else(|| (self.blocks.can_swap_in(&group) != AllocStatus::Ok).then_some(Wait::Blocks))
             .map_or(Admission::Now, Admission::Waits)
     }
 
-    /// The reason, if there is one, why sequences that take `need` blocks now are not expected to find enough blocks to
-    /// grow beside all others. Those that must not be preempted again have to find blocks up to their ends; any other
-    /// sequence is admitted when no other holds blocks, however far it may grow.
+    /// Returns the reason, if there is one, why `sequences`, which take `need` blocks now, are not expected to find
+    /// enough blocks to grow beside all others. Sequences that must not be preempted again have to find blocks up to
+    /// their ends. Any other sequence is admitted when no other holds blocks, however far it may grow.
     pub(super) fn short_of(&self, sequences: &[&Sequence], need: usize) -> Option<Wait> {
         let together = || self.holders().chain(sequences.iter().copied());
         let any_spared = sequences.iter().any(|sequence| sequence.is_spared());
@@ -301,8 +305,8 @@ impl Scheduler {
         (need + self.growth_of(together()) > available).then_some(Wait::Growth)
     }
 
-    /// Whether `one`, which takes `need` blocks now, would evict what other tenants have cached within their shares,
-    /// while others of its own tenant hold blocks, which will come back.
+    /// Returns whether `one`, which takes `need` blocks now, would evict blocks that other tenants have cached within
+    /// their shares, while sequences of its own tenant hold blocks that they will give back.
     fn takes_what_is_kept(&self, one: &Sequence, need: usize) -> bool {
         let kept = self.blocks.blocks_kept_from(one.hashes.root());
         if kept == 0 || !self.holders().any(|other| other.tenant == one.tenant) {
@@ -313,14 +317,15 @@ impl Scheduler {
         need + growth + kept > stats.blocks_free + stats.blocks_cached
     }
 
-    /// Blocks that `sequences` are expected to take as they grow.
+    /// Returns the number of blocks that `sequences` are expected to take as they grow.
     fn growth_of<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
         let mut growths: Vec<_> = sequences.flat_map(|one| self.growths(one)).collect();
         blocks_wanted(&mut growths, self.blocks.block_size())
     }
 
-    /// Whether swapped sequences come before `one`, which waits: they do, unless they are less urgent or important, or
-    /// belong to other tenants that hold at least as much as its own.
+    /// Returns whether swapped-out sequences come before the waiting `one`. If the first of them belongs to the same
+    /// tenant, it comes first unless `one` is more urgent or important. If it belongs to another tenant, it comes first
+    /// if the tenant of `one` is above its share.
     fn is_behind_swapped(&self, one: &Sequence, shares: &Shares) -> bool {
         let Some(first) = self.queues.first_swapped().map(|id| &self.sequences[&id]) else { return false };
         if one.tenant != first.tenant {
@@ -329,8 +334,8 @@ impl Scheduler {
         !one.rank().outranks(&first.rank())
     }
 
-    /// Swapped-out sequences that so many others have passed that no other is admitted before them, except those of
-    /// tenants above their share.
+    /// Returns the swapped-out sequences that many others have passed, so that no other is admitted before them.
+    /// Sequences of tenants above their share are left out.
     pub(super) fn aged_swapped(&self, shares: &Shares) -> Aged {
         let mut aged = Aged::default();
         let urgent = self.queues.swapped().map(|id| &self.sequences[&id]).take_while(|sequence| sequence.is_urgent());
@@ -340,7 +345,7 @@ impl Scheduler {
         aged
     }
 
-    /// Whether the swapped-out `id`, with its whole group, gives way to one of `claimants`.
+    /// Returns whether the swapped-out `id`, with its whole group, gives way to one of `claimants`.
     fn gives_way(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> bool {
         let sequence = &self.sequences[&id];
         let others_claim = claimants.iter().any(|&other| other != sequence.tenant && shares.may_claim(other, 0));
@@ -352,15 +357,16 @@ impl Scheduler {
         shares.would_be_above(sequence.tenant, holdings.fold(Holding::default(), Holding::with))
     }
 
-    /// Whether waiting may free blocks. It will not if nothing runs, or swaps hang: swapped-out KV is then dropped, so
-    /// that its sequence can be admitted like any other.
+    /// Returns whether waiting may free blocks. It does not if nothing runs or a swap hangs; swapped-out KV is then
+    /// dropped, so that its sequence can be admitted like any other.
     fn may_wait(&self) -> bool {
         let nothing_goes_on = self.queues.running().len() == 0 && self.flights.len() == 0 && self.num_fetches == 0;
         !nothing_goes_on && !self.flights.any_hangs()
     }
 
-    /// Whether another sequence is computing, or fetching, blocks that this one, of which `cached` tokens are cached,
-    /// could share once they are done. Then waiting a few steps is cheaper than computing them twice.
+    /// Returns whether another sequence is computing, or fetching, blocks that `sequence` could share once they are
+    /// done. `cached` tokens of `sequence` are cached already. Waiting a few steps is then cheaper than computing the
+    /// blocks twice.
     fn prefix_is_being_computed(&self, sequence: &Sequence, cached: usize) -> bool {
         let block = self.blocks.block_size();
         let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();
@@ -369,7 +375,7 @@ impl Scheduler {
         if !self.blocks.prefix_caching() || !sequence.hashes.root().is_shared() || others.peek().is_none() {
             return false;
         }
-        // The last token is always recomputed, so a block that ends with it is of no use.
+        // The last token is always computed again, so a block that ends with it is of no use.
         let usable = (sequence.len() - 1) / block * block;
         others.any(|other| {
             let pairs = sequence.tokens()[..usable].iter().zip(other.tokens());
@@ -378,7 +384,7 @@ impl Scheduler {
         })
     }
 
-    /// Tenants that have nothing, and wait for what they may [`claim`](Self::claim).
+    /// Returns the tenants that have nothing, and wait for what they may [`claim`](Self::claim).
     pub(super) fn claimants(&self, shares: &Shares) -> Vec<Option<TenantId>> {
         if self.tenants.len() < 2 {
             return Vec::new();
@@ -387,8 +393,8 @@ impl Scheduler {
         self.waiting_queues(shares).into_iter().filter(claims).map(|queue| queue.tenant).collect()
     }
 
-    /// Takes blocks for `id`, whose tenant has none, from tenants that have more than their share. Returns whether any
-    /// came free, or a seat.
+    /// Preempts a sequence of a tenant that has more than its share, for `id`, whose tenant has none. Returns whether
+    /// its blocks and seat are free now.
     fn claim(&mut self, id: SequenceId, shares: &mut Shares, plan: &mut StepPlan) -> bool {
         let (tenant, need) = (self.sequences[&id].tenant, self.blocks_of(id));
         let enough_leave = self.flights.blocks_leaving() >= need;
@@ -402,7 +408,7 @@ impl Scheduler {
     }
 
     /// Counts, for each waiting sequence, the later ones that were admitted before it, and the ones of other tenants
-    /// that it had to let pass; likewise for the first swapped-out sequence.
+    /// that it had to let pass. Also counts those that passed the first swapped-out sequence.
     fn count_overtaken(&mut self, plan: &StepPlan, short: &[SequenceId]) {
         if !plan.admitted.is_empty()
             && let Some(first) = self.queues.first_swapped()
@@ -420,7 +426,7 @@ impl Scheduler {
         }
     }
 
-    /// Records that `by` more sequences have passed `id`. It may become urgent, and so move in its queue.
+    /// Records that `by` more sequences have passed `id`. The sequence may become urgent, and so move in its queue.
     fn overtake(&mut self, id: SequenceId, by: u32) {
         let sequence = self.sequences.get_mut(&id).expect("a sequence in a queue is known");
         self.queues.take(sequence);
@@ -428,7 +434,7 @@ impl Scheduler {
         self.queues.put(sequence);
     }
 
-    /// What each tenant holds, and its fair share.
+    /// Returns what each tenant holds, and its fair share.
     pub(super) fn shares(&self) -> Shares {
         let all = Holding { blocks: self.blocks.usable(), seats: self.config.max_num_seqs };
         let mut shares = Shares::new(self.tenants.keys().copied(), all);
@@ -449,26 +455,26 @@ impl Scheduler {
         self.tenants.iter().map(queue).collect()
     }
 
-    /// What `sequence` takes of its tenant's share while it runs. A search takes all its seats from the start.
+    /// Returns what `sequence` takes of its tenant's share while it runs. A search takes all its seats from the start.
     fn holding_of(&self, sequence: &Sequence) -> Holding {
         Holding { blocks: self.blocks_taken(sequence), seats: sequence.seats }
     }
 
-    /// Blocks that the tokens of `id` take.
+    /// Returns the number of blocks that the tokens of `id` take.
     pub(super) fn blocks_of(&self, id: SequenceId) -> usize {
         self.blocks_taken(&self.sequences[&id])
     }
 
-    /// Sequences that hold blocks to stay.
+    /// Returns the sequences that hold blocks and are not on their way out.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Sequence> {
         let arriving = self.flights.arriving().filter_map(|id| self.sequences.get(&id));
         let settled = self.queues.running().chain(self.queues.fetching()).map(|id| &self.sequences[&id]);
         settled.chain(arriving)
     }
 
-    /// Blocks that must be kept for those of `sequences` that must not be preempted again, up to their ends; the full
-    /// blocks of a prompt count once for all beams of a search. Blocks of swaps that hang count too: no sequence can
-    /// have them.
+    /// Returns the number of blocks that must be kept for those of `sequences` that must not be preempted again, up to
+    /// their ends. The full blocks of a prompt count once for all beams of a search. Blocks of swaps that hang count
+    /// too, because no sequence can have them.
     pub(super) fn blocks_promised<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
         let blocks_total = self.blocks.stats().blocks_total;
         let mut searches = HashSet::new();
@@ -481,24 +487,25 @@ impl Scheduler {
             let shared = one.search().map_or(0, |_| one.prompt_len / self.blocks.block_size());
             let is_counted = one.search().is_some_and(|search| !searches.insert(search));
             let blocks = (all - shared).saturating_mul(one.seats).saturating_add(if is_counted { 0 } else { shared });
-            // A sequence that would outgrow the whole pool is rejected when it has.
+            // A sequence that would outgrow the whole pool is rejected when it does.
             blocks.min(blocks_total)
         };
         sequences.filter(|one| one.is_spared()).map(promised).sum::<usize>() + self.flights.blocks_hanging()
     }
 
-    /// Tokens that `sequence` is expected still to generate; all that it may, if it must not be preempted again.
+    /// Returns the number of tokens that `sequence` is expected still to generate. For a sequence that must not be
+    /// preempted again, this is all that it may generate.
     pub(super) fn tokens_left(&self, sequence: &Sequence) -> usize {
         let left_max = sequence.tokens_max.saturating_sub(sequence.len());
         if sequence.is_spared() { left_max } else { self.forecast.tokens_left(sequence.generated(), left_max) }
     }
 
-    /// How a sequence will grow: once, or, if it is the trunk of a search, once for each beam.
+    /// Returns how a sequence will grow: once, or, if it is the trunk of a search, once for each beam.
     pub(super) fn growths(&self, sequence: &Sequence) -> impl Iterator<Item = Growth> + use<> {
         let tokens = sequence.len();
         let blocks_held = self.blocks_taken(sequence);
         let growth = match self.long_limits(sequence) {
-            // What it computes pushes older stretches out.
+            // A long sequence does not grow in memory, because the stretches that it computes push older ones out.
             Some(_) => Growth { tokens_left: 0, slots_empty: 0, blocks_held },
             None => {
                 let slots_empty = blocks_held * self.blocks.block_size() - tokens;
@@ -510,7 +517,8 @@ impl Scheduler {
     }
 }
 
-/// The one whose turn it is.
+/// Returns the queue of the tenant that holds the fewest blocks; among equal ones, the queue whose turn was longest
+/// ago.
 fn next_queue(queues: &mut [Queue]) -> Option<&mut Queue> {
     queues.iter_mut().filter(|queue| !queue.waiting.is_empty()).min_by_key(|queue| (queue.blocks, queue.turn))
 }

@@ -1,4 +1,4 @@
-//! How many blocks KV could use, for the trade of memory with weights.
+//! Computes how many blocks KV could use, for the trade of memory with weights.
 
 use interbed_kv::LookUp;
 
@@ -8,9 +8,9 @@ use crate::forecast::blocks_wanted;
 use crate::memory_trade::KvDemand;
 
 impl Scheduler {
-    /// The blocks that KV has, and those that the next passes could use in addition: for swapped-out sequences, for
-    /// those that one pass could admit, and for the growth of these and of running sequences; up to their ends for
-    /// those that must not be preempted again.
+    /// Returns the blocks that KV has, and those that the next passes could use in addition. These are blocks for
+    /// swapped-out sequences, for sequences that one pass could admit, and for the growth of those and of running
+    /// sequences. For sequences that must not be preempted again, growth is counted up to their ends.
     pub(crate) fn kv_demand(&self) -> KvDemand {
         let stats = self.blocks.stats();
         let mut wanted = self.blocks.reserve();
@@ -20,10 +20,10 @@ impl Scheduler {
             wanted += self.blocks_of(id);
             sequences.push(&self.sequences[&id]);
         }
-        // One that waits may have to come before all that are swapped out.
+        // A waiting sequence may have to come before all that are swapped out.
         let room = seats_free.saturating_sub(self.queues.swapped().len()).max(seats_free.min(1));
         let mut budget = self.config.max_num_batched_tokens;
-        // Urgent sequences of all tenants first: while one of them lacks blocks, no other may be admitted.
+        // The urgent sequences of all tenants come first: while one of them lacks blocks, no other may be admitted.
         let of_each = self.tenants.keys().map(|&tenant| self.queues.waiting_of(tenant).map(|id| &self.sequences[&id]));
         let urgent = of_each.flat_map(|waiting| waiting.take_while(|one| one.is_urgent()));
         let others = self.queues.waiting().map(|id| &self.sequences[&id]).filter(|one| !one.is_urgent());
@@ -33,7 +33,7 @@ impl Scheduler {
                 continue;
             }
             let LookUp { num_blocks, num_cached_tokens, .. } = self.blocks.look_up(sequence.tokens(), &sequence.hashes);
-            // One that can never fit is about to be rejected.
+            // A sequence that can never fit is about to be rejected.
             if num_blocks > stats.blocks_total {
                 continue;
             }
@@ -45,7 +45,7 @@ impl Scheduler {
             }
         }
         let mut growths: Vec<_> = sequences.iter().flat_map(|one| self.growths(one)).collect();
-        // A block for each that runs, however little it is expected to grow.
+        // Each running sequence gets a block, however little it is expected to grow.
         wanted += blocks_wanted(&mut growths, self.blocks.block_size()).max(self.queues.running().len());
         let promised = self.blocks_promised(sequences.into_iter());
         let wanted = wanted.max(promised.saturating_sub(stats.blocks_used));

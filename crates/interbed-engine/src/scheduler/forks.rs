@@ -1,4 +1,4 @@
-//! Sequences of one prompt: continuations that fork off and go their own ways, and the beams of a search, which go in
+//! Schedules sequences of one prompt. Continuations fork off and go on independently. The beams of a search go on in
 //! lockstep, hold their seats together, and make room together.
 
 use interbed_kv::SequenceId;
@@ -9,7 +9,8 @@ use crate::sequence::{Continuation, Sequence, SequenceStatus};
 
 impl Scheduler {
     /// Makes `child` a copy of `parent`, all of whose tokens are computed, followed by `token`. If there is a seat and
-    /// blocks suffice, it runs and shares the parent's blocks; otherwise it waits. Returns whether it runs.
+    /// blocks suffice, the child runs and shares the parent's blocks; otherwise it waits. Returns whether the child
+    /// runs.
     pub(crate) fn fork(
         &mut self,
         parent: SequenceId,
@@ -20,8 +21,8 @@ impl Scheduler {
         let mut sequence = self.branched(parent, child);
         sequence.continuation = continuation;
         sequence.extend([token]);
-        // It does not inherit how often its parent was preempted or overtaken: if all children were urgent from the
-        // start, together they would keep out others that have waited as long.
+        // The child does not inherit how often its parent was preempted or overtaken. If all children were urgent from
+        // the start, together they would keep out others that have waited as long.
         (sequence.preemptions, sequence.swaps, sequence.overtaken) = (0, 0, 0);
         let mut runs = self.queues.seats() < self.config.max_num_seqs
             && self.short_of(&[&sequence], 1).is_none()
@@ -38,7 +39,7 @@ impl Scheduler {
         runs
     }
 
-    /// Makes `child` another beam like `parent`, all of whose tokens are computed. It takes no block yet;
+    /// Makes `child` another beam like `parent`, all of whose tokens are computed. The child takes no block yet.
     /// [`Scheduler::share_seats`] must follow.
     pub(crate) fn branch(&mut self, parent: SequenceId, child: SequenceId) {
         let sequence = self.branched(parent, child);
@@ -46,7 +47,7 @@ impl Scheduler {
         self.know(sequence);
     }
 
-    /// These are all beams of a search of this width, and divide its seats.
+    /// Divides the seats of a search of this width among `beams`, which are all its beams.
     pub(crate) fn share_seats(&mut self, beams: &[SequenceId], width: usize) {
         for (index, id) in beams.iter().enumerate() {
             let sequence = self.sequences.get_mut(id).expect("a live beam is known");
@@ -60,8 +61,8 @@ impl Scheduler {
         self.sequences.get_mut(&id).expect("a live beam is known").extend(tokens);
     }
 
-    /// Makes the first of `beams`, which have lost their KV and are in no queue, the trunk of all of them: it keeps the
-    /// leading tokens that they have in common. Returns how many these are.
+    /// Makes the first of `beams`, which have lost their KV and are in no queue, the trunk of all of them. Returns how
+    /// many leading tokens the beams have in common; the trunk is to keep only these.
     pub(super) fn gather(&mut self, beams: &[SequenceId]) -> usize {
         let Some((&first, others)) = beams.split_first() else { return 0 };
         let mut trunk = self.sequences.remove(&first).expect("a live beam is known");
@@ -81,7 +82,7 @@ impl Scheduler {
         num_common
     }
 
-    /// A running sequence like `id`, which comes after it, and before all that came later, in every order.
+    /// Returns a running sequence like `id` that ranks after `id`, and before all sequences that arrived later.
     fn branched(&mut self, id: SequenceId, child: SequenceId) -> Sequence {
         self.branches += 1;
         let sequence = &self.sequences[&id];

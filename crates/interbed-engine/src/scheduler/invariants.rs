@@ -1,4 +1,5 @@
-//! What must hold after every step, checked from scratch: slow, and independent of the incremental bookkeeping.
+//! Checks what must hold after every step. The check starts from scratch, so it is slow and independent of the
+//! incremental bookkeeping.
 
 use std::collections::HashSet;
 
@@ -11,7 +12,7 @@ impl Scheduler {
     /// Checks queues, seats and blocks against each other.
     ///
     /// # Panics
-    /// When they do not agree: a bug.
+    /// Panics if they do not agree, which is a bug.
     pub(crate) fn assert_sound(&self) {
         let Self { blocks, sequences, queues, .. } = self;
         if let Err(violation) = blocks.check() {

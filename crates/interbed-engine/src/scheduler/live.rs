@@ -1,4 +1,4 @@
-//! The sequences, as they are shown to those who watch.
+//! Lists the sequences for those who watch.
 
 use interbed_kv::SequenceId;
 
@@ -7,8 +7,8 @@ use crate::live::{GroupSight, LivePlace, LiveSequence};
 use crate::sequence::{GroupId, Sequence, SequenceStatus};
 
 impl Scheduler {
-    /// Writes up to `most` sequences into `shown`, in place of what was there: those that run first. `of_group` tells
-    /// what is known of a sequence's request.
+    /// Writes up to `most` sequences into `shown` and replaces what was there. Running sequences come first. `of_group`
+    /// returns the facts about a sequence's request.
     pub(crate) fn live_sequences(
         &self,
         most: usize,

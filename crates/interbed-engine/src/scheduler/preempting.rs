@@ -1,4 +1,4 @@
-//! Who has to make room when blocks run out, and which way.
+//! Decides which sequence has to make room when blocks run out, and whether its KV is swapped out or dropped.
 
 use interbed_kv::{AllocStatus, BlockError, SequenceId};
 
@@ -9,9 +9,9 @@ use crate::preemption::{Effort, Way};
 use crate::sequence::{Sequence, SequenceStatus};
 
 impl Scheduler {
-    /// Makes sure that every token of `id` has a slot. Where blocks are short it preempts others, unless enough blocks
-    /// are already on their way out: `leaving` counts those that no other sequence waits for. Returns whether `id`
-    /// takes part in this pass.
+    /// Makes sure that every token of `id` has a slot. If blocks are short, this preempts other sequences, unless
+    /// enough blocks are already on their way out. `leaving` counts the blocks on their way out that no other sequence
+    /// waits for. Returns whether `id` takes part in this pass.
     pub(super) fn grow(&mut self, id: SequenceId, leaving: &mut usize, plan: &mut StepPlan) -> bool {
         loop {
             let sequence = &self.sequences[&id];
@@ -37,7 +37,7 @@ impl Scheduler {
                     self.become_long(id, plan);
                     return false;
                 }
-                // It has outgrown the whole pool: preempting others cannot help.
+                // The sequence has outgrown the whole pool, so preempting others cannot help.
                 Err(_) => usize::MAX,
             };
             if !self.make_way(id, short, leaving, plan) {
@@ -46,8 +46,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes blocks for `id`, which lacks `short` of them, from others, unless enough are on their way out. Returns
-    /// whether it should try again now.
+    /// Takes blocks from other sequences for `id`, which lacks `short` blocks, unless enough are on their way out.
+    /// Returns whether `id` should try again now.
     fn make_way(&mut self, id: SequenceId, short: usize, leaving: &mut usize, plan: &mut StepPlan) -> bool {
         if self.make_room_below() {
             return true;
@@ -59,12 +59,12 @@ impl Scheduler {
         let Some(victim) = self.victim() else { return false };
         let itself = self.group(victim).contains(&id);
         let is_spared = self.sequences[&victim].is_spared();
-        // Sequences being swapped in hold blocks, but cannot be preempted yet.
+        // Sequences that are being swapped in hold blocks, but cannot be preempted yet.
         if (itself || is_spared) && self.flights.any_arrives() {
             return false;
         }
         // All remaining sequences were promised blocks, but some blocks are still on their way out. Beams that wait to
-        // copy the same block lack fewer together than the sum of what each lacks.
+        // copy the same block together lack fewer blocks than the sum of what each lacks.
         if is_spared && self.flights.blocks_leaving() > 0 {
             return false;
         }
@@ -72,15 +72,16 @@ impl Scheduler {
         !itself
     }
 
-    /// The running sequence to preempt next: the last in order among those of tenants above their share, or among all.
-    /// Sequences that were preempted often enough are spared: they were admitted only while all of them together fit if
-    /// the others make room.
+    /// Returns the running sequence to preempt next: the last in order among those of tenants above their share, or
+    /// among all. Sequences that were preempted often enough are spared, because they were admitted only while all of
+    /// them together fit if the others make room.
     fn victim(&self) -> Option<SequenceId> {
         let above = if self.tenants.len() > 1 { self.victim_above(&self.shares()) } else { None };
         above.or_else(|| self.last_running(|sequence| !sequence.is_spared())).or_else(|| self.last_running(|_| true))
     }
 
-    /// The same of tenants that have more than their share alone. Who had to let many pass has not waited for this.
+    /// Returns the running sequence to preempt next among those of tenants above their share. A sequence that had to
+    /// let many pass is not taken.
     pub(super) fn victim_above(&self, shares: &Shares) -> Option<SequenceId> {
         self.last_running(|sequence| shares.is_above(sequence.tenant) && !sequence.is_urgent())
     }
@@ -89,19 +90,19 @@ impl Scheduler {
         self.queues.running().rev().find(|id| chosen(&self.sequences[id]))
     }
 
-    /// Takes the blocks of the running `id`, and those of all other beams if it is a beam. Returns how many of these
-    /// become free only when a swap has ended; the others are free now.
+    /// Preempts the running `id`, and all other beams if it is a beam. Returns how many of their blocks become free
+    /// only when a swap has ended; the others are free now.
     pub(super) fn preempt(&mut self, id: SequenceId, plan: &mut StepPlan) -> usize {
         let group = self.group(id);
         let way = match self.blocks.can_swap_out(&group) {
-            // What it has on disk need not be computed again, and the rest is short.
+            // The KV that a long sequence has on disk need not be computed again, and the rest is short.
             _ if self.sequences[&id].is_long => Way::Recompute,
             AllocStatus::Ok if !self.flights.any_hangs() => self.planner.choose(self.effort(&group)),
             AllocStatus::Ok | AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
         };
         let swap = match way {
             Way::Recompute => None,
-            // The destination is reserved before anything moves; if that fails all the same, the KV is computed again.
+            // The destination is reserved before anything moves. If that fails, the KV is computed again.
             Way::Swap => self.blocks.swap_out(&group).ok(),
         };
         self.reconsider();
@@ -112,7 +113,7 @@ impl Scheduler {
             self.queues.take(sequence);
             sequence.preemptions += 1;
             sequence.swaps += u32::from(swap.is_some());
-            // What is filled for it is not among the blocks that it comes back to.
+            // Blocks that are being fetched for the sequence are not among the blocks that it comes back to.
             (sequence.status, sequence.ahead) = (SequenceStatus::Leaving, None);
             self.queues.put(sequence);
         }
@@ -131,7 +132,8 @@ impl Scheduler {
         }
     }
 
-    /// The sequences that are preempted and come back together with `id`, in order: itself, or all beams of its search.
+    /// Returns the sequences that are preempted and come back together with `id`, in order: `id` itself, or all beams
+    /// of its search.
     pub(super) fn group(&self, id: SequenceId) -> Vec<SequenceId> {
         let one = &self.sequences[&id];
         let Some(search) = one.search() else { return vec![id] };
@@ -145,7 +147,7 @@ impl Scheduler {
         }
     }
 
-    /// Drops the KV of `group`, whose sequences then wait at the front of the queue: as one, if they are beams.
+    /// Drops the KV of `group`, whose sequences then wait at the front of the queue. Beams wait as one sequence.
     pub(super) fn recompute(&mut self, group: &[SequenceId]) {
         let Some(&first) = group.first() else { return };
         for &id in group {
@@ -159,14 +161,14 @@ impl Scheduler {
         self.queues.put(sequence);
     }
 
-    /// What it takes to bring the KV of `group` back, either way.
+    /// Returns the work that it takes to bring the KV of `group` back, by swapping and by computing.
     pub(super) fn effort(&self, group: &[SequenceId]) -> Effort {
         let swap_blocks = self.blocks.swap_cost(group);
         let computed: usize = group.iter().map(|id| self.sequences[id].computed).sum();
-        // Beams share most of theirs.
+        // Beams share most of their tokens.
         let computed = computed.min(swap_blocks * self.blocks.block_size());
-        // The prefix cache holds what is published until others want the blocks. They will, since nothing else is left
-        // to evict. Blocks that others hold as well stay.
+        // The prefix cache holds published blocks until others want them. Others will want them, since nothing else is
+        // left to evict. Blocks that others hold as well stay.
         let others = self.queues.running().filter(|other| !group.contains(other));
         let soonest = others.clone().map(|other| self.tokens_left(&self.sequences[&other])).min().unwrap_or(0);
         let exclusive = self.blocks.blocks_exclusive(group) * self.blocks.block_size();
@@ -182,7 +184,7 @@ impl Scheduler {
 }
 
 impl StepPlan {
-    /// Takes `id` out of the pass, if it is in it.
+    /// Takes `id` out of the pass, if it is in the pass.
     pub(super) fn take_entry(&mut self, id: SequenceId) {
         if let Some(index) = self.entries.iter().position(|entry| entry.id == id) {
             let entry = self.entries.remove(index);

@@ -1,4 +1,4 @@
-//! The queues of sequences, and the seats of those that run.
+//! Keeps the queues of sequences, and counts the seats of those that run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,20 +7,20 @@ use interbed_kv::SequenceId;
 use crate::TenantId;
 use crate::sequence::{Rank, Sequence, SequenceStatus};
 
-/// Who waits, runs and is swapped out, each in the order of [`Sequence::rank`].
+/// The waiting, running and swapped-out sequences, each in the order of [`Sequence::rank`].
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     waiting: BTreeMap<(Option<TenantId>, Rank), SequenceId>,
     running: BTreeMap<Rank, SequenceId>,
     swapped: BTreeMap<Rank, SequenceId>,
-    /// Whose prefix is being fetched, in no order that matters.
+    /// The sequences whose prefix is being fetched, in no order that matters.
     fetching: BTreeSet<SequenceId>,
-    /// Seats of those that run, and of those that are being swapped in or fetched.
+    /// The number of seats of sequences that run, and of those that are being swapped in or fetched.
     seats: usize,
 }
 
 impl Queues {
-    /// Puts `sequence`, which is in no queue, into that of its place.
+    /// Puts `sequence`, which is in no queue, into the queue of its status.
     pub(super) fn put(&mut self, sequence: &Sequence) {
         let (id, rank) = (sequence.id, sequence.rank());
         let before = match sequence.status {
@@ -37,7 +37,8 @@ impl Queues {
         self.seats += seats(sequence);
     }
 
-    /// Takes `sequence` out of the queue of its place. What its rank depends on has not changed since it was put there.
+    /// Takes `sequence` out of the queue of its status. Nothing that its rank depends on may have changed since it was
+    /// put there.
     pub(super) fn take(&mut self, sequence: &Sequence) {
         let rank = sequence.rank();
         match sequence.status {
@@ -57,44 +58,44 @@ impl Queues {
         self.seats += seats(sequence);
     }
 
-    /// Seats that are taken.
+    /// Returns the number of seats that are taken.
     pub(super) fn seats(&self) -> usize {
         self.seats
     }
 
-    /// All that wait, by tenants.
+    /// Returns all waiting sequences, ordered by tenant.
     pub(super) fn waiting(&self) -> impl ExactSizeIterator<Item = SequenceId> {
         self.waiting.values().copied()
     }
 
-    /// What a tenant has waiting, the urgent first.
+    /// Returns the waiting sequences of a tenant, in order; urgent sequences come first.
     pub(super) fn waiting_of(&self, tenant: Option<TenantId>) -> impl Iterator<Item = SequenceId> {
         let from_first = self.waiting.range((tenant, Rank::FIRST)..);
         from_first.take_while(move |((other, _), _)| *other == tenant).map(|(_, &id)| id)
     }
 
-    /// All that run; the last is the first to be preempted.
+    /// Returns all running sequences. The last is the first to be preempted.
     pub(super) fn running(&self) -> impl ExactSizeIterator<Item = SequenceId> + DoubleEndedIterator + Clone {
         self.running.values().copied()
     }
 
-    /// All whose prefix is being fetched.
+    /// Returns all sequences whose prefix is being fetched.
     pub(super) fn fetching(&self) -> impl ExactSizeIterator<Item = SequenceId> {
         self.fetching.iter().copied()
     }
 
-    /// The first to come back of all that are swapped out.
+    /// Returns the first of the swapped-out sequences, which is the first to come back.
     pub(super) fn first_swapped(&self) -> Option<SequenceId> {
         self.swapped.first_key_value().map(|(_, &id)| id)
     }
 
-    /// All that are swapped out; the first is the first to come back.
+    /// Returns all swapped-out sequences. The first is the first to come back.
     pub(super) fn swapped(&self) -> impl ExactSizeIterator<Item = SequenceId> {
         self.swapped.values().copied()
     }
 }
 
-/// Seats that `sequence` takes where it is.
+/// Returns the number of seats that `sequence` takes in its present status.
 fn seats(sequence: &Sequence) -> usize {
     match sequence.status {
         SequenceStatus::Running | SequenceStatus::Arriving | SequenceStatus::Fetching => sequence.seats,

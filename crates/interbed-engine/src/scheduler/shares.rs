@@ -1,25 +1,26 @@
-//! Shares of blocks and places among the tenants that have any sequence. What a tenant leaves of its share is others'.
+//! Divides blocks and seats into shares among the tenants that have any sequence. Others may use what a tenant leaves
+//! of its share.
 
 use std::collections::BTreeMap;
 
 use crate::TenantId;
 
-/// What one tenant holds.
+/// The blocks and seats that one tenant holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Holding {
     pub(super) blocks: usize,
-    /// Sequences that run, or beams that may.
+    /// The number of sequences that run, or of beams that may run.
     pub(super) seats: usize,
 }
 
 impl Holding {
-    /// Both together.
+    /// Returns the sum of two holdings.
     pub(super) fn with(self, more: Self) -> Self {
         Self { blocks: self.blocks + more.blocks, seats: self.seats + more.seats }
     }
 }
 
-/// What each tenant holds, and its fair share.
+/// The holding of each tenant, and the fair share of a tenant.
 #[derive(Debug)]
 pub(super) struct Shares {
     holdings: BTreeMap<Option<TenantId>, Holding>,
@@ -34,24 +35,24 @@ impl Shares {
         Self { holdings, share: Holding { blocks: all.blocks / count, seats: all.seats / count } }
     }
 
-    /// Adds to what `tenant` has.
+    /// Adds `more` to the holding of `tenant`.
     pub(super) fn add(&mut self, tenant: Option<TenantId>, more: Holding) {
         let holding = self.holdings.entry(tenant).or_default();
         *holding = holding.with(more);
     }
 
-    /// Whether `tenant` has more than its share of blocks, or of seats.
+    /// Returns whether `tenant` has more than its share of blocks or of seats.
     pub(super) fn is_above(&self, tenant: Option<TenantId>) -> bool {
         self.would_be_above(tenant, Holding::default())
     }
 
-    /// The same if it had so much more.
+    /// Returns whether `tenant` would have more than its share of blocks or of seats if it had `more` in addition.
     pub(super) fn would_be_above(&self, tenant: Option<TenantId>, more: Holding) -> bool {
         let Holding { blocks, seats } = self.of(tenant).with(more);
         blocks > self.share.blocks || seats > self.share.seats.max(1)
     }
 
-    /// Whether `tenant`, which holds nothing, may claim `blocks` and a seat from tenants above their share.
+    /// Returns whether `tenant` holds nothing and may claim `blocks` and a seat from tenants above their share.
     pub(super) fn may_claim(&self, tenant: Option<TenantId>, blocks: usize) -> bool {
         self.of(tenant) == Holding::default() && blocks <= self.share.blocks
     }
@@ -61,16 +62,17 @@ impl Shares {
     }
 }
 
-/// Sequences that so many others have passed that no other is admitted before them.
+/// A summary of the sequences that so many others have passed that no other is admitted before them.
 #[derive(Debug, Default)]
 pub(super) struct Aged {
-    /// Tenants above their share: their aged sequences keep only their own tenant's others out.
+    /// The tenants above their share that have such sequences. An aged sequence of such a tenant keeps out only other
+    /// sequences of its own tenant.
     tenants: Vec<Option<TenantId>>,
     any_other: bool,
 }
 
 impl Aged {
-    /// One more, of `tenant`.
+    /// Adds an aged sequence of `tenant`.
     pub(super) fn add(&mut self, tenant: Option<TenantId>, shares: &Shares) {
         if shares.is_above(tenant) {
             self.tenants.push(tenant);
@@ -79,12 +81,12 @@ impl Aged {
         }
     }
 
-    /// Whether sequences of `tenant` wait for one of them.
+    /// Returns whether sequences of `tenant` wait for an aged sequence.
     pub(super) fn keep_out(&self, tenant: Option<TenantId>) -> bool {
         self.any_other || self.tenants.contains(&tenant)
     }
 
-    /// Whether all others wait for one of them.
+    /// Returns whether all other sequences wait for an aged sequence.
     pub(super) fn keep_all_out(&self) -> bool {
         self.any_other
     }

@@ -1,4 +1,4 @@
-//! Sequences on their way to swap space and back.
+//! Schedules sequences on their way to swap space and back.
 
 use interbed_kv::{SequenceId, Swap, SwapDirection, SwapId, SwapOutcome};
 use interbed_kv_disk::{SwapTook, SwapTrial};
@@ -7,7 +7,7 @@ use super::{Scheduler, StepPlan};
 use crate::sequence::SequenceStatus;
 
 impl Scheduler {
-    /// Records how long moving blocks took in a trial, and how large they are, so that the time of a swap can be
+    /// Records how long moving blocks took in a trial, and how large a block is, so that the time of a swap can be
     /// estimated.
     pub(crate) fn set_swap_trial(&mut self, block_bytes: u64, trial: SwapTrial) {
         self.block_bytes = block_bytes;
@@ -15,9 +15,9 @@ impl Scheduler {
         self.planner.swapped_in(trial.bytes, trial.read_seconds);
     }
 
-    /// A swap has ended, with or without success; its sequences may be gone. Sequences whose swap failed have lost
-    /// their KV, which is computed again. Returns whether this was one failure too many, so that no more swaps will be
-    /// begun.
+    /// Notes that a swap has ended, with or without success. Sequences of the swap may have ended. Sequences whose swap
+    /// failed have lost their KV, which is computed again. Returns whether this was one failure too many, so that no
+    /// more swaps will be begun.
     pub(crate) fn finish_swap(&mut self, id: SwapId, outcome: Result<SwapTook, ()>) -> bool {
         let Some(flight) = self.flights.land(id) else { return false };
         let gave_up = match (outcome, flight.direction) {
@@ -46,18 +46,18 @@ impl Scheduler {
         gave_up
     }
 
-    /// Sequences whose KV is in swap space, or on its way there or back.
+    /// Returns the number of sequences whose KV is in swap space, or on its way there or back.
     pub(crate) fn num_swapped(&self) -> usize {
         let in_flight = self.flights.sequences().filter(|id| self.sequences.contains_key(id));
         self.queues.swapped().len() + in_flight.count()
     }
 
-    /// Swaps in flight.
+    /// Returns the number of swaps in flight.
     pub(crate) fn num_swaps(&self) -> usize {
         self.flights.len()
     }
 
-    /// The swap of `sequences`, which have their new places, begins with this step.
+    /// Records that the swap of `sequences`, which have their new status, begins with this step.
     pub(super) fn depart(&mut self, sequences: Vec<SequenceId>, swap: Swap, plan: &mut StepPlan) {
         self.flights.depart(sequences, &swap);
         plan.swaps.push(swap);

@@ -1,4 +1,4 @@
-//! The scheduler without an engine: what each step plans, and the bugs that others had.
+//! Tests the scheduler without an engine: what each step plans, and cases that have broken other schedulers.
 
 mod admission;
 mod drafts;
@@ -37,7 +37,7 @@ impl Bench {
         Self { scheduler, plan: StepPlan::default(), config }
     }
 
-    /// A prompt that shares nothing with those of other ids.
+    /// Adds a sequence whose prompt shares nothing with those of other ids.
     fn add(&mut self, id: u64, length: usize) {
         self.add_with_priority(id, length, 0);
     }
@@ -46,7 +46,7 @@ impl Bench {
         self.scheduler.add(Arrival { priority, ..arrival(id, length) });
     }
 
-    /// Plans a step, checks what must hold of every plan, computes it, and appends a token to each sequence that
+    /// Plans a step, checks what must hold of every plan, computes the plan, and appends a token to each sequence that
     /// sampled and is no beam.
     fn step(&mut self) -> Vec<(u64, usize)> {
         self.scheduler.schedule(&mut self.plan);
@@ -82,7 +82,7 @@ impl Bench {
 }
 
 impl Bench {
-    /// Changes what a waiting sequence has been through; its place in the queue follows from that.
+    /// Changes the history of a waiting sequence, and moves the sequence to its new place in the queue.
     fn suffer(&mut self, id: u64, change: impl FnOnce(&mut Sequence)) {
         let sequence = self.scheduler.sequences.get_mut(&SequenceId(id)).unwrap();
         self.scheduler.queues.take(sequence);
@@ -167,7 +167,7 @@ fn who_waits_in_vain_costs_a_long_prompt_nothing() {
 
 #[test]
 fn tokens_are_counted_net_of_what_the_cache_holds() {
-    // nano-vllm#211: tokens scheduled were counted before the prefix hits were known.
+    // A prefix hit must be known before tokens scheduled are counted.
     let mut bench = Bench::new(100, 4, 20);
     bench.add(1, 17);
     assert_eq!(bench.step(), [(1, 17)]);
@@ -306,7 +306,7 @@ fn the_last_come_is_preempted_to_the_front_of_the_queue() {
 
 #[test]
 fn re_prefill_after_preemption_appends_at_a_block_boundary() {
-    // nano-vllm#217. Sequence 2 is preempted exactly when its next token opens a block.
+    // Sequence 2 is preempted exactly when its next token opens a block.
     let mut bench = Bench::new(5, 4, 64);
     bench.add(1, 8);
     bench.add(2, 8);

@@ -21,7 +21,7 @@ fn finished(reason: FinishReason) -> Event {
     Event::Finished { reason }
 }
 
-/// All text that `ids` make, why it ended, and the tokens that were needed.
+/// Returns all text that `ids` make, why the text ended, and the number of tokens that were needed.
 fn run(ids: &[TokenId], reason: FinishReason, options: TextOptions) -> (String, StopCause, usize) {
     let mut decoder = TextDecoder::new(Arc::new(byte_tokenizer()), options);
     let mut text = String::new();
@@ -105,7 +105,7 @@ fn incomplete_characters_come_out_at_the_end() {
     assert_eq!(run(&ids[..1], FinishReason::Length, options(&["x"])).0, "\u{FFFD}");
 }
 
-/// The text up to the stop string that is complete first, read off the whole text.
+/// Returns the text up to the stop string that is complete first, found in the whole text.
 fn reference(text: &str, stops: &[String]) -> (String, Option<String>) {
     for end in 0..=text.len() {
         let Some(read) = text.get(..end) else { continue };
@@ -118,7 +118,7 @@ fn reference(text: &str, stops: &[String]) -> (String, Option<String>) {
 }
 
 proptest! {
-    /// However a text is cut into pieces, stop strings are found as if it had come whole.
+    /// Checks that stop strings are found however a text is cut into pieces.
     #[test]
     fn any_split_gives_the_same_text(
         pieces in prop::collection::vec("[abé]{0,4}", 0..12),
@@ -140,7 +140,7 @@ proptest! {
         prop_assert_eq!((text, found), (expected, expected_stop));
     }
 
-    /// The same through tokens, of one byte each, with special tokens strewn in.
+    /// Checks that a text comes out whole through tokens of one byte each, between which special tokens are strewn.
     #[test]
     fn tokens_give_the_same_text(
         text in "[abé😀]{0,12}",

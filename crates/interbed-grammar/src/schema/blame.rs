@@ -1,4 +1,5 @@
-//! Finds the keyword to blame when a schema as a whole cannot be used: the one without which it could be.
+//! Finds the keyword to blame when a schema as a whole cannot be used. This is a keyword without which the schema could
+//! be used.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,8 @@ const TIME_MAX: Duration = Duration::from_millis(200);
 /// Keywords that constrain no values.
 const ASIDE: [&str; 6] = ["$schema", "$id", "$defs", "definitions", "title", "description"];
 
-/// Moves `error`, which concerns the whole of `schema`, to the keyword without which the schema `is_ok`, or to one that
-/// is not ok even alone. Returns `error` at the root if there is no such keyword.
+/// Moves `error`, which concerns the whole of `schema`, to the keyword without which the schema `is_ok`, or to a
+/// keyword that is not ok even alone. Returns `error` at the root if there is no such keyword.
 pub(crate) fn blamed(error: GrammarError, schema: &Value, is_ok: impl Fn(&Value) -> bool) -> GrammarError {
     let (place, problem) = match error.placed() {
         GrammarError::Schema { place, problem } if place == "#" => (place, problem),
@@ -32,7 +33,7 @@ pub(crate) fn blamed(error: GrammarError, schema: &Value, is_ok: impl Fn(&Value)
     GrammarError::Schema { place, problem }
 }
 
-/// Path to the innermost keyword or item without which the schema is ok.
+/// Returns the path to the innermost keyword or item without which the schema is ok.
 fn keyword(schema: &Value, is_ok: &impl Fn(&Value) -> bool) -> Option<Vec<String>> {
     if schema.to_string().len() > BYTES_MAX {
         return None;
@@ -85,7 +86,7 @@ fn keyword(schema: &Value, is_ok: &impl Fn(&Value) -> bool) -> Option<Vec<String
     }
 }
 
-/// A keyword that is not ok even without the other keywords beside it.
+/// Returns a keyword that is not ok even without the other keywords beside it.
 fn alone(schema: &Value, is_ok: &impl Fn(&Value) -> bool) -> Option<String> {
     let keywords = schema.as_object().filter(|_| schema.to_string().len() <= BYTES_MAX)?;
     let is_aside = |name: &String| ASIDE.contains(&name.as_str());

@@ -1,7 +1,7 @@
-//! Arrays with `contains`: counts the items that match, between `minContains` and `maxContains`.
+//! Handles arrays with `contains`: counts the items that match, between `minContains` and `maxContains`.
 //!
-//! There is a rule for each case: how many items have come, and how many of them match. Counts that need not be told
-//! apart any more share one case.
+//! There is a rule for each case. A case is the number of items that have come, and the number of them that match.
+//! Counts that need not be told apart any more share one case.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use super::shape::{Contained, Lists, Node};
 /// Maximum number of cases of one array.
 const CASES_MAX: u64 = 2_000;
 
-/// The shapes of an item at some index, if it counts as a match of `contains` and if it does not.
+/// The shapes of an item at some index: one if it counts as a match of `contains`, and one if it does not.
 struct Entry {
     counted: Rc<Node>,
     other: Rc<Node>,
@@ -25,7 +25,7 @@ struct Entry {
 /// The cases of an array.
 struct Cases {
     entries: Vec<Entry>,
-    /// Largest counts that are told apart: of all items, and of matching items.
+    /// The largest counts that are told apart, of all items and of matching items.
     counts: [u64; 2],
     /// For each case, whether the array can be completed from there.
     ends: Vec<bool>,
@@ -46,7 +46,7 @@ impl Cases {
 }
 
 impl Writer<'_, '_> {
-    /// Whether any array satisfies the schema.
+    /// Returns whether any array satisfies the schema.
     pub(super) fn has_counted(&mut self, lists: &Lists, some: &Contained) -> Result<bool, GrammarError> {
         let cases = self.cases(lists, some)?;
         Ok(cases.ends[0])
@@ -79,7 +79,7 @@ impl Writer<'_, '_> {
         Ok(name)
     }
 
-    /// The cases that may follow a case, and whether a matching item leads there.
+    /// Returns the cases that may follow a case, each with whether a matching item leads to it.
     fn steps(
         &mut self,
         cases: &Cases,
@@ -110,7 +110,7 @@ impl Writer<'_, '_> {
 
     fn cases(&mut self, lists: &Lists, some: &Contained) -> Result<Cases, GrammarError> {
         let first = lists.first.len() as u64;
-        // The first item is always told apart from later ones: no comma precedes it.
+        // The first item is always told apart from later ones, because no comma precedes it.
         let entries_max = lists.most.unwrap_or(lists.least.max(first).max(1));
         let such_max = some.most.unwrap_or(some.least);
         let count = entries_max.saturating_add(1).saturating_mul(such_max.saturating_add(1));
@@ -137,7 +137,7 @@ impl Writer<'_, '_> {
             entries.push(Entry { counted, other });
         }
         let mut cases = Cases { entries, counts: [entries_max, such_max], ends: vec![false; count as usize] };
-        // Propagates backwards from the cases that can end, until nothing changes.
+        // This propagates backwards from the cases that can end, until nothing changes.
         let mut is_changed = true;
         while is_changed {
             is_changed = false;

@@ -12,7 +12,7 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    /// Larger exponents are cut to this one; no bound, step or number that is written comes near it.
+    /// The exponent to which larger exponents are cut. No bound, step or number that is written comes near it.
     const EXPONENT_MAX: i64 = 1 << 40;
 
     /// Parses a JSON number; returns `None` for any other text.
@@ -47,7 +47,7 @@ impl Decimal {
         Self { is_negative, digits: kept.to_owned(), exponent: exponent + (digits.len() - kept.len()) as i64 }
     }
 
-    /// Number of significant digits.
+    /// Returns the number of significant digits.
     pub(super) fn len(&self) -> usize {
         self.digits.len()
     }
@@ -82,17 +82,17 @@ impl Decimal {
         Self { is_negative: !self.is_negative && !self.is_zero(), ..self.clone() }
     }
 
-    /// Number of digits before the decimal point; 0 below 1.
+    /// Returns the number of digits before the decimal point; 0 below 1.
     pub(super) fn whole_digits(&self) -> i64 {
         if self.is_zero() { 0 } else { (self.digits.len() as i64 + self.exponent).max(0) }
     }
 
-    /// Number of digits after the decimal point.
+    /// Returns the number of digits after the decimal point.
     pub(super) fn places(&self) -> i64 {
         (-self.exponent).max(0)
     }
 
-    /// The value in units of `10^-places`, if that is a whole number of at most 38 digits.
+    /// Returns the value in units of `10^-places`, if that is a whole number of at most 38 digits.
     pub(super) fn units(&self, places: u32) -> Option<i128> {
         let shift = self.exponent + i64::from(places);
         if self.is_zero() {
@@ -105,7 +105,7 @@ impl Decimal {
         Some(if self.is_negative { -size } else { size })
     }
 
-    /// The largest multiple of `10^-places` that is not above the value.
+    /// Returns the largest multiple of `10^-places` that is not above the value.
     pub(super) fn floor(&self, places: i64) -> Self {
         let cut = -places - self.exponent;
         if cut <= 0 {
@@ -113,11 +113,11 @@ impl Decimal {
         }
         let kept = self.digits.len().saturating_sub(usize::try_from(cut).unwrap_or(usize::MAX));
         let towards_zero = Self::new(self.is_negative, &self.digits[..kept], -places);
-        // Digits that are cut off are never all zero, as the last digit is not zero.
+        // Digits that are cut off are never all zero, because the last digit is not zero.
         if self.is_negative { towards_zero.minus_unit(places) } else { towards_zero }
     }
 
-    /// The smallest multiple of `10^-places` that is not below the value.
+    /// Returns the smallest multiple of `10^-places` that is not below the value.
     pub(super) fn ceil(&self, places: i64) -> Self {
         self.negated().floor(places).negated()
     }
@@ -135,13 +135,13 @@ impl Decimal {
         self.negated().minus_unit(places).negated()
     }
 
-    /// All digits down to `10^-places`, without the sign; the value is a multiple of that.
+    /// Returns all digits down to `10^-places`, without the sign. The value is a multiple of `10^-places`.
     fn at_places(&self, places: i64) -> String {
         let zeros = usize::try_from(self.exponent + places).unwrap_or(0);
         if self.is_zero() { "0".to_owned() } else { format!("{}{}", self.digits, "0".repeat(zeros)) }
     }
 
-    /// The digits before and after the decimal point, without the sign.
+    /// Returns the digits before and after the decimal point, without the sign.
     pub(super) fn parts(&self) -> (String, String) {
         let places = self.places();
         let all = self.at_places(places);
@@ -151,21 +151,21 @@ impl Decimal {
         (whole.to_owned(), fraction.to_owned())
     }
 
-    /// The number written without an exponent.
+    /// Returns the number written without an exponent.
     pub(super) fn plain(&self) -> String {
         let (whole, fraction) = self.parts();
         let point = if fraction.is_empty() { "" } else { "." };
         format!("{}{whole}{point}{fraction}", if self.is_negative { "-" } else { "" })
     }
 
-    /// The nearest floating-point number.
+    /// Returns the nearest floating-point number.
     pub(super) fn to_f64(&self) -> f64 {
         let sign = if self.is_negative { "-" } else { "" };
         let digits = if self.is_zero() { "0" } else { &self.digits };
         format!("{sign}{digits}e{}", self.exponent).parse().unwrap_or(f64::NAN)
     }
 
-    /// Whether the value is a multiple of `step`. Returns false if the numbers are too large to tell.
+    /// Returns whether the value is a multiple of `step`. Returns false if the numbers are too large to tell.
     pub(super) fn is_multiple_of(&self, step: &Self) -> bool {
         if self.is_zero() {
             return true;

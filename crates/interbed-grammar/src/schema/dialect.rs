@@ -1,9 +1,9 @@
-//! Editions (drafts) of JSON Schema, which disagree about some keywords. Validators recognize an edition by its exact
-//! URI, so this module does too.
+//! The editions (drafts) of JSON Schema, which disagree about some keywords. Validators recognize an edition by its
+//! exact URI, so this module does too.
 
 use serde_json::Value;
 
-/// An edition of JSON Schema; later ones compare greater.
+/// An edition of JSON Schema. Later editions compare greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dialect {
     Draft3,
@@ -15,7 +15,8 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// The edition that a schema names in `$schema`; the latest one if it names none or an unknown one.
+    /// Returns the edition that a schema names in `$schema`. Returns the latest edition if the schema names none or an
+    /// unknown one.
     pub(super) fn of(schema: &Value) -> Self {
         let named = schema.get("$schema").and_then(Value::as_str).unwrap_or_default();
         match named.strip_suffix('#').unwrap_or(named) {
@@ -28,17 +29,17 @@ impl Dialect {
         }
     }
 
-    /// The keyword that gives a schema its own URI.
+    /// Returns the keyword that gives a schema its own URI.
     pub(super) fn name(self) -> &'static str {
         if self <= Self::Draft4 { "id" } else { "$id" }
     }
 
-    /// Whether keywords beside a `$ref` are ignored.
+    /// Returns whether keywords beside a `$ref` are ignored.
     pub(super) fn refers_alone(self) -> bool {
         self <= Self::Draft7
     }
 
-    /// Whether this edition ignores the keyword.
+    /// Returns whether this edition ignores the keyword.
     pub(super) fn ignores(self, keyword: &str) -> bool {
         match keyword {
             "const" | "contains" | "propertyNames" => self < Self::Draft6,

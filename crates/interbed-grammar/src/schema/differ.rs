@@ -1,8 +1,8 @@
-//! The difference of two shapes: values that one schema describes and another does not.
+//! Computes the difference of two shapes, which has the values that one schema describes and another does not.
 //!
-//! The result may lack values of the true difference, but never contains one that the other schema describes. So the
-//! other shape has to be complete: if only some of its values are known, the schema is refused. Arrays and objects that
-//! cannot be told from excluded ones are left out, if others remain.
+//! The result may lack values of the true difference, but never contains a value that the other schema describes. The
+//! other shape therefore has to be complete: if only some of its values are known, the schema is refused. Arrays and
+//! objects that cannot be told from excluded ones are left out, if others remain.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -14,10 +14,10 @@ use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings, smalle
 
 /// Maximum number of parts of a difference.
 const PARTS_MAX: usize = 256;
-/// Weight of shapes (see [`Shape::weight`]) whose copying counts as one step of work.
+/// The weight of shapes, given by [`Shape::weight`], whose copying counts as one step of work.
 const WEIGHT: usize = 4;
 
-/// Values that match `one` and do not match `other`.
+/// Returns the values that match `one` and do not match `other`.
 pub(super) fn differ(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<Shape, GrammarError> {
     let others = match other {
         Shape::Any => return Ok(Shape::nothing()),
@@ -146,7 +146,7 @@ fn texts(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<Ve
     Ok(parts)
 }
 
-/// Whether a string has the required length and matches the required patterns.
+/// Returns whether a string has the required length and matches the required patterns.
 fn is_kept(text: &str, strings: &Strings, of: &mut impl Definitions) -> Result<bool, GrammarError> {
     let length = text.chars().count() as u64;
     let mut is_kept = strings.least <= length && strings.most.is_none_or(|most| length <= most);
@@ -175,7 +175,7 @@ fn tried<T, D: Definitions>(
             of.leave_out();
             of.back_to(level);
             problems.push(error);
-            // Exceeding the limit of work stays an error.
+            // An error that the limit of work is exceeded stays an error.
             of.spend(1)?;
             Ok(None)
         }

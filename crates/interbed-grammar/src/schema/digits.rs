@@ -1,9 +1,10 @@
-//! Regular expressions for the decimals between two bounds.
+//! Builds regular expressions for the decimals between two bounds.
 
 use super::decimal::Decimal;
 
-/// An expression for the numbers from `low` to `high`, both included, without an exponent and with at most `places`
-/// digits after the decimal point; the bounds have no more digits than that. `None` if there are no such numbers.
+/// Returns an expression for the numbers from `low` to `high`, both included, without an exponent and with at most
+/// `places` digits after the decimal point. The bounds have no more digits than that. Returns `None` if there are no
+/// such numbers.
 pub(super) fn between(low: &Decimal, high: &Decimal, places: usize) -> Option<String> {
     if low > high {
         return None;
@@ -25,8 +26,8 @@ pub(super) fn between(low: &Decimal, high: &Decimal, places: usize) -> Option<St
     Some(any_of(alternatives))
 }
 
-/// An expression for the numbers from `low` to `high`, both not negative, with at most `places` digits after the
-/// decimal point.
+/// Returns an expression for the numbers from `low` to `high`, both not negative, with at most `places` digits after
+/// the decimal point.
 fn positive(low: &Decimal, high: &Decimal, places: usize) -> String {
     let ((low, low_fraction), (high, high_fraction)) = (low.parts(), high.parts());
     if low == high {
@@ -72,12 +73,12 @@ fn fraction_between(low: &str, high: &str, places: usize) -> String {
     }
 }
 
-/// An expression for up to `count` further digits of this class.
+/// Returns an expression for up to `count` further digits of the class `digit`.
 fn more(digit: &str, count: usize) -> String {
     if count == 0 { String::new() } else { format!("{digit}{{0,{count}}}") }
 }
 
-/// An expression for one digit from `low` to `high`; `None` if there is none.
+/// Returns an expression for one digit from `low` to `high`; `None` if there is none.
 fn one_of(low: u8, high: u8) -> Option<String> {
     match low.cmp(&high) {
         std::cmp::Ordering::Less => Some(format!("[{low}-{high}]")),
@@ -90,8 +91,8 @@ fn first(digits: &str) -> (u8, &str) {
     (digits.as_bytes().first().map_or(0, |digit| digit - b'0'), digits.get(1..).unwrap_or_default())
 }
 
-/// An expression for one to `count` digits after the decimal point that are at least `low`. The last digit of `low` is
-/// not 0.
+/// Returns an expression for one to `count` digits after the decimal point that are at least `low`. The last digit of
+/// `low` is not 0.
 fn from(low: &str, count: usize) -> String {
     let (digit, rest) = first(low);
     let left = count.saturating_sub(1);
@@ -100,7 +101,7 @@ fn from(low: &str, count: usize) -> String {
     any_of([Some(format!("{digit}{same}")), higher].into_iter().flatten().collect())
 }
 
-/// An expression for up to `count` digits after the decimal point that are at most `high`.
+/// Returns an expression for up to `count` digits after the decimal point that are at most `high`.
 fn to(high: &str, count: usize) -> String {
     let (digit, rest) = first(high);
     let left = count.saturating_sub(1);
@@ -109,7 +110,7 @@ fn to(high: &str, count: usize) -> String {
     any_of([Some(format!("{digit}{same}")), lower].into_iter().flatten().collect())
 }
 
-/// An expression for up to `count` digits after the decimal point from `low` to `high`.
+/// Returns an expression for up to `count` digits after the decimal point from `low` to `high`.
 fn both(low: &str, high: &str, count: usize) -> String {
     let ((low_digit, low_rest), (high_digit, high_rest)) = (first(low), first(high));
     let left = count.saturating_sub(1);
@@ -128,7 +129,8 @@ fn both(low: &str, high: &str, count: usize) -> String {
     any_of(alternatives.into_iter().flatten().collect())
 }
 
-/// An expression for the whole numbers from `low` to `high`, which are strings of digits; `None` if there are none.
+/// Returns an expression for the whole numbers from `low` to `high`, which are strings of digits; `None` if there are
+/// none.
 fn whole_between(low: &str, high: &str) -> Option<String> {
     let (shorter, longer) = (low.len(), high.len());
     if shorter > longer || (shorter == longer && low > high) {
@@ -159,7 +161,7 @@ fn same_length(low: &str, high: &str) -> String {
         return format!("{low_digit}{}", same_length(low_rest, high_rest));
     }
     let (zeros, nines) = ("0".repeat(left - 1), "9".repeat(left - 1));
-    // Merges full ranges of the leading digit into one alternative.
+    // This merges full ranges of the leading digit into one alternative.
     let (from, lowest) = match low_rest == zeros {
         true => (low_digit, None),
         false => (low_digit + 1, Some(format!("{low_digit}{}", same_length(low_rest, &nines)))),

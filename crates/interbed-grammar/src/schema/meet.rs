@@ -1,4 +1,4 @@
-//! The intersection of two shapes: values that two schemas both describe.
+//! Computes the intersection of two shapes, which has the values that two schemas both describe.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -7,38 +7,39 @@ use crate::GrammarError;
 
 use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings, smaller};
 
-/// Weight of shapes (see [`Shape::weight`]) whose copying counts as one step of work.
+/// The weight of shapes, given by [`Shape::weight`], whose copying counts as one step of work.
 const WEIGHT: usize = 4;
-/// Comparisons that are made in one step of work.
+/// The number of comparisons that are made in one step of work.
 const COMPARED: usize = 512;
 
 /// Access to definitions and patterns of a schema, with a limit on the work of combining shapes.
 pub(super) trait Definitions {
-    /// The shape of the schema at the place `to`.
+    /// Returns the shape of the schema at the place `to`.
     fn definition(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
-    /// The shape of the schema at the place `to`; a superset of it while that schema is still being read.
+    /// Returns the shape of the schema at the place `to`. While that schema is still being read, this is a superset of
+    /// its shape.
     fn bounds(&mut self, to: &str) -> Result<Rc<Node>, GrammarError>;
-    /// Counts `steps` of work; fails once there were too many.
+    /// Counts `steps` of work. Fails once there were too many.
     fn spend(&mut self, steps: usize) -> Result<(), GrammarError>;
-    /// Wraps a shape to be part of others; fails if it is nested too deeply.
+    /// Wraps a shape to be part of others. Fails if the shape is nested too deeply.
     fn node(&mut self, shape: Shape) -> Result<Rc<Node>, GrammarError>;
-    /// Whether a text matches a client's pattern somewhere. The inner error says what is wrong with the pattern; the
-    /// outer one that the limit of work is exceeded.
+    /// Returns whether a text matches a client's pattern somewhere. The inner error says what is wrong with the
+    /// pattern, and the outer one that the limit of work is exceeded.
     fn is_match(&mut self, pattern: &str, text: &str) -> Result<Result<bool, String>, GrammarError>;
-    /// Enters one level of recursion; fails if there are too many, as where intersected definitions refer to each
-    /// other.
+    /// Enters one level of recursion. Fails if there are too many levels, for instance because intersected definitions
+    /// refer to each other.
     fn descend(&mut self) -> Result<(), GrammarError>;
     /// Leaves one level of recursion.
     fn ascend(&mut self);
-    /// Notes that values were left out which cannot be told from excluded ones.
+    /// Notes that values were left out because they cannot be told from excluded ones.
     fn leave_out(&mut self);
-    /// The current level of recursion.
+    /// Returns the current level of recursion.
     fn level(&self) -> usize;
     /// Returns to an outer level of recursion after an attempt failed.
     fn back_to(&mut self, level: usize);
-    /// Makes the error for a keyword at the current place that cannot be enforced; `problem` says why.
+    /// Makes the error for a keyword at the current place that cannot be enforced. `problem` says why.
     fn cannot(&self, problem: &str) -> GrammarError;
-    /// The current place in the schema.
+    /// Returns the current place in the schema.
     fn here(&mut self) -> Result<Rc<str>, GrammarError>;
 }
 
@@ -105,7 +106,7 @@ fn meet_parts(one: &Part, other: &Part, of: &mut impl Definitions) -> Result<Sha
     }))
 }
 
-/// Whether an object requires a property for which no value is possible.
+/// Returns whether an object requires a property for which no value is possible.
 pub(super) fn lacks_a_value(objects: &Objects, of: &mut impl Definitions) -> Result<bool, GrammarError> {
     let mut empty = objects.properties.iter().filter(|(_, shape)| shape.is_nothing()).map(|(name, _)| name).peekable();
     if empty.peek().is_none() {
@@ -156,7 +157,7 @@ fn strings(one: &Strings, other: &Strings, of: &mut impl Definitions) -> Result<
     })
 }
 
-/// The texts of both lists without duplicates.
+/// Returns the texts of both lists without duplicates.
 fn both(one: &[String], other: &[String]) -> Vec<String> {
     one.iter().chain(other.iter().filter(|text| !one.contains(text))).cloned().collect()
 }
@@ -233,7 +234,7 @@ fn objects(one: &Objects, other: &Objects, of: &mut impl Definitions) -> Result<
     })
 }
 
-/// The shape of an object's property with this name.
+/// Returns the shape of an object's property with this name.
 pub(super) fn named(objects: &Objects, name: &str, of: &mut impl Definitions) -> Result<Rc<Node>, GrammarError> {
     of.spend(objects.properties.len() / COMPARED)?;
     if let Some(shape) = objects.property(name) {
@@ -257,7 +258,7 @@ pub(super) fn named(objects: &Objects, name: &str, of: &mut impl Definitions) ->
     Ok(found.unwrap_or_else(|| objects.others.clone()))
 }
 
-/// Whether a property name matches a pattern of `patternProperties`.
+/// Returns whether a property name matches a pattern of `patternProperties`.
 pub(super) fn is_match(
     pattern: &str,
     name: &str,
@@ -268,7 +269,7 @@ pub(super) fn is_match(
     of.is_match(pattern, name)?.map_err(refused)
 }
 
-/// Whether it is certain that no value matches both shapes.
+/// Returns whether it is certain that no value matches both shapes.
 pub(super) fn are_apart(one: &Shape, other: &Shape, of: &mut impl Definitions) -> Result<bool, GrammarError> {
     let (ones, others) = match (one, other) {
         (Shape::OneOf(parts), _) | (_, Shape::OneOf(parts)) if parts.is_empty() => return Ok(true),

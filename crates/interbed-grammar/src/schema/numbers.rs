@@ -1,8 +1,8 @@
-//! The numbers that a schema allows, and regular expressions for their texts.
+//! Represents the numbers that a schema allows, and builds regular expressions for their texts.
 //!
-//! Clients often parse numbers as floating point and validate the result. So the texts satisfy the schema both as they
-//! are written and after rounding to floating point: an excluded bound is avoided by the last digit that floating point
-//! distinguishes.
+//! Clients often parse numbers as floating point and validate the result. The texts therefore satisfy the schema both
+//! as they are written and after rounding to floating point: an excluded bound is avoided by the last digit that
+//! floating point distinguishes.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -15,8 +15,8 @@ use super::digits::between;
 
 /// Maximum number of digits of a whole number.
 const WHOLE_DIGITS_MAX: i64 = 30;
-/// Decimal digits that floating point keeps. Numbers with a point have no more digits before it, unless a bound needs
-/// more.
+/// The number of decimal digits that floating point keeps. Numbers with a point have no more digits before the point,
+/// unless a bound needs more.
 const DIGITS_EXACT: i64 = 15;
 /// Maximum number of digits before the decimal point that a bound may need.
 const BOUND_DIGITS_MAX: i64 = 60;
@@ -24,13 +24,13 @@ const BOUND_DIGITS_MAX: i64 = 60;
 const PLACES_MAX: i64 = 60;
 /// Maximum number of values that an expression lists one by one.
 const LISTED_MAX: i128 = 1000;
-/// Largest step whose multiples an expression can recognize: each remainder is a state.
+/// The largest step whose multiples an expression can recognize. Each remainder is a state of the expression.
 const STEP_MAX: i128 = 1000;
-/// Whole numbers up to this one are exact in floating point.
+/// The largest whole number up to which all whole numbers are exact in floating point.
 const EXACT_MAX: i128 = (1 << 53) - 1;
-/// Number of whole numbers next to a bound that are tried to find one that floating point tells from it.
+/// The number of whole numbers next to a bound that are tried to find one that floating point tells from the bound.
 const NEAREST: usize = 8;
-/// An expression for numbers that are not whole, in floating point either.
+/// An expression for numbers that are not whole, also not after rounding to floating point.
 const BROKEN: &str = r"-?(0|[1-9][0-9]{0,8})\.[0-9]{0,4}[1-9]";
 /// Maximum number of digits before the point in [`BROKEN`].
 const BROKEN_DIGITS: i64 = 9;
@@ -38,7 +38,7 @@ const BROKEN_DIGITS: i64 = 9;
 const BROKEN_PLACES: i64 = 5;
 /// Maximum number of listed numbers that other numbers are kept different from.
 const EXCLUDED_MAX: usize = 32;
-/// An expression for numbers without bounds: within the range of floating point, and of bounded length.
+/// An expression for numbers without bounds. The numbers are within the range of floating point, and of bounded length.
 const ANY: &str =
     r"-?((0|[1-9][0-9]{0,29})(\.[0-9]{1,30})?|[0-9](\.[0-9]{1,30})?[eE][+-]?([0-9]|[1-9][0-9]|[12][0-9]{2}))";
 
@@ -50,14 +50,14 @@ pub(super) struct Bound {
     is_float: bool,
 }
 
-/// A number of which all values must be multiples.
+/// A number that all values must be multiples of.
 #[derive(Debug, Clone)]
 struct Step {
     value: Decimal,
     text: String,
 }
 
-/// Range of an integer type that `format` names, such as `int32`.
+/// The range of an integer type that `format` names, such as `int32`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WholeFormat {
     low: i128,
@@ -65,7 +65,7 @@ pub(super) struct WholeFormat {
 }
 
 impl WholeFormat {
-    /// The range that the `format` `name` stands for; `None` for other formats.
+    /// Returns the range that the `format` called `name` stands for; `None` for other formats.
     pub(super) fn of(name: &str) -> Option<Self> {
         let (is_signed, bits) = match name.strip_prefix("int") {
             Some(bits) => (true, bits),
@@ -81,9 +81,9 @@ impl WholeFormat {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Numbers {
     pub(super) is_integer: bool,
-    /// Whether the numbers must not be whole.
+    /// Whether the numbers must have a fraction.
     is_broken: bool,
-    /// Range of the integer type that `format` names. Validators may ignore it, so it does not tell values apart.
+    /// The range of the integer type that `format` names. Validators may ignore it, so it does not tell values apart.
     format: Option<WholeFormat>,
     low: Option<Bound>,
     high: Option<Bound>,
@@ -92,17 +92,18 @@ pub(super) struct Numbers {
     literals: Option<Rc<Vec<String>>>,
 }
 
-/// Texts of numbers, in the form that the grammar can use.
+/// The texts of numbers, in the form that the grammar can use.
 #[derive(Debug, PartialEq)]
 pub(super) enum Texts {
     Expression(String),
-    /// Texts that match both expressions.
+    /// The texts that match both expressions.
     Both(String, &'static str),
     /// A schema that the library translates itself.
     Schema(Value),
 }
 
-/// Whether Python and JavaScript read this text as floating point: it has a point or an exponent.
+/// Returns whether Python and JavaScript read this text as floating point, which they do if it has a point or an
+/// exponent.
 fn is_float(text: &str) -> bool {
     text.contains(['.', 'e', 'E'])
 }
@@ -116,7 +117,7 @@ impl Bound {
         Self { value: self.value.negated(), ..self.clone() }
     }
 
-    /// The smallest multiple of `10^-places` that this lower bound allows with certainty.
+    /// Returns the smallest multiple of `10^-places` that this lower bound allows with certainty.
     fn least(&self, places: i64) -> Option<Decimal> {
         let digits = self.value.whole_digits();
         if !self.is_excluded && digits <= DIGITS_EXACT {
@@ -132,7 +133,7 @@ impl Bound {
         (lowest..=places).rev().map(inside).find(|inside| inside.to_f64() > from)
     }
 
-    /// The smallest whole number that this lower bound allows with certainty.
+    /// Returns the smallest whole number that this lower bound allows with certainty.
     fn least_whole(&self) -> Option<Decimal> {
         if self.is_float && self.value.whole_digits() > DIGITS_EXACT {
             return self.least(0);
@@ -148,7 +149,7 @@ impl Bound {
         nearest.into_iter().find(is_inside).or_else(|| self.least(0))
     }
 
-    /// Whether `value` satisfies this lower bound.
+    /// Returns whether `value` satisfies this lower bound.
     fn admits(&self, value: &Decimal) -> bool {
         match value.cmp(&self.value) {
             Ordering::Less => false,
@@ -159,7 +160,7 @@ impl Bound {
 }
 
 impl Numbers {
-    /// All numbers, or all whole numbers.
+    /// Returns all numbers, or all whole numbers if `is_integer` is set.
     pub(super) fn any(is_integer: bool) -> Self {
         Self { is_integer, ..Self::default() }
     }
@@ -169,16 +170,16 @@ impl Numbers {
         Self { format: Some(format), ..self }
     }
 
-    /// The listed texts that satisfy the other keywords; `None` if the schema lists no numbers.
+    /// Returns the listed texts that satisfy the other keywords; `None` if the schema lists no numbers.
     pub(super) fn kept(&self) -> Option<Vec<&str>> {
         let texts = self.literals.as_ref()?;
         Some(texts.iter().filter(|text| self.admits(text)).map(String::as_str).collect())
     }
 
-    /// The numbers that are not in `other`.
+    /// Returns the numbers that are not in `other`.
     ///
     /// # Errors
-    /// Says why they cannot be told apart.
+    /// Fails if the numbers cannot be told apart; the error says why.
     pub(super) fn without(&self, other: &Self) -> Result<Vec<Self>, String> {
         if let Some(texts) = &self.literals {
             let kept: Vec<String> = texts.iter().filter(|text| !other.may_have(text)).cloned().collect();
@@ -226,7 +227,7 @@ impl Numbers {
         Ok(left)
     }
 
-    /// Whether a text may be one of these numbers, as it is written or in floating point.
+    /// Returns whether a text may be one of these numbers, as it is written or in floating point.
     fn may_have(&self, text: &str) -> bool {
         let Some(value) = Decimal::of(text) else { return true };
         let float = value.to_f64();
@@ -249,20 +250,20 @@ impl Numbers {
             && self.steps.iter().all(is_multiple)
     }
 
-    /// The listed numbers, written as in `texts`.
+    /// Returns the listed numbers, written as in `texts`.
     pub(super) fn listed(mut texts: Vec<String>) -> Self {
         let mut known = HashSet::new();
         texts.retain(|text| known.insert(text.clone()));
         Self { literals: Some(Rc::new(texts)), ..Self::default() }
     }
 
-    /// Weight of a copy, in units of some 100 bytes. Listed numbers are shared and weigh nothing.
+    /// Returns the weight of a copy, in units of about 100 bytes. Listed numbers are shared and weigh nothing.
     pub(super) fn weight(&self) -> usize {
         let bounds = self.low.iter().chain(&self.high).map(|bound| 1 + bound.value.len() / 64).sum::<usize>();
         1 + bounds + self.steps.iter().map(|step| 1 + step.text.len() / 32).sum::<usize>()
     }
 
-    /// Number of texts that are compared when two lists of numbers are intersected.
+    /// Returns the number of texts that are compared when two lists of numbers are intersected.
     pub(super) fn listed_in_both(&self, other: &Self) -> usize {
         match (&self.literals, &other.literals) {
             (Some(one), Some(other)) => one.iter().chain(&**other).map(|text| 1 + text.len() / 64).sum(),
@@ -270,26 +271,26 @@ impl Numbers {
         }
     }
 
-    /// Adds the lower bound `text`; returns `None` if that is no number.
+    /// Adds the lower bound `text`. Returns `None` if `text` is not a number.
     pub(super) fn at_least(self, text: &str, is_excluded: bool) -> Option<Self> {
         let bounds = Self { low: Some(Bound::new(text, is_excluded)?), ..Self::default() };
         Some(self.meet(&bounds))
     }
 
-    /// Adds the upper bound `text`; returns `None` if that is no number.
+    /// Adds the upper bound `text`. Returns `None` if `text` is not a number.
     pub(super) fn at_most(self, text: &str, is_excluded: bool) -> Option<Self> {
         let bounds = Self { high: Some(Bound::new(text, is_excluded)?), ..Self::default() };
         Some(self.meet(&bounds))
     }
 
-    /// Restricts the numbers to multiples of `text`; returns `None` if that is not a positive number.
+    /// Restricts the numbers to multiples of `text`. Returns `None` if `text` is not a positive number.
     pub(super) fn multiple_of(self, text: &str) -> Option<Self> {
         let value = Decimal::of(text).filter(|value| !value.is_zero() && !value.is_negative())?;
         let steps = vec![Step { value, text: text.to_owned() }];
         Some(self.meet(&Self { steps, ..Self::default() }))
     }
 
-    /// The numbers that are in both sets.
+    /// Returns the numbers that are in both sets.
     pub(super) fn meet(&self, other: &Self) -> Self {
         let literals = match (&self.literals, &other.literals) {
             (Some(one), Some(other)) => {
@@ -317,16 +318,16 @@ impl Numbers {
         }
     }
 
-    /// Whether some number may be in both sets.
+    /// Returns whether some number may be in both sets.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         let both = Self { format: None, ..self.meet(other) };
         !matches!(both.texts(), Ok(None))
     }
 
-    /// The texts of these numbers; `None` if there are none.
+    /// Returns the texts of these numbers; `None` if there are none.
     ///
     /// # Errors
-    /// Says why the numbers cannot be told from others.
+    /// Fails if the numbers cannot be told from others; the error says why.
     pub(super) fn texts(&self) -> Result<Option<Texts>, String> {
         if let Some(WholeFormat { low, high }) = self.format {
             let bound = |units| Some(Bound { value: Decimal::of_units(units, 0), is_excluded: false, is_float: false });
@@ -362,7 +363,8 @@ impl Numbers {
             && self.steps.iter().all(|step| step.divides(text, &value))
     }
 
-    /// The smallest and the largest allowed value with at most `digits` digits, where `least` rounds a lower bound up.
+    /// Returns the smallest and the largest allowed value with at most `digits` digits. `least` rounds a lower bound
+    /// up.
     fn ends(&self, digits: i64, least: impl Fn(&Bound) -> Option<Decimal>) -> Option<(Decimal, Decimal)> {
         let largest = Decimal::power_of_ten(digits).negated().above(0).negated();
         let low = self.low.as_ref().map_or_else(|| Some(largest.negated()), &least)?;
@@ -372,7 +374,7 @@ impl Numbers {
         (low <= high).then_some((low, high))
     }
 
-    /// Texts of numbers that are not whole.
+    /// Returns the texts of the numbers that are not whole.
     fn broken(&self) -> Result<Option<Texts>, String> {
         if self.is_integer || self.is_empty() {
             return Ok(None);
@@ -393,7 +395,7 @@ impl Numbers {
         }
     }
 
-    /// Texts of whole numbers, written without a point.
+    /// Returns the texts of the whole numbers, written without a point.
     fn whole(&self) -> Result<Option<Texts>, String> {
         let is_exact = self.steps.iter().all(|step| !is_float(&step.text));
         let digits = if is_exact { WHOLE_DIGITS_MAX } else { DIGITS_EXACT };
@@ -415,7 +417,7 @@ impl Numbers {
         self.stepped(low, high, step, 0, is_safe)
     }
 
-    /// Texts of multiples that are written with a point.
+    /// Returns the texts of the multiples that are written with a point.
     fn multiples(&self) -> Result<Option<Texts>, String> {
         let places = self.steps.iter().map(|step| step.value.places()).max().unwrap_or(0);
         let Some(finest) = self.steps.iter().max_by_key(|step| step.value.places()) else { return Ok(None) };
@@ -427,7 +429,7 @@ impl Numbers {
             let units = one.value.units(places as u32).ok_or_else(|| one.too_fine())?;
             step = lcm(step, units).ok_or_else(|| one.too_fine())?;
         }
-        // Up to this size, multiples of a binary fraction are exact in floating point.
+        // Up to this number of digits, multiples of a binary fraction are exact in floating point.
         let digits = DIGITS_EXACT - (places - 3).max(0).div_euclid(3) - 1;
         let Some((low, high)) = self.ends(digits, |bound| bound.least(places)) else {
             return if self.is_beyond(digits) { Err(beyond(digits)) } else { Ok(None) };
@@ -436,7 +438,7 @@ impl Numbers {
         self.stepped(units(&low)?, units(&high)?, step, places as u32, self.steps.iter().all(Step::is_binary))
     }
 
-    /// Texts of the multiples of `step` from `low` to `high`, all in units of `10^-places`.
+    /// Returns the texts of the multiples of `step` from `low` to `high`, all in units of `10^-places`.
     fn stepped(&self, low: i128, high: i128, step: i128, places: u32, is_safe: bool) -> Result<Option<Texts>, String> {
         let (first, last) = (low.div_euclid(step) + i128::from(low.rem_euclid(step) != 0), high.div_euclid(step));
         if first > last {
@@ -470,7 +472,7 @@ impl Numbers {
             "maximum": number(last * step)}))))
     }
 
-    /// Texts of all numbers of the range.
+    /// Returns the texts of all numbers of the range.
     fn range(&self) -> Result<Option<Texts>, String> {
         let inner = |bound: &Option<Bound>, is_inner: fn(&Decimal) -> bool| {
             bound.as_ref().filter(|bound| is_inner(&bound.value)).map_or(0, |bound| bound.value.whole_digits() + 3)
@@ -494,13 +496,13 @@ impl Numbers {
         }
     }
 
-    /// Whether the range contains no number.
+    /// Returns whether the range contains no number.
     fn is_empty(&self) -> bool {
         let (Some(low), Some(high)) = (&self.low, &self.high) else { return false };
         low.value > high.value || (low.value == high.value && (low.is_excluded || high.is_excluded))
     }
 
-    /// Whether all numbers of the range have more than `digits` digits.
+    /// Returns whether all numbers of the range have more than `digits` digits.
     fn is_beyond(&self, digits: i64) -> bool {
         let largest = Decimal::power_of_ten(digits);
         self.low.as_ref().is_some_and(|low| low.value >= largest)
@@ -509,7 +511,7 @@ impl Numbers {
 }
 
 impl Step {
-    /// Whether the step is a whole number or a binary fraction, which floating point represents exactly.
+    /// Returns whether the step is a whole number or a binary fraction, which floating point represents exactly.
     fn is_binary(&self) -> bool {
         let places = self.value.places();
         let fives = u32::try_from(places).ok().and_then(|places| 5i128.checked_pow(places));
@@ -517,7 +519,7 @@ impl Step {
         places <= 15 && units.zip(fives).is_some_and(|(units, fives)| units % fives == 0)
     }
 
-    /// Whether a text is a multiple of the step, both exactly and in floating point.
+    /// Returns whether a text is a multiple of the step, both exactly and in floating point.
     fn divides(&self, text: &str, value: &Decimal) -> bool {
         let in_floating_point = || {
             let (value, step) = (value.to_f64(), self.value.to_f64());
@@ -536,7 +538,7 @@ fn beyond(digits: i64) -> String {
     format!("only numbers with more than {digits} digits keep to the bounds; leave them out")
 }
 
-/// An expression that matches these texts; `None` if there are none.
+/// Returns an expression that matches these texts; `None` if there are none.
 fn listed(texts: impl Iterator<Item = String>) -> Option<Texts> {
     let texts: Vec<String> = texts.map(|text| text.replace('.', r"\.").replace('+', r"\+")).collect();
     (!texts.is_empty()).then(|| Texts::Expression(texts.join("|")))

@@ -1,24 +1,24 @@
-//! Patterns, which match anywhere in a text, as expressions that match the whole text.
+//! Turns patterns, which match anywhere in a text, into expressions that match the whole text.
 
 use llguidance::derivre::raw::{ExprSet, RelevanceCache};
 use llguidance::derivre::{ExprRef, Regex, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 
-/// Bytes of the library's tables that count as one step of work.
+/// The number of bytes of the library's tables that count as one step of work.
 const STEP_BYTES: usize = 256;
 /// The library's cost that counts as one step of work.
 const STEP_COST: u64 = 64;
-/// Bytes of a pattern that count as one step of reading it.
+/// The number of bytes of a pattern that count as one step of reading it.
 const READ_BYTES: usize = 4;
-/// Steps of reading each Unicode class in a pattern.
+/// The number of steps that reading a Unicode class in a pattern counts as.
 const READ_CLASS: usize = 100;
-/// Largest cost, as the library counts it, of deciding whether some text matches several expressions at once.
+/// The largest cost, as the library counts it, of deciding whether some text matches several expressions at once.
 const COST_MAX: u64 = 1_000_000;
 
 /// Rewrites `pattern` so that it matches the whole text, in the form that Lark accepts between slashes.
 ///
 /// # Errors
-/// The pattern has an anchor elsewhere than at an end of one of its alternatives.
+/// Fails if the pattern has an anchor elsewhere than at an end of one of its alternatives.
 pub(super) fn whole(pattern: &str) -> Result<String, String> {
     let alternatives = alternatives(pattern)?;
     let one = |&(text, begins, ends): &(&str, bool, bool)| {
@@ -31,11 +31,11 @@ pub(super) fn whole(pattern: &str) -> Result<String, String> {
 /// Checks a pattern that a text has to match somewhere, and returns it in the form that the library accepts in a
 /// schema.
 ///
-/// The library adds the escapes of quotes and backslashes to a class that has all control characters, even if the class
-/// has neither of these. So negated classes are written without the first control character.
+/// If a class has all control characters, the library adds the escapes of quotes and backslashes to the class, even if
+/// it has neither quotes nor backslashes. Negated classes are therefore written without the first control character.
 ///
 /// # Errors
-/// The pattern is invalid, or needs an unsupported feature.
+/// Fails if the pattern is invalid, or needs an unsupported feature.
 pub(super) fn checked(pattern: &str) -> Result<String, String> {
     let told = |problem: String| {
         let reason = problem.lines().next_back().unwrap_or("").trim_start_matches("error: ").to_owned();
@@ -45,7 +45,8 @@ pub(super) fn checked(pattern: &str) -> Result<String, String> {
     let read = builder.mk(&RegexAst::SearchRegex(regex_to_lark(&spelled, "dw")));
     read.map_err(|error| told(error.to_string()))?;
     let exprs = builder.exprset();
-    // Looks for a set of bytes that contains all control characters but lacks, say, the quotation mark.
+    // This looks for a set of bytes that contains all control characters but lacks another one, such as the quotation
+    // mark.
     let misses = |expr: ExprRef| {
         let set = exprs.get(expr);
         let is_full = (0..b' ').all(|byte| byte == b'\n' || set.matches_byte(byte));
@@ -59,7 +60,7 @@ pub(super) fn checked(pattern: &str) -> Result<String, String> {
     Ok(spelled)
 }
 
-/// The library's number for expressions that are sets of bytes; it does not export the name.
+/// Returns the library's number for expressions that are sets of bytes. The library does not export a name for it.
 fn set_kind() -> u8 {
     let mut builder = RegexBuilder::new();
     let set = builder.mk(&RegexAst::Regex("[ab]".into())).unwrap_or(ExprRef::NO_MATCH);
@@ -67,7 +68,7 @@ fn set_kind() -> u8 {
 }
 
 /// Rewrites a pattern so that its classes mean what most readers take them to mean: brackets, `&&`, `--` and `~~`
-/// inside them stand for themselves. Negated classes also exclude `also`.
+/// inside a class stand for themselves. Negated classes also exclude `also`.
 fn spelled(pattern: &str, also: &str) -> String {
     let (mut text, mut rest) = (String::new(), pattern.chars().peekable());
     let mut in_class = false;
@@ -112,12 +113,12 @@ fn spelled(pattern: &str, also: &str) -> String {
 /// A compiled pattern that counts the cost of matching.
 pub(super) struct Matching {
     regex: Regex,
-    /// Steps of work so far.
+    /// The number of steps of work so far.
     steps: usize,
 }
 
 impl Matching {
-    /// Steps of work that [`Matching::new`] takes for this pattern.
+    /// Returns the number of steps of work that [`Matching::new`] takes for this pattern.
     pub(super) fn steps_to_read(pattern: &str) -> usize {
         let classes = ["\\p", "\\P", "(?"].iter().map(|class| pattern.matches(class).count()).sum::<usize>();
         pattern.len() / READ_BYTES + classes * READ_CLASS
@@ -126,14 +127,15 @@ impl Matching {
     /// Compiles `pattern`, which a text has to match somewhere.
     ///
     /// # Errors
-    /// The pattern is invalid, or needs an unsupported feature.
+    /// Fails if the pattern is invalid, or needs an unsupported feature.
     pub(super) fn new(pattern: &str) -> Result<Self, String> {
         let told = |problem: &str| problem.lines().next_back().unwrap_or("").to_owned();
         let regex = Regex::new(&whole(pattern)?).map_err(|error| told(&error.to_string()))?;
         Ok(Self { regex, steps: 0 })
     }
 
-    /// Whether a text matches, and the steps of work that this took. Gives up after more than `most` steps.
+    /// Returns whether a text matches, and the number of steps of work that this took. Gives up after more than `most`
+    /// steps.
     pub(super) fn is_match(&mut self, text: &str, most: usize) -> (bool, usize) {
         let before = self.steps;
         let mut state = self.regex.initial_state();
@@ -149,26 +151,26 @@ impl Matching {
     }
 }
 
-/// Property names in quotes, to decide whether some name matches several patterns at once.
+/// A set of property names in quotes, by which the grammar decides whether some name matches several patterns at once.
 pub(super) struct Names {
     exprs: ExprSet,
     cache: RelevanceCache,
-    /// Expression for all names, in quotes.
+    /// The expression for all names, in quotes.
     any: ExprRef,
     patterns: Vec<ExprRef>,
-    /// Patterns that all names have to match.
+    /// The patterns that all names have to match.
     all: Vec<ExprRef>,
     listed: Vec<ExprRef>,
     left: u64,
 }
 
 impl Names {
-    /// Compiles the expressions: names have all of the forms `any`, which include the quotes, and match all patterns
-    /// `all`; `patterns` are told apart. Both are expressions from [`whole`], without quotes. `listed` are names as
-    /// JSON strings.
+    /// Compiles the expressions. Names have all of the forms `any`, which include the quotes, and match all patterns of
+    /// `all`. The `patterns` are told apart. `patterns` and `all` are expressions from [`whole`], without quotes.
+    /// `listed` are names as JSON strings.
     ///
     /// # Errors
-    /// An expression is invalid, or needs an unsupported feature.
+    /// Fails if an expression is invalid, or needs an unsupported feature.
     pub(super) fn new(any: &[String], patterns: &[String], all: &[String], listed: &[String]) -> Result<Self, String> {
         let mut builder = RegexBuilder::new();
         let mut read = |ast: RegexAst| {
@@ -184,8 +186,8 @@ impl Names {
         Ok(Self { exprs, cache, any, patterns, all, listed, left: COST_MAX })
     }
 
-    /// Whether some name that is not listed matches the pattern at `index`, if given, and no other pattern. `None` if
-    /// that takes too long to decide.
+    /// Returns whether some name that is not listed matches the pattern at `index`, if given, and no other pattern.
+    /// Returns `None` if that takes too long to decide.
     pub(super) fn has_other(&mut self, index: Option<usize>) -> Option<bool> {
         let others = self.patterns.iter().enumerate().filter(|(at, _)| Some(*at) != index).map(|(_, one)| *one);
         let mut without: Vec<ExprRef> = others.chain(self.listed.iter().copied()).collect();
@@ -201,8 +203,8 @@ impl Names {
     }
 }
 
-/// The alternatives of a pattern without the anchors at their ends, and whether each had an anchor at its start and its
-/// end.
+/// Returns the alternatives of a pattern without the anchors at their ends. Also returns whether each had an anchor at
+/// its start and at its end.
 fn alternatives(pattern: &str) -> Result<Vec<(&str, bool, bool)>, String> {
     let (mut found, mut begin) = (Vec::new(), 0);
     let (mut depth, mut in_class, mut is_escaped) = (0usize, false, false);

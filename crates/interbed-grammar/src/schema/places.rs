@@ -1,4 +1,4 @@
-//! Places of `uniqueItems` arrays within the values of a schema.
+//! Records the places of `uniqueItems` arrays within the values of a schema.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -12,16 +12,16 @@ use super::shape::{Node, Part, Shape};
 /// Maximum number of places of all schemas of a grammar.
 const PLACES_MAX: usize = 1 << 16;
 
-/// Index of a place: a position within a value at which the schema describes a value.
+/// The index of a place. A place is a position within a value at which the schema describes a value.
 pub(crate) type Place = u32;
 
 /// The places within the values of some schemas from which a `uniqueItems` array can be reached. A value may be at
-/// several places, as where a schema has alternatives; an array is unique if one of its places says so.
+/// several places, for instance if a schema has alternatives. An array is unique if one of its places says so.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     all: Vec<Within>,
     roots: Vec<Place>,
-    /// Whether other JSON may surround the values of the schemas: then any value may be one of theirs.
+    /// Whether other JSON may surround the values of the schemas. In that case, any value may be one of theirs.
     are_embedded: bool,
 }
 
@@ -30,15 +30,15 @@ pub(crate) struct Places {
 struct Within {
     /// Whether an array at this place has `uniqueItems`.
     is_unique: bool,
-    /// Whether an array here may run out of distinct items. Arrays of strings of any length cannot.
+    /// Whether an array at this place may run out of distinct items. Arrays of strings of any length cannot.
     may_run_out: bool,
-    /// Whether a `uniqueItems` array is here, or can be reached from here.
+    /// Whether this place has a `uniqueItems` array, or leads to one.
     leads: bool,
-    /// Alternative places of the same value.
+    /// The alternative places of the same value.
     same: Vec<Place>,
-    /// For each array shape, the places of its first items and of all later ones.
+    /// The places of the first items and of all later ones, for each array shape.
     lists: Vec<(Vec<Place>, Place)>,
-    /// For each object shape, the places of its named properties and of all others.
+    /// The places of the named properties and of all others, for each object shape.
     objects: Vec<(HashMap<String, Place>, Vec<Place>)>,
 }
 
@@ -46,7 +46,7 @@ impl Places {
     /// Adds the places of values of the shape `root`.
     ///
     /// # Errors
-    /// There are too many places, or the reader exceeds one of its limits.
+    /// Fails if there are too many places, or if the reader exceeds one of its limits.
     pub(super) fn add(&mut self, root: &Rc<Node>, reader: &mut Reader<'_>) -> Result<(), GrammarError> {
         let mut building = Building { places: self, known: HashMap::new(), defined: HashMap::new(), open: Vec::new() };
         let place = building.place(root)?;
@@ -77,33 +77,33 @@ impl Places {
         }
     }
 
-    /// Whether the schemas have no `uniqueItems` array.
+    /// Returns whether the schemas have no `uniqueItems` array.
     pub(crate) fn is_empty(&self) -> bool {
         !self.all.iter().any(|within| within.is_unique)
     }
 
-    /// The places of a value that is not inside another one.
+    /// Returns the places of a value that is not inside another one.
     pub(crate) fn roots(&self) -> Vec<Place> {
         self.all_of(self.roots.iter().copied())
     }
 
-    /// Whether an array at these places has `uniqueItems`.
+    /// Returns whether an array at these places has `uniqueItems`.
     pub(crate) fn are_unique(&self, places: &[Place]) -> bool {
         places.iter().any(|&place| self.all[place as usize].is_unique)
     }
 
-    /// Whether an array at these places may run out of distinct items.
+    /// Returns whether an array at these places may run out of distinct items.
     pub(crate) fn may_run_out(&self, places: &[Place]) -> bool {
         places.iter().any(|&place| self.all[place as usize].may_run_out)
     }
 
-    /// The places of the item at `index` of an array at these places.
+    /// Returns the places of the item at `index` of an array at these places.
     pub(crate) fn entry(&self, places: &[Place], index: usize) -> Vec<Place> {
         let lists = places.iter().flat_map(|&place| &self.all[place as usize].lists);
         self.all_of(lists.map(|(first, rest)| *first.get(index).unwrap_or(rest)).chain(self.anywhere()))
     }
 
-    /// The places of the property `name` of an object at these places.
+    /// Returns the places of the property `name` of an object at these places.
     pub(crate) fn property(&self, places: &[Place], name: &str) -> Vec<Place> {
         let objects = places.iter().flat_map(|&place| &self.all[place as usize].objects);
         let of = |(named, others): &'_ (HashMap<String, Place>, Vec<Place>)| match named.get(name) {
@@ -113,13 +113,13 @@ impl Places {
         self.all_of(objects.flat_map(of).chain(self.anywhere()))
     }
 
-    /// The places that any value may be at, where other JSON surrounds the values of the schemas.
+    /// Returns the places that any value may be at, if other JSON surrounds the values of the schemas.
     fn anywhere(&self) -> impl Iterator<Item = Place> {
         self.roots.iter().copied().filter(|_| self.are_embedded)
     }
 
-    /// These places and their alternatives, without those from which no `uniqueItems` array can be reached. Arrays
-    /// remain, as they may be alternatives to such an array.
+    /// Returns these places and their alternatives, without those from which no `uniqueItems` array can be reached.
+    /// Arrays remain, because they may be alternatives to such an array.
     fn all_of(&self, places: impl Iterator<Item = Place>) -> Vec<Place> {
         let (mut all, mut open): (Vec<Place>, Vec<Place>) = (Vec::new(), places.collect());
         while let Some(place) = open.pop() {
@@ -147,7 +147,7 @@ impl Within {
 /// Places that are being added.
 struct Building<'p> {
     places: &'p mut Places,
-    /// The place of each shape, by the shape's address; the `Rc` keeps the address valid.
+    /// The place of each shape, by the shape's address. The `Rc` keeps the address valid.
     known: HashMap<*const Node, (Place, Rc<Node>)>,
     /// The place of each definition, by its reference.
     defined: HashMap<String, Place>,
@@ -156,7 +156,7 @@ struct Building<'p> {
 }
 
 impl Building<'_> {
-    /// The place of values of this shape, which is added if it is new.
+    /// Returns the place of values of this shape, which is added if it is new.
     fn place(&mut self, shape: &Rc<Node>) -> Result<Place, GrammarError> {
         if let Some((place, _)) = self.known.get(&Rc::as_ptr(shape)) {
             return Ok(*place);
@@ -212,7 +212,7 @@ impl Building<'_> {
     }
 }
 
-/// Whether all values are strings of unlimited length.
+/// Returns whether all values are strings of unlimited length.
 fn are_endless(shape: &Shape) -> bool {
     let is_endless = |part: &Part| match part {
         Part::Text(strings) => {

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// Resolves the reference `to`, which is `#/…` after the schema's own `$id` or nothing. Decodes the escapes of JSON
-/// pointers and URIs.
+/// Resolves the reference `to`, which is `#/…` behind the schema's own `$id` or behind nothing. Decodes the escapes of
+/// JSON pointers and URIs.
 pub(crate) fn find<'a>(schema: &'a Value, to: &str) -> Option<&'a Value> {
     let names = names(fragment(schema, to)?)?;
     names.iter().try_fold(schema, |at, name| step(at, name))
 }
 
-/// Splits a JSON pointer into names; empty for the schema itself.
+/// Splits a JSON pointer into names. Returns no names for the schema itself.
 pub(crate) fn names(fragment: &str) -> Option<Vec<String>> {
     let fragment = unescaped(fragment)?;
     if fragment.is_empty() || fragment == "/" {
@@ -21,7 +21,7 @@ pub(crate) fn names(fragment: &str) -> Option<Vec<String>> {
     Some(fragment.strip_prefix('/')?.split('/').map(one).collect())
 }
 
-/// The fragment of a reference after its `#`; `None` if it leads out of the schema.
+/// Returns the fragment of a reference after its `#`. Returns `None` if the reference leads out of the schema.
 pub(crate) fn fragment<'t>(schema: &Value, to: &'t str) -> Option<&'t str> {
     let own = ["$id", "id"].iter().find_map(|keyword| schema.get(keyword)?.as_str());
     let own = own.map(|own| own.split('#').next().unwrap_or_default()).filter(|own| !own.is_empty());
@@ -30,7 +30,7 @@ pub(crate) fn fragment<'t>(schema: &Value, to: &'t str) -> Option<&'t str> {
     if behind.is_empty() { Some("").filter(|_| behind.len() < to.len()) } else { behind.strip_prefix('#') }
 }
 
-/// The value at this property name or array index.
+/// Returns the value at this property name or array index.
 pub(super) fn step<'a>(at: &'a Value, name: &str) -> Option<&'a Value> {
     match at {
         Value::Array(list) => list.get(name.parse::<usize>().ok()?),
@@ -38,13 +38,13 @@ pub(super) fn step<'a>(at: &'a Value, name: &str) -> Option<&'a Value> {
     }
 }
 
-/// Formats a place as a JSON pointer; `#` is the schema itself.
+/// Formats a place as a JSON pointer, where `#` is the schema itself.
 pub(super) fn pointer(place: &[String]) -> String {
     let place: String = place.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect();
     format!("#{place}")
 }
 
-/// Decodes the percent escapes of a URI; `None` if the result is not UTF-8.
+/// Decodes the percent escapes of a URI. Returns `None` if the result is not UTF-8.
 fn unescaped(escapes: &str) -> Option<Cow<'_, str>> {
     if !escapes.contains('%') {
         return Some(Cow::Borrowed(escapes));

@@ -18,13 +18,13 @@ use super::shape::{Contained, Lists, Node, Objects, Part, Shape, Strings};
 
 /// Maximum number of steps of work for combining the parts of a schema.
 const STEPS_MAX: usize = 100_000;
-/// Deepest recursion of that work, and deepest nesting of a shape.
+/// The deepest recursion of the work for combining parts, and the deepest nesting of a shape.
 const DEPTH_MAX: usize = 128;
-/// Levels of a schema that [`Reader::outline`] looks at.
+/// The number of levels of a schema that [`Reader::outline`] looks at.
 const OUTLINE_LEVELS: usize = 5;
-/// Bytes of a place, or of a text that is matched, that count as one step of work.
+/// The number of bytes of a place, or of a text that is matched, that count as one step of work.
 const BYTES: usize = 64;
-/// JSON Schema's types.
+/// The types of JSON Schema.
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 /// Keywords that constrain values of one type.
 const TYPED: [&str; 25] = [
@@ -68,7 +68,7 @@ const APPLIED: [&str; 11] = [
     "oneOf",
     "then",
 ];
-/// Keyword that constrains the properties which the keywords beside it do not evaluate.
+/// The keyword that constrains the properties which the keywords beside it do not evaluate.
 const UNEVALUATED: &str = "unevaluatedProperties";
 /// Keywords whose subschemas constrain the same value.
 const BESIDE: [&str; 8] = ["$ref", "allOf", "anyOf", "dependencies", "dependentSchemas", "if", "not", "oneOf"];
@@ -77,18 +77,18 @@ const BESIDE: [&str; 8] = ["$ref", "allOf", "anyOf", "dependencies", "dependentS
 pub(super) struct Reader<'a> {
     root: &'a Value,
     dialect: Dialect,
-    /// Whether the reader enforced a keyword that the schema's edition ignores, and so left out values that other
+    /// Whether the reader enforced a keyword that the schema's edition ignores, and thus left out values that other
     /// readers allow.
     pub(super) is_narrowed: bool,
     /// Whether values were left out because they cannot be told from excluded ones.
     pub(super) leaves_out: bool,
     /// Whether the reader ignores keywords that the schema's edition ignores.
     is_exact: bool,
-    /// Shapes of the targets of references; `None` while one is being read.
+    /// The shapes of the targets of references; `None` while a shape is being read.
     definitions: HashMap<String, Option<Rc<Node>>>,
-    /// Compiled patterns, or what is wrong with them.
+    /// The compiled patterns, or what is wrong with them.
     patterns: HashMap<String, Result<Matching, String>>,
-    /// Checked patterns in the form that the library accepts.
+    /// The checked patterns in the form that the library accepts.
     checked: HashMap<String, String>,
     place: Vec<String>,
     steps: usize,
@@ -114,19 +114,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A reader that ignores the keywords which the schema's edition of JSON Schema ignores.
+    /// Creates a reader that ignores the keywords which the schema's edition of JSON Schema ignores.
     pub(super) fn exact(root: &'a Value) -> Self {
         Self { is_exact: true, ..Self::new(root) }
     }
 
-    /// Whether the reader ignores a keyword, given the schema's edition.
+    /// Returns whether the reader ignores a keyword, given the schema's edition.
     fn ignores(&mut self, keyword: &str) -> bool {
         let is_foreign = self.dialect.ignores(keyword);
         self.is_narrowed |= is_foreign && !self.is_exact;
         is_foreign && self.is_exact
     }
 
-    /// The shape of the values of the whole schema.
+    /// Returns the shape of the values of the whole schema.
     pub(super) fn whole(&mut self) -> Result<Rc<Node>, GrammarError> {
         let shape = self.read(self.root)?;
         self.node(shape)
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
         Ok(shape)
     }
 
-    /// The shape that the keywords for single types describe together.
+    /// Returns the shape that the keywords for single types describe together.
     fn typed(&mut self, keywords: &'a Map<String, Value>) -> Result<Shape, GrammarError> {
         if !keywords.keys().any(|keyword| TYPED.contains(&keyword.as_str())) {
             return Ok(Shape::Any);
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Values that match exactly one of several shapes.
+    /// Returns the shape of values that match exactly one of several shapes.
     fn one_of(&mut self, options: &[Shape]) -> Result<Shape, GrammarError> {
         let mut all = Shape::nothing();
         let mut overlapping = vec![Vec::new(); options.len()];
@@ -279,7 +279,7 @@ impl<'a> Reader<'a> {
         Ok(all)
     }
 
-    /// Values that match `shape` and do not match `other`.
+    /// Returns the shape of values that match `shape` and do not match `other`.
     fn without(&mut self, shape: &Shape, other: &Shape) -> Result<Shape, GrammarError> {
         let left = differ(shape, other, self)?;
         if self.is_narrowed && !other.is_nothing() {
@@ -319,7 +319,7 @@ impl<'a> Reader<'a> {
         Ok(whole)
     }
 
-    /// Restricts `shape` by a dependency: objects that have the property `name` also have to have other properties, or
+    /// Restricts `shape` by a dependency. Objects that have the property `name` also have to have other properties, or
     /// to match a subschema.
     fn depending(&mut self, shape: Shape, name: &str, value: &'a Value) -> Result<Shape, GrammarError> {
         let place = self.here()?;
@@ -368,7 +368,7 @@ impl<'a> Reader<'a> {
             let text = match keywords.get(keyword) {
                 None => continue,
                 Some(Value::Number(number)) => number.to_string(),
-                // In draft 4, the value is a boolean that excludes the bound of `minimum` or `maximum`.
+                // In draft 4, the value of this keyword is a boolean that excludes the bound of `minimum` or `maximum`.
                 Some(Value::Bool(_)) if keyword.starts_with("exclusive") => continue,
                 Some(_) => return self.refuse_at(keyword, "it must be a number"),
             };
@@ -653,7 +653,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A superset of the values of a schema that is being read, from a look at its keywords down to `levels`.
+    /// Returns a superset of the values of a schema that is being read, from a look at its keywords down to `levels`.
     fn outline(&mut self, schema: &'a Value, levels: usize) -> Result<Shape, GrammarError> {
         self.spend(1)?;
         let keywords = match schema {
@@ -812,7 +812,7 @@ impl Definitions for Reader<'_> {
     }
 }
 
-/// The shape of a single value.
+/// Returns the shape of a single value.
 fn literal(value: &Value, place: &Rc<str>) -> Part {
     match value {
         Value::Null => Part::Null,
@@ -842,7 +842,7 @@ fn literal(value: &Value, place: &Rc<str>) -> Part {
     }
 }
 
-/// The shape of the listed values; strings and numbers become one part each.
+/// Returns the shape of the listed values. All strings become one part, and so do all numbers.
 fn listed(values: &[Value], place: &Rc<str>) -> Shape {
     let (mut parts, mut texts): (Vec<Part>, Vec<String>) = (Vec::new(), Vec::new());
     let mut numbers: Vec<String> = Vec::new();

@@ -1,6 +1,6 @@
 //! Writes shapes of values as rules of a grammar in Lark's syntax.
 //!
-//! White space belongs to the brackets, commas and colons: each side has at most one space, or one line end with the
+//! White space belongs to the brackets, commas and colons. Each side has at most one space, or one line end with the
 //! indentation of the next line. Property names that a schema does not list are written with the fewest escapes, so
 //! that no name has two forms.
 
@@ -18,37 +18,37 @@ use super::places::Places;
 use super::reader::Reader;
 use super::shape::{Lists, Node, Objects, Part, Shape, Strings};
 
-/// Maximum number of rules of a grammar; the library follows them by recursion.
+/// Maximum number of rules of a grammar, because the library follows them by recursion.
 const RULES_MAX: usize = 8192;
 /// Maximum number of states for counting properties.
 const COUNTED_MAX: usize = 20_000;
-/// Largest `minItems`.
+/// The largest `minItems`.
 const LEAST_MAX: u64 = 1 << 20;
 /// Maximum number of patterns and formats that may apply to one string.
 const PATTERNS_MAX: usize = 6;
 const TOO_MANY_PATTERNS: &str =
     "more than 6 patterns and formats have to match one text, or not; put them into one pattern, or leave some out";
-/// Strings or numbers that are compared in one step of work.
+/// The number of strings or numbers that are compared in one step of work.
 pub(super) const LISTED: usize = 16;
-/// White space after an opening bracket or a comma, and before a closing bracket. JSON allows white space of any
-/// length, but then nothing would stop a model that writes it without end.
+/// An expression for the white space after an opening bracket or a comma, and before a closing bracket. JSON allows
+/// white space of any length, but then a model could write it without end.
 const SPACE: &str = r"( |\n[ \t]{0,40})?";
-/// One character of a JSON string.
+/// An expression for one character of a JSON string.
 const CHARACTER: &str = r#"([^"\\\x00-\x1f\x7f]|\\(["\\bfnrt]|u00([01][0-9a-fA-F]|7[fF])))"#;
-/// Property names with one form each.
+/// An expression for property names that has one form for each name.
 const NAME: &str = r#""([^"\\\x00-\x1f\x7f]|\\["\\])*""#;
-/// Property names without escapes.
+/// An expression for property names without escapes.
 const PLAIN_NAME: &str = r#""[^"\\\x00-\x1f\x7f]*""#;
 
 /// The rules of several schemas.
 #[derive(Default)]
 pub(super) struct Rules {
     lines: Vec<String>,
-    /// Names of terminals and of `%json` parts, by their definition.
+    /// The names of terminals and of `%json` parts, by their definition.
     known: HashMap<String, String>,
-    /// Names of rules, by their definition.
+    /// The names of rules, by their definition.
     ruled: HashMap<String, String>,
-    /// Whether a schema was added, so that the rules which all schemas share are needed.
+    /// Whether a schema was added, so that the rules that all schemas share are needed.
     is_used: bool,
     /// Whether a rule for a `uniqueItems` array was written.
     pub(super) is_watched: bool,
@@ -57,10 +57,10 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Adds the rules of a schema whose keywords have been checked; returns the name of its first rule.
+    /// Adds the rules of a schema whose keywords have been checked. Returns the name of its first rule.
     ///
     /// # Errors
-    /// Names a keyword that cannot be enforced, or says that no value satisfies the schema.
+    /// Fails if a keyword cannot be enforced, and names it. Also fails if no value satisfies the schema.
     pub(super) fn add(&mut self, schema: &Value) -> Result<String, GrammarError> {
         self.is_used = true;
         let (mut writer, root) = Writer::of(self, schema)?;
@@ -86,22 +86,22 @@ impl Rules {
         Ok(name)
     }
 
-    /// The places of the `uniqueItems` arrays of all schemas.
+    /// Returns the places of the `uniqueItems` arrays of all schemas.
     pub(super) fn into_places(self) -> Places {
         self.places
     }
 
-    /// Whether any value satisfies a schema whose keywords have been checked.
+    /// Returns whether any value satisfies a schema whose keywords have been checked.
     ///
     /// # Errors
-    /// Names a keyword that cannot be enforced.
+    /// Fails if a keyword cannot be enforced, and names it.
     pub(super) fn has_values(schema: &Value) -> Result<bool, GrammarError> {
         let mut rules = Self::default();
         let (mut writer, root) = Writer::of(&mut rules, schema)?;
         writer.has_values(&root)
     }
 
-    /// The text of all rules, to be appended to the grammar that uses them.
+    /// Returns the text of all rules, to be appended to the grammar that uses them.
     pub(super) fn text(&self) -> String {
         if !self.is_used {
             return String::new();
@@ -124,7 +124,7 @@ impl Rules {
             + &format!("JSON__LIST: /\\[{SPACE}/\nJSON__LIST_END: /{SPACE}\\]/\nJSON__NO_LIST: /\\[{SPACE}\\]/\n")
     }
 
-    /// Number of rules; the next rule's name contains it.
+    /// Returns the number of rules, which the next rule's name contains.
     pub(super) fn count(&self) -> usize {
         self.lines.len()
     }
@@ -138,7 +138,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Adds a rule for `value` and returns its name; reuses an existing rule with the same value.
+    /// Adds a rule for `value` and returns its name. An existing rule with the same value is used again.
     pub(super) fn rule(&mut self, value: &str) -> Result<String, GrammarError> {
         if value.starts_with("json__") && !value.contains([' ', '(']) {
             return Ok(value.to_owned());
@@ -152,7 +152,7 @@ impl Rules {
         Ok(name)
     }
 
-    /// Adds a terminal for `value` and returns its name; reuses an existing terminal with the same value.
+    /// Adds a terminal for `value` and returns its name. An existing terminal with the same value is used again.
     pub(super) fn terminal(&mut self, value: String) -> Result<String, GrammarError> {
         if let Some(name) = self.known.get(&value) {
             return Ok(name.clone());
@@ -163,7 +163,7 @@ impl Rules {
         Ok(name)
     }
 
-    /// Lets the library translate a schema, without white space; returns the name of the part.
+    /// Lets the library translate a schema, without white space. Returns the name of the part.
     fn library(&mut self, mut schema: Value) -> Result<String, GrammarError> {
         schema["x-guidance"] = json!({"whitespace_flexible": false});
         let value = format!("%json {schema}");
@@ -180,19 +180,19 @@ impl Rules {
 pub(super) struct Writer<'r, 'a> {
     pub(super) rules: &'r mut Rules,
     pub(super) reader: Reader<'a>,
-    /// Definitions whose rules have names but are not written yet.
+    /// The definitions whose rules have names but are not written yet.
     pending: Vec<(String, String)>,
-    /// Names of the rules of definitions.
+    /// The names of the rules of definitions.
     names: HashMap<String, String>,
-    /// Definitions that have a finite value.
+    /// The definitions that have a finite value.
     ending: HashSet<String>,
-    /// What is known of shapes that were visited, by their address; one shape is part of many others.
+    /// The known facts about shapes that were visited, by their address. One shape is part of many others.
     known: HashMap<*const Node, Known>,
 }
 
-/// What is known of a shape.
+/// The known facts about a shape.
 struct Known {
-    /// Keeps the shape's address valid.
+    /// The shape, which is kept so that its address stays valid.
     _node: Rc<Node>,
     has_values: bool,
     /// The expression in Lark's syntax that stands for the shape.
@@ -200,7 +200,7 @@ struct Known {
 }
 
 impl<'r, 'a> Writer<'r, 'a> {
-    /// A writer for a schema, and the shape of the schema's values.
+    /// Creates a writer for a schema. Returns it with the shape of the schema's values.
     fn of(rules: &'r mut Rules, schema: &'a Value) -> Result<(Self, Rc<Node>), GrammarError> {
         let (pending, names, ending, known) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
         let mut writer = Self { rules, reader: Reader::new(schema), pending, names, ending, known };
@@ -215,7 +215,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         Ok((writer, root))
     }
 
-    /// The shape of the schema's values, after finding out which definitions have values.
+    /// Returns the shape of the schema's values, after finding out which definitions have values.
     fn root(&mut self) -> Result<Rc<Node>, GrammarError> {
         let root = self.reader.whole()?;
         self.find_endings(&root)?;
@@ -333,8 +333,8 @@ impl<'r, 'a> Writer<'r, 'a> {
         Ok(objects.least <= possible || !self.others(objects)?.is_empty())
     }
 
-    /// The constraints on unlisted properties that can be satisfied: an index into the patterns, or `None` for names
-    /// that match no pattern.
+    /// Returns the constraints on unlisted properties that can be satisfied. A constraint is an index into the
+    /// patterns, or `None` for names that match no pattern.
     fn others(&mut self, objects: &Objects) -> Result<Vec<Option<usize>>, GrammarError> {
         let mut found = Vec::new();
         for (index, (_, shape)) in objects.patterns.iter().enumerate() {
@@ -359,7 +359,7 @@ impl<'r, 'a> Writer<'r, 'a> {
             pattern::Names::new(&[PLAIN_NAME.to_owned()], &whole.map_err(refused)?, &all, &listed).map_err(refused)?;
         let mut named = Vec::new();
         for other in found {
-            // If that takes too long to decide, the names are left out.
+            // If this takes too long to decide, the names are left out.
             if names.has_other(other).unwrap_or(false) {
                 named.push(other);
             }
@@ -405,7 +405,7 @@ impl<'r, 'a> Writer<'r, 'a> {
                 if let Some(name) = self.names.get(to) {
                     return Ok(name.clone());
                 }
-                // Reserves the name now; the line is filled in later.
+                // The name is reserved now, and the line is filled in later.
                 let name = format!("json__d{}", self.rules.lines.len());
                 self.rules.push(String::new())?;
                 self.names.insert(to.clone(), name.clone());
@@ -415,7 +415,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         }
     }
 
-    /// The listed strings that have an allowed length and match the patterns; `None` if the schema lists none.
+    /// Returns the listed strings that have an allowed length and match the patterns; `None` if the schema lists none.
     pub(super) fn kept(&mut self, strings: &Strings) -> Result<Option<Vec<String>>, GrammarError> {
         let Some(texts) = &strings.literals else { return Ok(None) };
         let excluded: HashSet<&String> = strings.excluded.iter().flat_map(|texts| texts.iter()).collect();
@@ -427,7 +427,7 @@ impl<'r, 'a> Writer<'r, 'a> {
             for pattern in &strings.patterns {
                 is_kept = is_kept && self.reader.is_match(pattern, text)?.unwrap_or(true);
             }
-            // Only for ASCII do all readers agree that a text does not match an expression.
+            // Only for ASCII texts do all readers agree that a text does not match an expression.
             let is_plain = strings.unlike.is_empty() || text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
             is_kept = is_kept && is_plain && !excluded.contains(text);
             for pattern in &strings.unlike {
@@ -500,7 +500,7 @@ impl<'r, 'a> Writer<'r, 'a> {
         self.rules.library(schema)
     }
 
-    /// Whether some string differs from those that are excluded.
+    /// Returns whether some string differs from those that are excluded.
     fn has_other_texts(&mut self, strings: &Strings) -> Result<bool, GrammarError> {
         let is_listed = |text: &String| text.is_empty();
         if strings.most == Some(0) && strings.excluded.as_ref().is_some_and(|texts| texts.iter().any(is_listed)) {
@@ -521,7 +521,8 @@ impl<'r, 'a> Writer<'r, 'a> {
         })
     }
 
-    /// Returns an expression for strings that are not among the excluded texts, or do not match the excluded patterns.
+    /// Returns an expression for strings that are not among the excluded texts, or that do not match the excluded
+    /// patterns.
     fn other_text(&mut self, strings: &Strings) -> Result<String, GrammarError> {
         let excluded: Vec<&String> = strings.excluded.iter().flat_map(|texts| texts.iter()).collect();
         let bytes = excluded.iter().map(|text| text.len()).sum::<usize>();
@@ -586,7 +587,7 @@ impl<'r, 'a> Writer<'r, 'a> {
                 limit: LEAST_MAX as usize,
             });
         }
-        // Builds what may follow an item, from the last one to the first.
+        // This builds what may follow an item, from the last item to the first.
         let mut behind = match &rest {
             Some(rest) if !first.is_empty() => repeated(&format!("(JSON__COMMA {rest})"), needed, room),
             _ => String::new(),
@@ -700,9 +701,9 @@ impl<'r, 'a> Writer<'r, 'a> {
         if these.len() == 1 && without.is_empty() { Ok(all) } else { self.rules.terminal(all) }
     }
 
-    /// Returns an expression for one or more of `pairs` in order, of which some are required, followed by unlisted
-    /// properties; `None` if the counts cannot be met. Unlisted properties may repeat a name, so at most one of them
-    /// counts.
+    /// Returns an expression for one or more of `pairs` in order, some of which are required, followed by unlisted
+    /// properties. Returns `None` if the counts cannot be met. Unlisted properties may repeat a name, so at most one of
+    /// them counts.
     fn pairs(
         &mut self,
         pairs: &[(String, bool)],
@@ -715,7 +716,8 @@ impl<'r, 'a> Writer<'r, 'a> {
             let (unit, got, limit) = ("properties to count", tracked.saturating_mul(pairs.len()), COUNTED_MAX);
             return Err(GrammarError::TooLarge { what: "JSON schema", unit, got, limit });
         }
-        // What may follow after each number of optional properties: where none has come before, and where some have.
+        // These expressions say what may follow after each number of optional properties, if none has come before and
+        // if some have.
         let ends = |count: usize, is_first: bool| counts.end(other, count, is_first);
         let mut behind: Vec<[Option<String>; 2]> =
             (0..=tracked).map(|count| [ends(count, true), ends(count, false)]).collect();
@@ -747,8 +749,8 @@ impl<'r, 'a> Writer<'r, 'a> {
     }
 }
 
-/// Strings that differ from some texts, or do not match some patterns, as expressions of what is between the quotes.
-/// They have no escapes, so each string has one form.
+/// Strings that differ from some texts, or do not match some patterns. They are given as expressions of the text
+/// between the quotes. The strings have no escapes, so each string has one form.
 struct OtherTexts {
     any: String,
     like: Vec<String>,
@@ -759,7 +761,7 @@ impl OtherTexts {
     /// Translates strings with exclusions.
     ///
     /// # Errors
-    /// Says why the strings cannot be told from others.
+    /// Fails if the strings cannot be told from others; the error says why.
     fn of(strings: &Strings) -> Result<Self, String> {
         let mut like = Vec::new();
         for format in &strings.formats {
@@ -772,13 +774,13 @@ impl OtherTexts {
         let unlike = strings.unlike.iter().map(|text| pattern::whole(text)).collect::<Result<Vec<String>, _>>()?;
         let most = strings.most.map(|most| most.to_string()).unwrap_or_default();
         // Readers disagree about how expressions match other characters, so texts that must not match are limited to
-        // these.
+        // these characters.
         let one = if unlike.is_empty() { r#"[^"\\\x00-\x1f\x7f]"# } else { r"[ !#-\[\]-~]" };
         Ok(Self { any: format!("{one}{{{},{most}}}", strings.least), like, unlike })
     }
 }
 
-/// How many properties besides the required ones are needed and allowed.
+/// The number of properties that are needed and allowed besides the required ones.
 #[derive(Debug, Clone, Copy)]
 struct Counts {
     needed: u64,
@@ -794,20 +796,20 @@ impl Counts {
         }
     }
 
-    /// Largest count that has to be told apart, given the number of `optional` properties.
+    /// Returns the largest count that has to be told apart, if there are `optional` properties.
     fn tracked(self, optional: usize) -> usize {
         let most = self.room.unwrap_or(self.needed);
         usize::try_from(most).unwrap_or(usize::MAX).min(optional)
     }
 
-    /// The count after one more property; `None` if that is too many.
+    /// Returns the count after one more property; `None` if that is too many.
     fn after(self, count: usize, tracked: usize) -> Option<usize> {
         let next = count + 1;
         if self.room.is_some_and(|room| next as u64 > room) { None } else { Some(next.min(tracked)) }
     }
 
-    /// Returns an expression for what may follow `count` optional properties: unlisted ones. An empty text means that
-    /// the object may end; `None` that it cannot.
+    /// Returns an expression for the unlisted properties that may follow `count` optional properties. An empty text
+    /// means that the object may end, and `None` means that it cannot.
     fn end(self, other: Option<&str>, count: usize, is_first: bool) -> Option<String> {
         let needed = self.needed.saturating_sub(count as u64);
         let room = self.room.map(|room| room.saturating_sub(count as u64));
@@ -838,7 +840,7 @@ fn repeated(group: &str, least: u64, most: Option<u64>) -> String {
     }
 }
 
-/// The names in an object's `properties` in order, then names that are only in `required`.
+/// Returns the names in an object's `properties` in order, then names that are only in `required`.
 fn listed_names(objects: &Objects) -> Vec<&String> {
     let mut names: Vec<&String> = objects.properties.iter().map(|(name, _)| name).collect();
     let known: HashSet<&String> = names.iter().copied().collect();
@@ -892,8 +894,9 @@ pub(super) fn literal(text: &str) -> String {
     Value::from(json_text(text)).to_string()
 }
 
-/// The pattern of a `format` that the library does not know, or defines differently: dates have to exist in the
-/// calendar, times have no leap seconds, which few readers accept, and addresses are those that all readers accept.
+/// Returns the pattern of a `format` that the library does not know, or defines differently. Dates have to exist in the
+/// calendar. Times have no leap seconds, which few readers accept. Addresses are limited to those that all readers
+/// accept.
 pub(super) fn format_pattern(format: &str) -> Option<String> {
     let part = "([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-F]{2})";
     let (scheme, host) = ("[A-Za-z][A-Za-z0-9+.-]*:", "//[A-Za-z0-9._~-]+(:[0-9]{1,4})?");

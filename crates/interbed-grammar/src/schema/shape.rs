@@ -1,4 +1,4 @@
-//! Shapes of JSON values: a shape is a union of parts, each of one type.
+//! Represents shapes of JSON values. A shape is a union of parts, each of one type.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::numbers::Numbers;
 pub(super) enum Shape {
     /// Any value.
     Any,
-    /// The values of any of these parts; no value if there are none.
+    /// The values of any of these parts. If there are no parts, there is no value.
     OneOf(Vec<Part>),
 }
 
@@ -21,11 +21,11 @@ pub(super) struct Node {
     levels: usize,
 }
 
-/// Values of one type.
+/// The values of one type.
 #[derive(Debug, Clone)]
 pub(super) enum Part {
     Null,
-    /// Only `true`, only `false`, or both if `None`.
+    /// Only `true`, only `false`, or both if the field is `None`.
     Bool(Option<bool>),
     Number(Numbers),
     Text(Strings),
@@ -40,7 +40,7 @@ pub(super) enum Part {
 pub(super) struct Strings {
     /// The listed strings, if the schema lists them.
     pub(super) literals: Option<Rc<Vec<String>>>,
-    /// Shortest length in characters.
+    /// The shortest length in characters.
     pub(super) least: u64,
     pub(super) most: Option<u64>,
     pub(super) patterns: Vec<String>,
@@ -54,9 +54,9 @@ pub(super) struct Strings {
 /// Constraints on an array.
 #[derive(Debug, Clone)]
 pub(super) struct Lists {
-    /// Shapes of the first items.
+    /// The shapes of the first items.
     pub(super) first: Vec<Rc<Node>>,
-    /// Shape of all later items.
+    /// The shape of all later items.
     pub(super) rest: Rc<Node>,
     pub(super) least: u64,
     pub(super) most: Option<u64>,
@@ -68,13 +68,13 @@ pub(super) struct Lists {
     pub(super) is_part: bool,
 }
 
-/// A `contains` constraint: which items count, and how many are allowed.
+/// A `contains` constraint, which says which items count, and how many are allowed.
 #[derive(Debug, Clone)]
 pub(super) struct Contained {
     pub(super) shape: Rc<Node>,
     pub(super) least: u64,
     pub(super) most: Option<u64>,
-    /// Place of the keyword in the schema.
+    /// The place of the keyword in the schema.
     pub(super) place: Rc<str>,
 }
 
@@ -82,11 +82,11 @@ pub(super) struct Contained {
 #[derive(Debug, Clone)]
 pub(super) struct Objects {
     pub(super) properties: Vec<(String, Rc<Node>)>,
-    /// Shapes of unlisted properties whose names match a pattern.
+    /// The shapes of unlisted properties whose names match a pattern.
     pub(super) patterns: Vec<(String, Rc<Node>)>,
-    /// Shape of all other properties.
+    /// The shape of all other properties.
     pub(super) others: Rc<Node>,
-    /// Patterns that all names outside of `properties` have to match.
+    /// The patterns that all names outside of `properties` have to match.
     pub(super) names: Vec<String>,
     pub(super) required: Vec<String>,
     pub(super) least: u64,
@@ -95,7 +95,7 @@ pub(super) struct Objects {
     pub(super) is_narrowed: bool,
     /// Whether the shape leaves out objects that cannot be told from excluded ones.
     pub(super) is_part: bool,
-    /// Place of the constraints in the schema.
+    /// The place of the constraints in the schema.
     pub(super) place: Rc<str>,
 }
 
@@ -108,12 +108,12 @@ impl Shape {
         Self::OneOf(vec![part])
     }
 
-    /// Whether the shape has no parts, and so certainly no values.
+    /// Returns whether the shape has no parts, and thus certainly no values.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self, Self::OneOf(parts) if parts.is_empty())
     }
 
-    /// The union of two shapes.
+    /// Returns the union of two shapes.
     pub(super) fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::OneOf(mut parts), Self::OneOf(more)) => {
@@ -124,7 +124,7 @@ impl Shape {
         }
     }
 
-    /// Weight of a copy, in units of some 100 bytes.
+    /// Returns the weight of a copy, in units of about 100 bytes.
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Any => 0,
@@ -144,7 +144,7 @@ impl Node {
         Rc::new(Self { shape, levels: levels + 1 })
     }
 
-    /// Depth of the shape, counting itself.
+    /// Returns the depth of the shape, which counts the shape itself.
     pub(super) fn levels(&self) -> usize {
         self.levels
     }
@@ -159,20 +159,20 @@ impl Deref for Node {
 }
 
 impl Part {
-    /// One part for each type, which together have all values.
+    /// Returns one part for each type. Together they have all values.
     pub(super) fn all(place: &Rc<str>) -> Vec<Self> {
         let mut parts = Self::all_but_objects();
         parts.push(Self::Object(Objects::any(place.clone())));
         parts
     }
 
-    /// One part for each type but objects.
+    /// Returns one part for each type but objects.
     pub(super) fn all_but_objects() -> Vec<Self> {
         let (number, text) = (Numbers::any(false), Strings::default());
         vec![Self::Null, Self::Bool(None), Self::Number(number), Self::Text(text), Self::List(Lists::any())]
     }
 
-    /// The shapes of an array's items, or of an object's properties.
+    /// Returns the shapes of an array's items, or of an object's properties.
     pub(super) fn inner(&self) -> impl Iterator<Item = &Rc<Node>> {
         let (lists, objects) = match self {
             Self::List(lists) => (Some(lists), None),
@@ -190,7 +190,8 @@ impl Part {
         entries.chain(values)
     }
 
-    /// Weight of a copy, in units of some 100 bytes. Listed strings and numbers are shared and weigh nothing.
+    /// Returns the weight of a copy, in units of about 100 bytes. Listed strings and numbers are shared and weigh
+    /// nothing.
     pub(super) fn weight(&self) -> usize {
         let of = |text: &String| 1 + text.len() / 64;
         match self {
@@ -223,7 +224,7 @@ impl Lists {
         }
     }
 
-    /// The shape of the item at `index`.
+    /// Returns the shape of the item at `index`.
     pub(super) fn entry(&self, index: usize) -> &Rc<Node> {
         self.first.get(index).unwrap_or(&self.rest)
     }
@@ -254,13 +255,13 @@ impl Objects {
         self
     }
 
-    /// The shape that `properties` has for a name; `None` if it does not list it.
+    /// Returns the shape that `properties` has for a name; `None` if the name is not listed.
     pub(super) fn property(&self, name: &str) -> Option<&Rc<Node>> {
         self.properties.iter().find(|(known, _)| known == name).map(|(_, shape)| shape)
     }
 }
 
-/// The smaller of two limits; `None` is no limit.
+/// Returns the smaller of two limits, where `None` is no limit.
 pub(super) fn smaller(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }

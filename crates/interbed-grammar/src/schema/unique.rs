@@ -1,7 +1,7 @@
-//! Arrays with `uniqueItems`.
+//! Handles arrays with `uniqueItems`.
 //!
-//! A grammar cannot remember items, so [`Entries`](crate::entries::Entries) notes them while an answer is generated, by
-//! the [`Places`](super::places::Places) of such arrays.
+//! A grammar cannot remember items, so [`Entries`](crate::entries::Entries) notes them while an answer is generated,
+//! with the help of the [`Places`](super::places::Places) of such arrays.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -16,8 +16,8 @@ use super::shape::{Lists, Node, Part, Shape, smaller};
 const COMBINED_MAX: usize = 1024;
 
 impl Writer<'_, '_> {
-    /// Limits a `uniqueItems` array to as many items as there are distinct values. Repetitions are detected later,
-    /// while an answer is generated.
+    /// Limits a `uniqueItems` array to as many items as there are distinct values. Repetitions are detected only while
+    /// an answer is generated.
     pub(super) fn watched(&mut self, lists: &Lists) -> Result<Lists, GrammarError> {
         if let Some(some) = lists.some.as_ref().filter(|some| some.least > 1) {
             return Err(GrammarError::Schema {
@@ -31,14 +31,14 @@ impl Writer<'_, '_> {
         Ok(Lists { unique: None, most, ..lists.clone() })
     }
 
-    /// The number of values that the items of an array can have, if the schema lists them all.
+    /// Returns the number of values that the items of an array can have, if the schema lists them all.
     pub(super) fn count_of_values(&mut self, lists: &Lists) -> Result<Option<u64>, GrammarError> {
         let mut values = HashSet::new();
         let are_listed = lists.first.is_empty() && self.add_values(&lists.rest, &mut values)?;
         Ok(are_listed.then_some(values.len() as u64))
     }
 
-    /// Adds the values of a shape, as JSON, to `values`; returns false if the schema does not list them all.
+    /// Adds the values of a shape, as JSON, to `values`. Returns false if the schema does not list them all.
     fn add_values(&mut self, shape: &Rc<Node>, values: &mut HashSet<String>) -> Result<bool, GrammarError> {
         let Shape::OneOf(parts) = &***shape else { return Ok(false) };
         let mut are_listed = true;
@@ -92,8 +92,8 @@ impl Writer<'_, '_> {
         Ok(are_listed)
     }
 
-    /// Adds the arrays or objects (`kind`) that combine one value of each of `shapes`; returns false if the schema does
-    /// not list these values, or there are too many.
+    /// Adds the arrays or objects (`kind`) that combine one value of each of `shapes`. Returns false if the schema does
+    /// not list these values, or if there are too many.
     fn add_combined(
         &mut self,
         shapes: &[Rc<Node>],

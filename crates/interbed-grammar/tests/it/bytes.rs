@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 use crate::{CALL, EOS, PIECES, bytes_and};
 
-/// Whether this is a token with text. The byte 0xFF is in no text, so its token has none.
+/// Returns whether `token` is a token with text. The byte 0xFF is in no text, so its token has none.
 fn is_text(vocabulary: &Vocabulary, token: u32) -> bool {
     token != EOS && token != CALL && !vocabulary.text(token).is_empty()
 }
 
-/// Whether `state`, whose vocabulary has only bytes, can advance by all of `bytes`.
+/// Returns whether `state`, whose vocabulary has only bytes, can advance by all of `bytes`.
 fn goes_on(state: &Constraint, bytes: &[u8]) -> bool {
     let mut state = state.clone();
     bytes.iter().all(|&byte| state.advance(u32::from(byte)).is_ok())

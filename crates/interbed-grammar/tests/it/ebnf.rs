@@ -1,4 +1,4 @@
-//! Tests grammars with `::=`: their texts are those that a simple matcher finds.
+//! Tests grammars with `::=`. Their texts must be those that a simple matcher finds.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,13 @@ use proptest::prelude::*;
 
 use crate::bytes_and;
 
-/// Longest text that is compared.
+/// The greatest length in characters of a text that is compared.
 const LONGEST: usize = 4;
 const LETTERS: &str = "ab\u{e9}";
 
 enum Item {
     Text(&'static str),
-    /// A character class as it is written, and the letters that it allows.
+    /// A character class: its source text, and the letters that it allows.
     Class(&'static str, &'static str),
     Rule(usize),
     Group(Vec<Vec<Item>>),
@@ -66,7 +66,7 @@ fn written_item(item: &Item) -> String {
     }
 }
 
-/// The texts of the rules, up to [`LONGEST`] characters, found by expanding definitions until nothing is added.
+/// Returns the texts of each rule up to [`LONGEST`] characters, found by expanding definitions until nothing is added.
 fn texts(rules: &[Vec<Vec<Item>>]) -> Vec<BTreeSet<String>> {
     let mut found = vec![BTreeSet::new(); rules.len()];
     loop {

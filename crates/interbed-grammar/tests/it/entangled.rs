@@ -1,15 +1,15 @@
-//! Tests schemas whose parts contain or reference each other many times: they are read with little stack and time, or
-//! refused.
+//! Tests schemas whose parts contain or reference each other many times. Such schemas are read with little stack and
+//! time, or refused.
 
 use interbed_grammar::{GrammarError, checked_schema};
 use serde_json::{Map, Value, json};
 
-/// Stack size of threads that read schemas: the default of a thread.
+/// The stack size in bytes of threads that read schemas, which is the default of a thread.
 const STACK_BYTES: usize = 2 << 20;
 
 fn read(schema: Value) -> Result<(), GrammarError> {
     let read = move || checked_schema(&schema).map(drop);
-    // Without limits, some of these would never end, or only after exhausting memory.
+    // Without limits, some of these schemas would never be read to the end, or would first exhaust memory.
     std::thread::Builder::new().stack_size(STACK_BYTES).spawn(read).unwrap().join().unwrap()
 }
 
@@ -18,7 +18,8 @@ fn refused(schema: Value, problem: &str) {
     assert!(message.contains(problem), "{message}");
 }
 
-/// Definitions, each of which uses `nests` to contain the next one, whose type is beside the reference.
+/// Returns definitions, each of which uses `nests` to contain a reference to the next one, with a type beside the
+/// reference.
 fn chain(count: usize, nests: impl Fn(Value) -> Value) -> Map<String, Value> {
     let link = |n: usize| json!({"type": "array", "$ref": format!("#/$defs/d{}", n + 1)});
     let mut all: Map<_, _> = (0..count).map(|n| (format!("d{n}"), nests(link(n)))).collect();
@@ -35,17 +36,17 @@ fn levels_of_all_that_is_put_together_are_limited() {
     let deep = |count| chain(count, |link| nested(40, "items", link));
     refused(json!({"$ref": "#/$defs/d0", "$defs": deep(60)}), "levels deep");
     read(json!({"$ref": "#/$defs/d0", "$defs": deep(2)})).expect("a schema");
-    // From the last definition on: none is read within another, but each contains all of the next one.
+    // The list begins with the last definition: none is read within another, but each contains all of the next one.
     let known: Vec<Value> = (0..60).rev().map(|n| json!({"type": "array", "$ref": format!("#/$defs/d{n}")})).collect();
     refused(json!({"prefixItems": known, "$defs": deep(60)}), "levels deep");
-    // Nesting by values of objects, and by alternatives.
+    // The nesting is by values of objects, and by alternatives.
     let objects = chain(100, |link| json!({"properties": {"a": nested(9, "additionalProperties", link)}}));
     refused(json!({"type": "object", "$ref": "#/$defs/d0", "$defs": objects}), "levels deep");
     let any = |inner: Value| (0..30).fold(inner, |inner, _| json!({"anyOf": [inner, {"allOf": [{"const": 1}]}]}));
     refused(json!({"$ref": "#/$defs/d0", "type": "array", "$defs": chain(60, any)}), "levels deep");
 }
 
-/// Tests every kind of nesting up to its limit: all processing fits into a small stack.
+/// Tests every kind of nesting up to its limit. All processing must fit into a small stack.
 #[test]
 fn what_is_as_deep_as_is_allowed_is_read_with_little_stack() {
     for count in 1..=6 {

@@ -1,5 +1,5 @@
-//! Tests published schemas with values that are marked as valid or invalid, in `instances.jsonl` in the folder that
-//! `INTERBED_SCHEMAS` names. No invalid value may be an answer. Without the file, this test says so and passes.
+//! Tests published schemas with values that are marked as valid or invalid, from `instances.jsonl` in the folder that
+//! `INTERBED_SCHEMAS` names. No invalid value may be an answer. Without the file, the test says so and passes.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::bytes_and;
 
-/// Maximum number of names and values that are tried for one value.
+/// The greatest number of names and values that are tried for one value.
 const TRIES_MAX: usize = 300;
 
 #[test]
@@ -30,7 +30,8 @@ fn published_values_are_answers_only_if_they_are_valid() {
     let file = |name: &str| Mutex::new(File::create(folder.join(name)).expect("a file"));
     let (wrong, refused) = (file("instances_wrong.jsonl"), file("instances_refused.jsonl"));
     let next = AtomicUsize::new(0);
-    // Counts of schemas; then of valid and invalid values, those that are answers, and those that were given up.
+    // The counts are: schemas; valid and invalid values; valid and invalid values that are answers; and valid and
+    // invalid values that were given up.
     let counts: [AtomicUsize; 7] = std::array::from_fn(|_| AtomicUsize::new(0));
     let remarks = AtomicUsize::new(0);
     let count = |index: usize| counts[index].fetch_add(1, Ordering::Relaxed);
@@ -85,12 +86,12 @@ fn published_values_are_answers_only_if_they_are_valid() {
     assert_eq!(wrong_count, remarks, "invalid values are answers: instances_wrong.jsonl");
 }
 
-/// Whether a schema has a `format` that is only an annotation.
+/// Returns whether a schema has a `format` that is only an annotation.
 fn schema_has_remark(schema: &Value) -> bool {
     interbed_grammar::check_formats(schema).is_err()
 }
 
-/// Collects the order of property names in the schema.
+/// Collects the order of the property names in the schema.
 fn names_of<'a>(schema: &'a Value, order: &mut HashMap<&'a str, usize>) {
     match schema {
         Value::Array(values) => values.iter().for_each(|value| names_of(value, order)),
@@ -111,7 +112,7 @@ struct Tries<'a> {
 }
 
 impl Tries<'_> {
-    /// A value with its names in the order of the schema.
+    /// Returns the value with its names in the order of the schema.
     fn ordered(&self, value: &Value) -> Value {
         match value {
             Value::Array(values) => values.iter().map(|value| self.ordered(value)).collect(),
@@ -128,7 +129,7 @@ impl Tries<'_> {
         pairs
     }
 
-    /// The state after a value, with its names in an order that is allowed.
+    /// Returns the state after a value whose names come in an order that is allowed, if there is such an order.
     fn value(&mut self, state: &Constraint, value: &Value) -> Option<Constraint> {
         match value {
             Value::Array(values) => {
@@ -167,7 +168,7 @@ impl Tries<'_> {
     }
 }
 
-/// The state after a text, if all of it is allowed.
+/// Returns the state after a text, if all of the text is allowed.
 fn pushed(state: &Constraint, text: &str) -> Option<Constraint> {
     let mut state = state.clone();
     push(&mut state, text)?;

@@ -1,4 +1,5 @@
-//! Tests keywords that exclude values or count them: random answers satisfy them, and texts that do not are no answers.
+//! Tests keywords that exclude values or count them. Random answers must satisfy them, and texts that do not must be no
+//! answers.
 
 use std::collections::HashSet;
 
@@ -14,14 +15,14 @@ fn compiled(vocabulary: &Vocabulary, schema: &Value) -> Constraint {
     vocabulary.compile(&source).unwrap_or_else(|error| panic!("{schema}: {error}"))
 }
 
-/// Whether a text is an answer, byte by byte.
+/// Returns whether a text is an answer, byte by byte.
 fn allows(fresh: &Constraint, text: &str) -> bool {
     let mut state = fresh.clone();
     text.bytes().all(|byte| state.advance(u32::from(byte)).is_ok())
         && state.mask().unwrap().is_none_or(|mask| mask.allows(EOS))
 }
 
-/// Each schema allows the first texts and not the second; random answers satisfy `keeps`.
+/// Tests that each schema allows the first texts and not the second, and that random answers satisfy `keeps`.
 #[test]
 fn what_is_excluded_or_counted_is_kept_to() {
     type Keeps = fn(&Value) -> bool;
@@ -139,14 +140,14 @@ fn what_is_excluded_or_counted_is_kept_to() {
     }
 }
 
-/// Whether all items are distinct, with numbers compared in floating point.
+/// Returns whether all items are distinct, with numbers compared in floating point.
 fn is_unique(value: &Value) -> bool {
     let entries = value.as_array().unwrap();
     let text = |entry: &Value| entry.as_f64().map_or_else(|| entry.to_string(), |number| (number + 0.0).to_string());
     entries.iter().map(text).collect::<HashSet<_>>().len() == entries.len()
 }
 
-/// A negated class of quotes or backslashes contains neither, escaped or not.
+/// Tests that a negated class of quotes or backslashes contains neither, whether escaped or not.
 #[test]
 fn classes_of_all_but_quotes_and_backslashes_have_none() {
     let vocabulary = bytes_and(&PIECES);
@@ -167,7 +168,8 @@ fn classes_of_all_but_quotes_and_backslashes_have_none() {
     }
 }
 
-/// Clients compare the arguments of a call without parameters with this text.
+/// Tests the exact text of an object without properties, because clients compare the arguments of a call without
+/// parameters with this text.
 #[test]
 fn an_object_that_is_always_empty_has_no_white_space() {
     let vocabulary = bytes_and(&PIECES);

@@ -18,7 +18,7 @@ pub const EOS: u32 = 256;
 /// A special token in [`bytes_and`].
 pub const CALL: u32 = 257;
 
-/// A vocabulary of all bytes, two special tokens, and `more` from id 258 on.
+/// Creates a vocabulary of all bytes, two special tokens, and `more` from id 258 on.
 pub fn bytes_and(more: &[&str]) -> Vocabulary {
     let bytes = (0..=255).map(|byte| TokenText::Text(vec![byte]));
     let special = [TokenText::Special("<end>".into()), TokenText::Special("<call>".into())];

@@ -144,7 +144,7 @@ fn digits(pieces: &[&str], preface: Preface) -> Constraint {
     bytes_and(pieces).compile(&GrammarSource::Regex("[0-9]{2}".into())).unwrap().behind(preface)
 }
 
-/// Whether each of these bytes, and of the tokens after them, is allowed.
+/// Returns for each of these bytes, and then of the tokens, whether the constraint allows it.
 fn may(state: &mut Constraint, bytes: &str, tokens: &[u32]) -> Vec<bool> {
     let mask = state.mask().unwrap().expect("not free");
     bytes.bytes().map(u32::from).chain(tokens.iter().copied()).map(|token| mask.allows(token)).collect()
@@ -154,10 +154,11 @@ fn may(state: &mut Constraint, bytes: &str, tokens: &[u32]) -> Vec<bool> {
 fn what_is_bound_may_come_behind_a_preface() {
     let mut state = digits(&[], Preface::optional(Some(CALL), "</t>", 2));
     assert_eq!(may(&mut state, "4x ", &[CALL, EOS]), [true, false, false, true, false]);
-    // Without the preface.
+    // The answer comes without the preface.
     let mut without = state.clone();
     assert_eq!(push(&mut without, "42"), [Standing::Open, Standing::Complete]);
-    // With the preface: the answer cannot end in it, and a limited amount of white space may follow it.
+    // The answer comes with the preface. The answer cannot end in the preface, and a limited amount of white space may
+    // follow it.
     state.advance(CALL).unwrap();
     for text in ["4", "2 is it, </t", "no </ </t"] {
         push(&mut state, text);

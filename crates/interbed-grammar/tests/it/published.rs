@@ -1,6 +1,6 @@
 //! Tests published schemas, and those that `tools/schemas/generate.py` combines at random, from files in the folder
-//! that `INTERBED_SCHEMAS` names: which are refused, and why. Without it, this test says so and passes.
-//! `tools/schemas/validate.py` validates the answers that it writes.
+//! that `INTERBED_SCHEMAS` names. The test counts which schemas are refused, and why. Without the folder, the test says
+//! so and passes. `tools/schemas/validate.py` validates the answers that the test writes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ use serde_json::json;
 use crate::walks::try_answer;
 use crate::{PIECES, bytes_and};
 
-/// Names of the files, which need not exist.
+/// The names of the files, any of which may be missing.
 const FILES: [&str; 3] = ["schemas", "benchmark", "generated"];
-/// Longest answer in tokens; the number of answers to each schema may be set by `INTERBED_WALKS`.
+/// The greatest length of an answer in tokens. `INTERBED_WALKS` may set the number of answers to each schema.
 const TOKENS_MAX: usize = 1500;
 const WALKS: u64 = 4;
-/// Number of reasons, and of slowest schemas, that are shown.
+/// The number of reasons, and of slowest schemas, that are shown.
 const SHOWN: usize = 60;
 
 #[test]
@@ -110,7 +110,7 @@ fn names_its_place(error: &GrammarError) -> bool {
     matches!(error, GrammarError::Schema { place, .. } if place.starts_with('#'))
 }
 
-/// The reason of an error, without what differs from schema to schema.
+/// Returns the reason of an error without what differs from schema to schema.
 fn reason(error: &GrammarError) -> String {
     let (place, problem) = match error {
         GrammarError::Schema { place, problem } => (place.rsplit('/').next().unwrap_or_default(), problem.clone()),

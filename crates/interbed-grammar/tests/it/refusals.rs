@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{PIECES, bytes_and};
 
 fn refused(source: GrammarSource) -> String {
-    // Compiles on a large stack, as callers do.
+    // The schema is compiled on a large stack, as callers do.
     let compile = move || bytes_and(&PIECES).compile(&source).map(drop).expect_err("refused").to_string();
     let thread = std::thread::Builder::new().stack_size(Vocabulary::STACK_BYTES);
     thread.spawn(compile).unwrap().join().unwrap()
@@ -96,7 +96,8 @@ fn what_references_lead_to_is_checked_wherever_it_is() {
                 "#/components/schemas/A",
             ),
             (json!({"items": {"$ref": "#/x/y"}, "x": {"y": within(asks.clone())}}), &*format!("#/x/y/{at}")),
-            // References through another one, into a list, to data elsewhere, and within another reference's target.
+            // The references go through another one, into a list, to data elsewhere, and within another reference's
+            // target.
             (json!({"$ref": "#/x/0", "x": [{"items": {"$ref": "#/x/1"}}, asks]}), "#/x/1"),
             (json!({"$ref": "#/default", "default": asks}), "#/default"),
             (json!({"allOf": [{"$ref": "#/x"}, {"$ref": "#/x/a/b"}], "x": {"a": {"b": asks}}}), "#/x/a/b"),
@@ -169,7 +170,7 @@ fn there_are_limits() {
     assert!(refused(GrammarSource::Lark(brackets)).contains("nested brackets"));
 }
 
-/// A short source may become many rules: their memory is counted before it is used.
+/// Tests that the memory of rules is counted before it is used, because a short source may become many rules.
 #[test]
 fn rules_are_counted_as_memory() {
     let names: serde_json::Map<_, _> = (0..60).map(|n| (n.to_string(), json!(true))).collect();
@@ -224,7 +225,8 @@ fn hostile_grammars_fail_or_work_and_end_in_time() {
     }
 }
 
-/// The library follows names and references by recursion: chains of them are the deepest nesting that a text can cause.
+/// Tests long chains of names and references. The library follows them by recursion, so they are the deepest nesting
+/// that a text can cause.
 #[test]
 fn chains_of_names_are_refused_before_they_fill_the_stack() {
     let rules = |rule: fn(usize) -> String| move |count: usize| (0..count).map(rule).collect::<String>();
@@ -249,7 +251,7 @@ fn chains_of_names_are_refused_before_they_fill_the_stack() {
         &|n| GrammarSource::JsonSchema(definitions(n)),
     ];
     for (index, chain) in chains.into_iter().enumerate() {
-        // Chains from short ones to the limit of bytes: none may crash the process.
+        // The chains go from short ones to the limit of bytes; none may crash the process.
         let mut refused = false;
         for count in [10, 100, 500, 1000, 1600, 4000, 8000, 10_000] {
             let source = chain(count);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::walks::try_answer;
 use crate::{EOS, PIECES, bytes_and};
 
-/// Whether `text` is an answer, byte by byte; checks that exactly the tokens in the mask are accepted.
+/// Returns whether `text` is an answer, byte by byte. Checks also that exactly the tokens in the mask are accepted.
 fn allows(source: &GrammarSource, text: &str) -> bool {
     let mut state = bytes_and(&[]).compile(source).unwrap_or_else(|error| panic!("{error}"));
     let mut may_come = |token: u32| {
@@ -20,7 +20,7 @@ fn allows(source: &GrammarSource, text: &str) -> bool {
     text.bytes().all(|byte| may_come(u32::from(byte))) && may_come(EOS)
 }
 
-/// Whether the items differ as values: numbers in floating point, and objects whatever their order.
+/// Returns whether the items differ as values: numbers are compared in floating point, and objects regardless of order.
 fn are_different(entries: &[Value]) -> bool {
     fn text(value: &Value) -> String {
         match value {
@@ -101,7 +101,7 @@ fn lists_are_found_wherever_they_are() {
     assert!(error.to_string().contains("uniqueItems"), "{error}");
 }
 
-/// Where few values are left, an item continues to one of them.
+/// Tests that an item can always be completed to one of the values that are left, where few are left.
 #[test]
 fn no_way_ends_where_values_are_left() {
     let closed = |properties: Value, required: Value| {
@@ -145,7 +145,8 @@ fn no_way_ends_where_values_are_left() {
     }
 }
 
-/// Few of many tokens are checked for a mask: those that it excludes are those that are refused one by one.
+/// Tests that a mask, for which few of many tokens are checked, excludes exactly the tokens that are refused one by
+/// one.
 #[test]
 fn masks_have_what_may_come() {
     let pieces = [
@@ -208,11 +209,11 @@ fn masks_have_what_may_come() {
         for walk in 0..3 {
             let mut dice = Dice::new(index as u64 * 10 + walk);
             let mut state = vocabulary.compile(&GrammarSource::JsonSchema(schema.clone())).expect("a grammar");
-            // The same array without `uniqueItems`.
+            // The plain grammar allows the same arrays without `uniqueItems`.
             let plain = json!({"anyOf": [{"type": "array"}, {"type": "object"}]});
             let mut plain = vocabulary.compile(&GrammarSource::JsonSchema(plain)).expect("a grammar");
             for _ in 0..60 {
-                // The state without a mask finds out for each token by itself.
+                // The state without a mask checks each token by itself.
                 let fresh = state.clone();
                 let (mask, any) = (state.mask().expect("a mask"), plain.mask().expect("a mask"));
                 let (mask, any) = (mask.expect("bound"), any.expect("bound"));
@@ -224,7 +225,7 @@ fn masks_have_what_may_come() {
                     refused += usize::from(any.allows(token) && !comes);
                     may_come.extend((comes && token != EOS && any.allows(token)).then_some(token));
                 }
-                // Prefers bytes that have come before, so that there is something to exclude.
+                // Bytes that came before are preferred, so that there is something to exclude.
                 let likely = |&token: &u32| vocabulary.text(token).iter().all(|byte| b"a1\",[]{}:tru\\".contains(byte));
                 let likely: Vec<u32> = may_come.iter().copied().filter(likely).collect();
                 let list = if likely.is_empty() { &may_come } else { &likely };

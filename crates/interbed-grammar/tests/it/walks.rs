@@ -1,4 +1,4 @@
-//! Tests random answers: complete ones are valid, and clones advance independently.
+//! Tests random answers: complete ones must be valid, and clones must advance independently.
 
 use interbed_grammar::testing::{Dice, is_valid, random_combination, random_number, random_schema};
 use interbed_grammar::{Constraint, GrammarError, GrammarSource, Standing, TokenMask, Vocabulary, json_value};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{CALL, EOS, PIECES, bytes_and};
 
-/// Chooses an allowed token, usually one that leads to an early end: letters and white space are rare.
+/// Chooses an allowed token, usually one that leads to an early end; letters and white space are rare.
 fn choose(vocabulary: &Vocabulary, mask: &TokenMask, dice: &mut Dice) -> u32 {
     let all: Vec<u32> = (0..vocabulary.num_tokens() as u32).filter(|&token| mask.allows(token)).collect();
     let is_plain = |&token: &u32| token == EOS || vocabulary.text(token).iter().all(|byte| b"\"}],:1a".contains(byte));
@@ -16,7 +16,7 @@ fn choose(vocabulary: &Vocabulary, mask: &TokenMask, dice: &mut Dice) -> u32 {
     list[dice.below(list.len())]
 }
 
-/// Generates a random answer; `None` if it does not end within `most` tokens.
+/// Generates a random answer, or returns `None` if it does not end within `most` tokens.
 fn answer(vocabulary: &Vocabulary, state: Constraint, dice: &mut Dice, most: usize) -> Option<String> {
     try_answer(vocabulary, state, dice, most).unwrap()
 }
@@ -70,7 +70,7 @@ proptest! {
         let mut dice = Dice::new(seed);
         for _ in 0..40 {
             let before = state.mask().unwrap().expect("bound");
-            // Draft tokens: some that are allowed, then arbitrary ones.
+            // The draft tokens are some that are allowed, followed by arbitrary ones.
             let mut ahead = state.clone();
             let mut drafts = Vec::new();
             for _ in 0..dice.below(4) {
@@ -107,7 +107,7 @@ proptest! {
     }
 }
 
-/// Tests two hundred schemas that may have no values: they are refused, or everything that they allow is valid.
+/// Tests two hundred schemas that may have no values. Each is refused, or everything that it allows is valid.
 #[test]
 fn combinations_are_kept_to_or_refused() {
     let vocabulary = bytes_and(&PIECES);
@@ -128,7 +128,7 @@ fn combinations_are_kept_to_or_refused() {
     assert!(kept > 120 && ended > kept * 3, "{ended} answers of {kept} schemas ended");
 }
 
-/// Listed numbers keep the spelling of the schema, at any depth.
+/// Tests that listed numbers keep the spelling of the schema, at any depth.
 #[test]
 fn listed_numbers_are_written_as_in_the_schema() {
     let vocabulary = bytes_and(&PIECES);
@@ -159,7 +159,7 @@ fn listed_numbers_are_written_as_in_the_schema() {
     }
 }
 
-/// Patterns may leave no name for other properties: those are not begun.
+/// Tests that other properties are not begun where patterns leave no name for them.
 #[test]
 fn names_that_there_are_not_lead_nowhere() {
     let vocabulary = bytes_and(&PIECES);
@@ -206,7 +206,7 @@ fn names_that_there_are_not_lead_nowhere() {
     }
 }
 
-/// An excluded bound is avoided as floating point sees it, for numbers of any size.
+/// Tests that an excluded bound is avoided as floating point sees it, for numbers of any size.
 #[test]
 fn bounds_that_are_excluded_are_what_floating_point_makes_of_them() {
     let vocabulary = bytes_and(&PIECES);

@@ -17,7 +17,7 @@ fn it_lies_as_other_programs_expect() {
     let opened = Hub::open(&settings).unwrap();
     let name = HubName::read("org/name").unwrap();
     let found = opened.find(&name).unwrap();
-    // Names that a process with the same id may be about to use, as in another container.
+    // A process with the same id, as in another container, may be about to use these names.
     let pid = std::process::id();
     (0..1000).for_each(|count| fs::create_dir_all(found.folder().join(format!(".{pid}-{count}.new"))).unwrap());
     let told = std::sync::atomic::AtomicI64::new(0);
@@ -39,7 +39,7 @@ fn it_lies_as_other_programs_expect() {
         assert_eq!(digest.len(), if path == "model.safetensors" { 64 } else { 40 });
         assert!(root.join(".locks/models--org--name").join(format!("{digest}.lock")).is_file());
     }
-    // The result of `git hash-object` for two characters.
+    // The digest is the result of `git hash-object` for two characters.
     assert_eq!(hub.digest("org/name", "config.json"), "9e26dfeeb6e641a33dae4961196235bdb965b21b");
 
     let listed = HubCache::new(root.clone()).list().unwrap();

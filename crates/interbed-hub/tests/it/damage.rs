@@ -27,7 +27,7 @@ fn small_files_that_were_damaged_are_fetched_again() {
     assert_eq!(fs::read_to_string(&config).unwrap(), "{}");
     assert_eq!((place.asked_for("config.json"), place.asked_for("tokenizer.json")), (1, 0));
 
-    // Also without the link, and where the file system has no links.
+    // A damaged file is also found if its link is missing, and where the file system has no links.
     damage(&config);
     let snapshot = open(&place.settings()).find(&named("org/name")).unwrap().folder();
     fs::remove_file(snapshot.join("config.json")).unwrap();
@@ -60,7 +60,7 @@ fn an_index_that_is_none_blames_the_file_and_not_the_network() {
     fetch(&place.settings(), "org/name").unwrap();
     let snapshot = open(&place.offline()).find(&named("org/name")).unwrap().folder();
     let index = snapshot.join("model.safetensors.index.json");
-    // A copy, whose name contains no digest.
+    // The file is replaced by a copy, whose name contains no digest.
     fs::remove_file(&index).unwrap();
     fs::write(&index, "{").unwrap();
     let problem = problem(fetch(&place.offline(), "org/name"));
@@ -70,7 +70,7 @@ fn an_index_that_is_none_blames_the_file_and_not_the_network() {
     fetch(&place.offline(), "org/name").unwrap();
 }
 
-/// A model with two shards.
+/// Creates a model with two shards.
 pub fn sharded() -> Place {
     let place = Place::empty();
     place.add("config.json", "{}");

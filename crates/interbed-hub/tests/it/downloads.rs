@@ -63,7 +63,7 @@ fn servers_without_ranges_send_all() {
     let place = Place::new();
     place.hub.does(Mischief { ignores_ranges: true, ..Mischief::default() });
     place.fetches();
-    // Also for a client that has downloaded a part of it.
+    // A client that has downloaded a part of the file gets all of it too.
     let place = Place::new();
     begin(&place, 2 << 20);
     place.hub.does(Mischief { ignores_ranges: true, ..Mischief::default() });
@@ -93,7 +93,7 @@ fn what_was_fetched_is_not_fetched_again() {
     begin(&place, have);
     place.fetches();
     assert_eq!(place.hub.sent("/blob/"), WEIGHTS - have);
-    // All bytes were there, but under the name of an unfinished download.
+    // All bytes are there, but under the name of an unfinished download.
     begin(&place, WEIGHTS);
     place.fetches();
     assert_eq!(place.hub.sent("/blob/"), 0);

@@ -29,7 +29,7 @@ fn where_the_hub_is_busy_the_cache_is_what_there_is() {
     }
 }
 
-/// A model whose weights fit one range.
+/// Creates a model whose weights fit into one range.
 fn one_range() -> Place {
     let place = Place::empty();
     place.add("config.json", "{}");
@@ -37,7 +37,7 @@ fn one_range() -> Place {
     place
 }
 
-/// Downloads weights of one range with this fault.
+/// Downloads weights of one range from a Hub with this fault.
 fn fetches_during(mischief: Mischief) {
     let place = one_range();
     let hub = open(&place.settings());

@@ -8,10 +8,10 @@ use interbed_hub::testing::{FileContent, LocalHub};
 use interbed_hub::{Hub, HubError, HubName, HubPatience, HubProblem, HubSettings, RANGE_BYTES};
 use tempfile::TempDir;
 
-/// Size of the weights: several ranges, and an end within one.
+/// The number of bytes of the weights, which fill several ranges and end within one.
 pub const WEIGHTS: u64 = 3 * RANGE_BYTES + 12_345;
 
-/// A Hub with `org/name`, and an empty cache.
+/// A Hub with the model `org/name`, and an empty cache.
 pub struct Place {
     pub hub: LocalHub,
     pub folder: TempDir,
@@ -39,12 +39,12 @@ impl Place {
         HubSettings { offline: true, ..self.settings() }
     }
 
-    /// The model's folder in the cache.
+    /// Returns the model's folder in the cache.
     pub fn model(&self) -> PathBuf {
         self.folder.path().join("models--org--name")
     }
 
-    /// Path of a file's content in the cache.
+    /// Returns the path of a file's content in the cache.
     pub fn blob_of(&self, path: &str) -> PathBuf {
         self.model().join("blobs").join(self.hub.digest("org/name", path))
     }
@@ -59,13 +59,13 @@ impl Place {
         self.hub.add("org/name", path, FileContent::Made(bytes), true);
     }
 
-    /// Number of requests for a file.
+    /// Returns the number of requests for a file.
     pub fn asked_for(&self, path: &str) -> usize {
         let end = format!("/{path}");
         self.hub.seen().iter().filter(|seen| seen.target.ends_with(&end)).count()
     }
 
-    /// Path of the weights' content in the cache.
+    /// Returns the path of the weights' content in the cache.
     pub fn blob(&self) -> PathBuf {
         self.blob_of("model.safetensors")
     }
@@ -82,7 +82,7 @@ impl Place {
     }
 }
 
-/// Waits short enough for tests.
+/// Waiting times that are short enough for tests.
 pub const SHORT: HubPatience = HubPatience {
     wait: Duration::from_millis(1),
     wait_max: Duration::from_millis(5),

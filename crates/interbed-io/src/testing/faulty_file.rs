@@ -9,24 +9,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{DirectRead, FileChange, IoError};
 
-/// Byte that a failed read leaves in its buffer, so that using it gives wrong results rather than right ones by chance.
+/// The byte that a failed read leaves in its buffer, so that using the buffer gives wrong results rather than right
+/// ones by chance.
 const RUBBISH: u8 = 0xee;
 
-/// Forwards reads to another file, except those chosen to fail, and records all of them. It has no file descriptor, so
+/// Forwards reads to another file, except those chosen to fail, and records all reads. The file has no descriptor, so
 /// engines can use only [`DirectRead::read_aligned_at`].
 pub struct FaultyFile {
     inner: Arc<dyn DirectRead>,
     state: Mutex<State>,
 }
 
-/// Which reads fail, and how.
+/// A selection of reads that fail, and the way in which they fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The reads that the fault applies to.
     pub reads: Which,
-    /// What happens to the reads.
+    /// The effect on the reads.
     pub effect: Effect,
-    /// Number of reads that are affected; `None` for all.
+    /// The number of reads that are affected; `None` for all.
     pub times: Option<u32>,
 }
 
@@ -41,14 +42,14 @@ pub enum Which {
     Touching(Range<u64>),
 }
 
-/// What happens to a selected read.
+/// The effect of a fault on a selected read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Fails with [`IoError::Read`] and this error number, for instance 5 for EIO.
+    /// The read fails with [`IoError::Read`] and this error number, for instance 5 for EIO.
     Errno(i32),
-    /// Fails with [`IoError::Ended`] after this many bytes, which are read correctly.
+    /// The read fails with [`IoError::Ended`] after this many bytes, which are read correctly.
     EndAfter(usize),
-    /// Panics, as if the file had a bug.
+    /// The read panics, as if the file had a bug.
     Panic,
 }
 
@@ -78,7 +79,7 @@ impl FaultyFile {
         Self { inner, state: Mutex::default() }
     }
 
-    /// Adds a fault. The first matching fault, in the order of adding, applies to a read.
+    /// Adds a fault. If several faults match a read, the one that was added first applies.
     pub fn inject(&self, fault: Fault) {
         self.lock().faults.push(fault);
     }
@@ -93,7 +94,7 @@ impl FaultyFile {
         self.lock().change = change;
     }
 
-    /// All reads since the file was created, in the order in which they began.
+    /// Returns all reads since the file was created, in the order in which they began.
     pub fn reads(&self) -> Vec<RecordedRead> {
         self.lock().reads.clone()
     }

@@ -17,18 +17,18 @@ pub struct FaultySpace {
     writes: Mutex<Writes>,
 }
 
-/// What happens to selected writes.
+/// The effect of a fault on selected writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteEffect {
-    /// Fails with [`IoError::Write`] and this error number, for instance 28 for a full disk.
+    /// The write fails with [`IoError::Write`] and this error number, for instance 28 for a full disk.
     Errno(i32),
-    /// Reports success but writes nothing: reads return the old bytes.
+    /// The write reports success but writes nothing, so reads return the old bytes.
     Lost,
-    /// Panics, as if the file had a bug.
+    /// The write panics, as if the file had a bug.
     Panic,
 }
 
-/// A guard from [`FaultySpace::hold_writes`]: writes wait until it is dropped.
+/// A guard from [`FaultySpace::hold_writes`]. Writes wait until the guard is dropped.
 pub struct HeldWrites<'a> {
     _lock: MutexGuard<'a, Writes>,
 }
@@ -36,7 +36,7 @@ pub struct HeldWrites<'a> {
 #[derive(Default)]
 struct Writes {
     count: u64,
-    /// Index of the first affected write, the number of affected writes, and their effect.
+    /// The index of the first affected write, the number of affected writes, and their effect.
     fault: Option<(u64, u64, WriteEffect)>,
 }
 
@@ -47,20 +47,20 @@ impl FaultySpace {
         Self { inner, reads, writes: Mutex::default() }
     }
 
-    /// Lets the next `spared` writes succeed and applies the effect to the `times` writes after them. Replaces any
-    /// earlier setting.
+    /// Lets the next `spared` writes succeed, and applies the effect to the `times` writes after them. This replaces
+    /// any earlier setting.
     pub fn fail_writes(&self, spared: u64, times: u64, effect: WriteEffect) {
         let mut writes = self.lock();
         let first = writes.count.saturating_add(spared);
         writes.fault = Some((first, times, effect));
     }
 
-    /// Blocks writes while the returned value lives; they are counted only afterwards.
+    /// Blocks writes while the returned value lives. Blocked writes are counted only afterwards.
     pub fn hold_writes(&self) -> HeldWrites<'_> {
         HeldWrites { _lock: self.lock() }
     }
 
-    /// Number of writes requested so far, including failed ones.
+    /// Returns the number of writes requested so far, including failed ones.
     pub fn num_writes(&self) -> u64 {
         self.lock().count
     }

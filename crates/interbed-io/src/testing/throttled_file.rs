@@ -15,11 +15,11 @@ pub struct Throttle {
     bytes_per_s: f64,
     latency: Duration,
     began: Instant,
-    /// Time at which all bytes requested so far will have been transferred, counted from `began`.
+    /// The time at which all bytes requested so far will have been transferred, counted from `began`.
     busy_until: Mutex<Duration>,
 }
 
-/// Forwards reads to another file, and returns from each when a slower disk would have. It has no file descriptor, so
+/// Forwards reads to another file, and returns from each when a slower disk would have. The file has no descriptor, so
 /// engines can use only [`DirectRead::read_aligned_at`].
 pub struct ThrottledFile {
     inner: Arc<dyn DirectRead>,
@@ -27,8 +27,8 @@ pub struct ThrottledFile {
 }
 
 impl Throttle {
-    /// A disk that transfers at most `bytes_per_s` (greater than 0; infinite for no limit) and takes at least `latency`
-    /// for each read.
+    /// Creates a disk that transfers at most `bytes_per_s` and takes at least `latency` for each read. `bytes_per_s`
+    /// must be greater than 0; infinity means no limit.
     pub fn new(bytes_per_s: f64, latency: Duration) -> Self {
         Self { bytes_per_s, latency, began: Instant::now(), busy_until: Mutex::default() }
     }
@@ -85,7 +85,8 @@ impl fmt::Debug for ThrottledFile {
     }
 }
 
-/// Time at which a disk that is busy until `busy_until` has transferred bytes that are requested at `now`.
+/// Returns the time at which a disk that is busy until `busy_until` has transferred `bytes` bytes that are requested at
+/// `now`.
 fn transferred(busy_until: Duration, now: Duration, bytes: usize, bytes_per_s: f64) -> Duration {
     let takes = Duration::try_from_secs_f64(bytes as f64 / bytes_per_s).unwrap_or(Duration::ZERO);
     busy_until.max(now).saturating_add(takes)

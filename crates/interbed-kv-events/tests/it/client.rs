@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Client(pub TcpStream);
 
 impl Client {
-    /// Says that it is a socket of this type.
+    /// Connects, and says that the peer is a socket of type `socket_type`.
     pub fn connect(address: SocketAddr, socket_type: &str) -> Self {
         let mut client = Self::open(address);
         client.greet(b"NULL");
@@ -23,7 +23,7 @@ impl Client {
         Self(stream)
     }
 
-    /// Sends a greeting and reads the other's.
+    /// Sends a greeting, and reads the publisher's greeting.
     pub fn greet(&mut self, mechanism: &[u8]) {
         let mut greeting = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
         greeting.extend(mechanism);
@@ -47,7 +47,7 @@ impl Client {
 
     pub fn subscribe(&mut self, topic: &[u8]) {
         self.send(&[&[&[1], topic].concat()]);
-        // What follows has been heard after it: a ping is answered in order.
+        // A ping is answered in order, so its answer says that the subscription before it has been heard.
         self.ping();
     }
 
@@ -56,7 +56,7 @@ impl Client {
         assert_eq!(self.frame().unwrap(), (4, b"\x04PONGhere".to_vec()));
     }
 
-    /// The frames of the next message.
+    /// Returns the frames of the next message.
     pub fn message(&mut self) -> io::Result<Vec<Vec<u8>>> {
         let mut frames = Vec::new();
         loop {

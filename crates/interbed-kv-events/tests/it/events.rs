@@ -1,4 +1,4 @@
-//! Batches as they arrive, numbers, what was missed, and peers that misbehave.
+//! Tests batches as they arrive, their numbers, batches that were missed, and peers that misbehave.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -16,7 +16,7 @@ fn publisher(topic: &str) -> EventPublisher {
     EventPublisher::bind(config).unwrap().of_blocks(BLOCK)
 }
 
-/// A small cache whose changes are told.
+/// A small cache whose changes are recorded.
 struct Cache {
     manager: BlockManager,
     changes: CacheChanges,
@@ -31,7 +31,7 @@ impl Cache {
         Self { manager, changes: CacheChanges::default(), next: 0 }
     }
 
-    /// Computes `tokens` and leaves their blocks behind; returns what that changed.
+    /// Computes `tokens`, leaves their blocks in the cache, and returns what that changed.
     fn compute(&mut self, tokens: &[TokenId]) -> CacheChanges {
         let id = SequenceId(self.next);
         self.next += 1;
@@ -74,13 +74,13 @@ fn a_batch_is_what_vllms_structs_expect() {
     let hashes = numbers(field(stored, "block_hashes"));
     assert_eq!(hashes.len(), 2);
 
-    // It continues what was there, which is named.
+    // The new block continues one that was there, which the batch names as its parent.
     let batch = decode(&encode(&cache.compute(&[10, 11, 12, 13, 1 << 20, 15, 16]), BLOCK, 0.0));
     let stored = &batch[1][0];
     assert_eq!(field(stored, "parent_block_hash").as_u64(), Some(hashes[1]));
     assert_eq!(numbers(field(stored, "token_ids")), [1 << 20, 15]);
 
-    // What has to go comes before what takes its place, children first.
+    // Blocks that have to go are told before those that take their place, and children before parents.
     let batch = decode(&encode(&cache.compute(&[0, 1, 2, 3, 4, 5, 6, 7]), BLOCK, 0.0));
     let [removed, stored] = &batch[1].as_array().unwrap()[..] else { panic!("{batch}") };
     assert_eq!(field(removed, "type").as_str(), Some("BlockRemoved"));
@@ -127,16 +127,16 @@ fn subscribers_are_told_and_what_they_missed_is_repeated() {
             assert_eq!(decode(batch)[1], decode(&encode(changes, BLOCK, 0.0))[1]);
         }
     }
-    // Told of nothing, it still answers.
+    // A peer that was told of nothing still answers.
     other.ping();
-    // A subscription that is cancelled is over.
+    // A cancelled subscription is over.
     some.send(&[b"\0kv@"]);
     some.ping();
     tell(&[9, 9, 9]);
     some.ping();
     assert_eq!(all.message().unwrap()[1], 3u64.to_be_bytes());
 
-    // As a REQ socket asks, and as a DEALER does, with and without an empty frame.
+    // The request comes as a REQ socket sends it, and as a DEALER does, with and without an empty frame.
     for (kind, envelope) in [("REQ", vec![&b""[..]]), ("DEALER", vec![]), ("DEALER", vec![&b"way"[..], &b""[..]])] {
         let mut asker = Client::connect(replay, kind);
         for first in [0, 2, 4, u64::MAX] {
@@ -150,13 +150,13 @@ fn subscribers_are_told_and_what_they_missed_is_repeated() {
             let end = asker.message().unwrap();
             assert_eq!(end[envelope.len()..], [(-1i64).to_be_bytes().to_vec(), vec![]]);
         }
-        // What is no number is not answered, and does no harm.
+        // A request that is not a number is not answered, and does no harm.
         asker.send(&[b"", b"seven"]);
         asker.ping();
     }
 }
 
-/// That the other side closes, whatever it has sent until then.
+/// Checks that the other side closes the connection, whatever it has sent until then.
 fn assert_closed(mut client: Client) {
     let mut rest = Vec::new();
     match client.0.read_to_end(&mut rest) {
@@ -185,7 +185,7 @@ fn peers_that_misbehave_are_cut_and_harm_nobody() {
     wrong.command(&ready("PULL"));
     assert_closed(wrong);
 
-    // A frame of a length that no memory holds.
+    // The frame has a length that no memory holds.
     let mut huge = Client::connect(events, "SUB");
     huge.0.write_all(&[2, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]).unwrap();
     assert_closed(huge);
@@ -198,7 +198,7 @@ fn peers_that_misbehave_are_cut_and_harm_nobody() {
     (0..8).for_each(|_| endless.0.write_all(&[1, 1, b'x']).unwrap());
     assert_closed(endless);
 
-    // Vanishes in the middle of a frame.
+    // The peer vanishes in the middle of a frame.
     let mut gone = Client::connect(events, "SUB");
     gone.0.write_all(&[0, 200, 1]).unwrap();
     drop(gone);
@@ -207,7 +207,8 @@ fn peers_that_misbehave_are_cut_and_harm_nobody() {
     assert_eq!(good.message().unwrap()[1], 0u64.to_be_bytes());
 }
 
-/// A subscriber that does not read misses batches, sees that by their numbers, and gets them from the other socket.
+/// A subscriber that does not read misses batches, sees that by the batches' numbers, and gets them from the other
+/// socket.
 #[test]
 fn a_slow_subscriber_catches_up() {
     const BATCHES: u64 = 9_000;
@@ -221,7 +222,7 @@ fn a_slow_subscriber_catches_up() {
         publisher.changed(&changes);
     }
     let mut received = Vec::new();
-    // The last one is told, whatever was missed before.
+    // The last batch is told, whatever was missed before.
     while received.last() != Some(&(BATCHES - 1)) {
         received.push(u64::from_be_bytes(slow.message().unwrap()[1][..].try_into().unwrap()));
     }
@@ -229,7 +230,7 @@ fn a_slow_subscriber_catches_up() {
     let gap = (0..BATCHES).find(|number| !received.contains(number)).unwrap();
     let mut asker = Client::connect(publisher.replay().unwrap(), "DEALER");
     asker.send(&[b"", &gap.to_be_bytes()]);
-    // As many as are kept by their bytes, up to the last.
+    // The answer has as many batches as the limit of bytes keeps, up to the last.
     let mut repeated = Vec::new();
     loop {
         let frames = asker.message().unwrap();

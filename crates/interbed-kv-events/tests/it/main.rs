@@ -1,4 +1,4 @@
-//! What a subscriber that speaks ZMTP by hand is told.
+//! Tests what a subscriber that speaks ZMTP by hand is told.
 
 mod client;
 mod events;

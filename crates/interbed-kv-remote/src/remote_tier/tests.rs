@@ -7,7 +7,7 @@ use crate::testing::{FaultyStore, StoreFaults};
 const TOKENS: usize = 4;
 const BYTES: usize = 5000;
 
-/// Longer than any test.
+/// A time that is longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 
 fn tier_with(store: &FaultyStore, secret: u8, options: RemoteOptions) -> RemoteTier {
@@ -22,7 +22,7 @@ fn tier(store: &FaultyStore) -> RemoteTier {
     tier_with(store, 1, options(Patience::Fixed(LONG)))
 }
 
-/// A chain of blocks, and what each holds.
+/// Returns a chain of blocks with the content of each.
 fn chain(tier: &RemoteTier, seed: u32, blocks: usize) -> Vec<(BlockLabel, Vec<u8>)> {
     let mut parent = tier.key_chain().root(&ChainRoot::new(None, 0));
     let labels = (0..blocks as u32).map(|index| {
@@ -64,7 +64,7 @@ fn wanted(chain: &[(BlockLabel, Vec<u8>)]) -> Vec<Wanted> {
     all.collect()
 }
 
-/// Fetches a chain; what came must be right.
+/// Fetches a chain, and checks that what came is right.
 fn fetch(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) -> FetchEnded {
     let mut pool = PlainBlocks(vec![vec![0; BYTES]; chain.len()]);
     let id = FetchId(tier.stats().asked_blocks + 1_000_000 * tier.stats().slow_fetches);

@@ -1,3 +1,3 @@
-//! KV in a real store.
+//! Tests KV in a real store.
 
 mod redis;

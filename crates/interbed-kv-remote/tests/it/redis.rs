@@ -1,4 +1,5 @@
-//! Over a `redis-server`, if one is installed; with `INTERBED_REQUIRE_REDIS`, its absence is a failure.
+//! Tests the remote tier over a real `redis-server`, if one is installed. With `INTERBED_REQUIRE_REDIS` set, its
+//! absence is a failure.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -12,17 +13,17 @@ const TOKENS: usize = 16;
 const BYTES: usize = 300_000;
 const BLOCKS: usize = 40;
 
-/// Longer than any answer takes.
+/// A time that is longer than any answer takes.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A server that ends with the test.
+/// A Redis server that ends with the test.
 struct Redis {
     process: Child,
     port: u16,
 }
 
 impl Redis {
-    /// `None` where there is no such program.
+    /// Starts the server; returns `None` where there is no `redis-server` program.
     fn start(port: u16) -> Option<Self> {
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port.to_string()]);
@@ -56,7 +57,7 @@ impl Redis {
         RemoteTier::open(store, [1; 32], [2; 32], (TOKENS, BYTES), options).unwrap()
     }
 
-    /// What it answers to these words in its own words: a line each.
+    /// Asks the server with `redis-cli`, and returns the lines of the answer.
     fn ask(&self, words: &[&str]) -> Vec<String> {
         let mut command = Command::new("redis-cli");
         command.args(["-n", "1", "-p", &self.port.to_string()]).args(words);
@@ -100,7 +101,7 @@ fn store(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) {
     }
 }
 
-/// How many blocks came; what came must be right.
+/// Fetches the chain, checks the bytes of the blocks that came, and returns how many came.
 fn fetch(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) -> usize {
     let mut pool = PlainBlocks(vec![vec![0; BYTES]; chain.len()]);
     let wanted = chain.iter().zip(0..).map(|((label, _), block)| {
@@ -117,7 +118,7 @@ fn fetch(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) -> usize {
 
 #[test]
 fn blocks_are_shared_are_forgotten_in_time_and_a_server_that_ends_is_found_again() {
-    // Nobody else has it between this and its use, or the test fails.
+    // Nobody else may take the port between this line and its use, or the test fails.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let Some(redis) = Redis::start(port) else { return };
     let (mut first, mut second) = (redis.tier(), redis.tier());
@@ -126,21 +127,21 @@ fn blocks_are_shared_are_forgotten_in_time_and_a_server_that_ends_is_found_again
     store(&mut first, &chain);
     assert_eq!((first.stats().stored_blocks, first.stats().write_errors), (BLOCKS as u64, 0));
     assert_eq!(fetch(&mut second, &chain), BLOCKS);
-    // Its own names for them, and no longer than asked for.
+    // The store has one name for each block, and keeps the blocks no longer than asked for.
     let names = redis.ask(&["KEYS", "*"]);
     assert!(names.len() == BLOCKS && names.iter().all(|name| name.contains("kv/0202020202020202/")), "{names:?}");
     let left: u64 = redis.ask(&["TTL", &names[0]])[0].parse().unwrap();
     assert!((400..=500).contains(&left), "{left}");
-    // One that is damaged, in the middle.
+    // One block in the middle is damaged.
     let key = &chain[25].0.key.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let name = names.iter().find(|name| name.ends_with(key)).expect("it was stored");
     redis.ask(&["SETRANGE", name, "200000", "damage"]);
     assert_eq!(fetch(&mut second, &chain), 25);
     assert_eq!(second.stats().wrong_objects, 1);
-    // One that is longer than it says.
+    // One block is longer than it says.
     redis.ask(&["APPEND", name, "more"]);
     assert_eq!(fetch(&mut first, &chain), 25);
-    // It ends, and comes back without anything.
+    // The server ends, and a new one starts without any blocks.
     drop(redis);
     assert_eq!(fetch(&mut second, &chain), 0);
     let redis = Redis::start(port).expect("it was there before");

@@ -11,14 +11,14 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Gives every findable content a key under `chain`, from now on; lower tiers know contents by these keys.
-    /// Contents that can be found already are [published](Self::take_published) again.
+    /// Gives every findable content a key under `chain`, from now on. Lower tiers know contents by these keys. Contents
+    /// that can be found already are [published](Self::take_published) again.
     pub fn name_contents(&mut self, chain: KeyChain) {
         self.cache.name_contents(chain);
     }
 
-    /// Returns the blocks that have become findable since the last call, in order; none unless contents have
-    /// [keys](Self::name_contents). Some may have been evicted meanwhile.
+    /// Returns the blocks that have become findable since the last call, in order. Returns none unless contents have
+    /// [keys](Self::name_contents). Some of the blocks may have been evicted meanwhile.
     pub fn take_published(&mut self) -> Vec<BlockId> {
         self.cache.names_mut().map(|names| names.take_published()).unwrap_or_default()
     }
@@ -31,7 +31,8 @@ impl BlockManager {
         self.cache.names_mut().map(|names| names.take_evicted()).unwrap_or_default()
     }
 
-    /// Returns the label of what `block` holds, if it can be found: key, key of the block before it, owner and tokens.
+    /// Returns the label of the content of `block`, if a look-up can find it. The label has the content's key, the key
+    /// of the block before it, its owner and its tokens.
     pub fn label(&self, block: BlockId) -> Option<BlockLabel> {
         self.cache.label(block)
     }
@@ -41,7 +42,7 @@ impl BlockManager {
         self.cache.holders(block) > 0
     }
 
-    /// Returns the key of what `block` holds, if it can be found.
+    /// Returns the key of the content of `block`, if a look-up can find it.
     pub fn key(&self, block: BlockId) -> Option<BlockKey> {
         self.cache.key(block)
     }

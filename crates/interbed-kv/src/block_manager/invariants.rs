@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Checks every invariant; takes time in proportion to the pool.
+    /// Checks every invariant. The check takes time in proportion to the pool.
     ///
     /// # Errors
     /// Returns the first violation that is found.
@@ -112,8 +112,8 @@ impl BlockManager {
                 return Err("a block of it holds more or fewer tokens than it has there");
             }
             let continues = self.cache.continues(block);
-            // This holds too when another sequence has published a block that both hold: a sequence that holds a block
-            // holds its parent.
+            // This also holds if another sequence has published a block that both hold, because a sequence that holds a
+            // block holds its parent.
             if continues.is_some() && continues != parent {
                 return Err("its published blocks are not a chain from its root");
             }
@@ -126,7 +126,8 @@ impl BlockManager {
             parent = Some(self.cache.parent(block));
             let writes = start + block_size > num_computed && num_tokens > num_computed;
             let written = writes || start >= num_tokens;
-            // A transfer that fills it holds it as well; it is written behind it only.
+            // A transfer that fills the block holds the block as well. Only blocks in front of it are written by the
+            // sequence.
             let filled_by_others = self.transfers.fetched().any(|fetched| fetched == block);
             if filled_by_others && continues.is_some() {
                 return Err("a block of it that is being filled can be found");

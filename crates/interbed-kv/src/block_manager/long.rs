@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Begins sequence `id`, whose first `below` blocks are in a tier below memory. The sequence holds no block yet,
+    /// Begins sequence `id`, whose first `below` blocks are in a tier below memory. The sequence holds no block yet. It
     /// is [appended](Self::append) to when it is computed, and shares nothing with others.
     ///
     /// # Errors
@@ -24,8 +24,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Notes that the first `count` blocks in memory of `id` now lie in a tier below memory, and releases them. The
-    /// sequence was begun by [`begin_below`](Self::begin_below).
+    /// Notes that the first `count` blocks in memory of `id` now lie in a tier below memory, and releases these blocks.
+    /// The sequence must have been begun by [`begin_below`](Self::begin_below).
     ///
     /// # Errors
     /// Fails if `id` is not resident, if others may find its blocks, or if fewer than `count` blocks are full and

@@ -3,7 +3,7 @@
 use super::BlockManager;
 use crate::ids::SequenceId;
 
-/// Tells in two bytes what a block is used for.
+/// The use of a block, in two bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockUse(u16);
 
@@ -22,7 +22,7 @@ impl BlockUse {
     const FIRST_OWNER: u16 = 4;
     const SHARED: u16 = 1 << 15;
 
-    /// Marks a block that the sequence with this number holds; numbers are below [`OWNERS_MAX`](Self::OWNERS_MAX).
+    /// Marks a block that the sequence with this number holds. Numbers are below [`OWNERS_MAX`](Self::OWNERS_MAX).
     pub fn owned(number: u16) -> Self {
         Self(Self::FIRST_OWNER + number.min(Self::OWNERS_MAX - 1))
     }
@@ -42,17 +42,17 @@ impl BlockUse {
         self.0 & Self::SHARED != 0
     }
 
-    /// Returns a number for each use: 0 withdrawn, 1 free, 2 cached, 3 moving, from 4 on the owner's number plus 4;
-    /// and 32768 more if other sequences hold the block too.
+    /// Returns a number for each use: 0 for withdrawn, 1 for free, 2 for cached, 3 for moving, and from 4 on the
+    /// owner's number plus 4. The number is 32768 more if other sequences hold the block too.
     pub fn code(self) -> u16 {
         self.0
     }
 }
 
 impl BlockManager {
-    /// Writes what each block is used for into `uses`, in place of what was there. `number` tells sequences apart; a
-    /// block that several hold gets the lowest of their numbers. Takes time in proportion to the pool, and to all
-    /// tables.
+    /// Writes what each block is used for into `uses`, and replaces what was there. `number` gives the number of a
+    /// sequence; a block that several sequences hold gets the lowest of their numbers. The call takes time in
+    /// proportion to the pool and to all tables.
     pub fn map(&self, number: impl Fn(SequenceId) -> u16, uses: &mut Vec<BlockUse>) {
         uses.clear();
         uses.extend(self.cache.blocks().states().map(|(is_present, has_content)| match (is_present, has_content) {

@@ -1,4 +1,4 @@
-//! Swapping: groups of sequences leave their blocks for slots one tier down, and come back.
+//! Swaps groups of sequences: their blocks are copied to slots one tier down, and come back later.
 //!
 //! Transfers may take as long as they like while other sequences compute; `transfer.rs` says what holds meanwhile.
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Tells where the KV of `id` is; `None` if `id` is unknown.
+    /// Returns where the KV of `id` is; `None` if `id` is unknown.
     pub fn state(&self, id: SequenceId) -> Option<SequenceState> {
         self.tables.get(id).map(Table::state)
     }
@@ -25,8 +25,8 @@ impl BlockManager {
         self.cache.slots().is_free(slot)
     }
 
-    /// Tells whether [`swap_out`](Self::swap_out) of `group` would find slots. The answer is also `Never` when a
-    /// sequence of the group is not resident, because waiting does not change that.
+    /// Tells whether [`swap_out`](Self::swap_out) of `group` would find slots. The answer is also `Never` if a sequence
+    /// of the group is not resident, because waiting does not change that.
     pub fn can_swap_out(&self, group: &[SequenceId]) -> AllocStatus {
         let (need, limit) = (self.swap_cost(group), self.cache.slots().len());
         let resident = group.iter().all(|&id| self.state(id) == Some(SequenceState::Resident));
@@ -37,8 +37,8 @@ impl BlockManager {
         }
     }
 
-    /// Returns how many blocks a swap of `group` copies if every block must be copied: blocks with computed tokens,
-    /// shared ones counted once.
+    /// Returns how many blocks a swap of `group` copies if every block must be copied. These are the blocks with
+    /// computed tokens, with shared ones counted once.
     pub fn swap_cost(&self, group: &[SequenceId]) -> usize {
         match group {
             // A table holds each block once.
@@ -47,8 +47,8 @@ impl BlockManager {
         }
     }
 
-    /// Returns how many blocks the tokens of `group` take, computed or not; shared blocks count once. The group holds
-    /// at most this many once it is back.
+    /// Returns how many blocks the tokens of `group` take, computed or not. Shared blocks count once. The group holds
+    /// at most this many blocks once it is back.
     pub fn blocks_required(&self, group: &[SequenceId]) -> usize {
         // Blocks without computed tokens are never shared.
         let uncomputed = |table: &Table| {
@@ -58,7 +58,7 @@ impl BlockManager {
         self.swap_cost(group) + self.members(group).map(uncomputed).sum::<usize>()
     }
 
-    /// Returns how many blocks only `group` holds, and neither another sequence nor a swap in flight: the blocks that
+    /// Returns how many blocks only `group` holds, and neither another sequence nor a swap in flight. These blocks
     /// would become free or cached if the group released everything. Blocks reserved ahead count too.
     pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
         let blocks = self.members(group).flat_map(|table| table.blocks().iter().copied());
@@ -71,8 +71,8 @@ impl BlockManager {
     }
 
     /// Returns how many tokens would have to be computed again if the resident `group` lost its blocks now and came
-    /// back at once: the computed tokens that a look-up would not find. Tokens in blocks that several sequences share
-    /// count once.
+    /// back at once. These are the computed tokens that a look-up would not find. Tokens in blocks that several
+    /// sequences share count once.
     pub fn recompute_cost(&self, group: &[SequenceId]) -> usize {
         let block_size = self.config.block_size;
         let lost = self.locations(group).filter(|(table, index, _)| *index >= table.num_published());
@@ -101,7 +101,7 @@ impl BlockManager {
         if need > available {
             return Err(BlockError::OutOfSwap { need, available, limit });
         }
-        // Counted before the swap, too, holds the blocks.
+        // These blocks are counted before the swap holds them too.
         let num_freed = self.blocks_exclusive(&group);
         let Self { config, cache, tables, transfers: ledger, .. } = self;
         let (id, block_size) = (ledger.next_id(), config.block_size);
@@ -129,9 +129,9 @@ impl BlockManager {
         Ok(ledger.begin(group, swap))
     }
 
-    /// Tells whether [`swap_in`](Self::swap_in) of `group` would find blocks and leave
-    /// [`KvConfig::watermark`](crate::KvConfig::watermark) of them available, which admission requires too. The answer
-    /// is also `Never` when a sequence of the group is not swapped out.
+    /// Tells whether [`swap_in`](Self::swap_in) of `group` would find blocks and leave the share
+    /// [`KvConfig::watermark`](crate::KvConfig::watermark) of the blocks available, which admission requires too. The
+    /// answer is also `Never` if a sequence of the group is not swapped out.
     pub fn can_swap_in(&self, group: &[SequenceId]) -> AllocStatus {
         let (need, limit) = (self.blocks_required(group), self.config.num_blocks);
         let swapped = group.iter().all(|&id| self.state(id) == Some(SequenceState::Swapped));
@@ -157,7 +157,7 @@ impl BlockManager {
         let num_slots = self.swap_cost(&group);
         let arrival = self.arrival(&group);
         self.expect_available(arrival.num_fresh, self.cache.available() - arrival.num_revived)?;
-        // Hits first: a block that is held cannot be evicted for the fresh ones.
+        // The hits are held first, because a block that is held cannot be evicted for the fresh ones.
         arrival.hits.iter().flatten().for_each(|&block| self.cache.share(block));
 
         let Self { config, cache, tables, transfers: ledger, .. } = self;
@@ -189,13 +189,14 @@ impl BlockManager {
         Ok(ledger.begin(group, Swap { id, direction: SwapDirection::In, transfers, num_spared, num_freed: 0 }))
     }
 
-    /// Takes the driver's report of how a swap ended; to be called once for each swap. Returns the sequences of its
-    /// group that still waited for it, in the order of their ids. They are now swapped out or resident or, if the swap
-    /// failed, hold neither blocks nor slots, as if freed. An unknown swap changes nothing, and sequences that were
-    /// freed meanwhile are unaffected.
+    /// Takes the report of how a swap ended; it must be called once for each swap. Returns the sequences of its group
+    /// that still waited for it, in the order of their ids. These sequences are now swapped out or resident. If the
+    /// swap failed, they hold neither blocks nor slots, as if freed. An unknown swap changes nothing, and sequences
+    /// that were freed meanwhile are unaffected.
     pub fn finish_swap(&mut self, id: SwapId, outcome: SwapOutcome) -> Vec<SequenceId> {
         let Some(Flight { direction, mut group, transfers }) = self.transfers.end(id) else { return Vec::new() };
-        // The deepest first, as when a sequence is freed: the transfer may be the last holder.
+        // The deepest block is released first, as when a sequence is freed, because the transfer may be the last
+        // holder.
         for &BlockSwap { block, slot } in transfers.iter().rev() {
             self.cache.release(block);
             self.cache.release_slot(slot);
@@ -234,7 +235,8 @@ impl BlockManager {
         self.commit(id, 0);
     }
 
-    /// Returns the group in the order of ids without duplicates, if all its sequences are in the `expected` state.
+    /// Returns the group in the order of ids without duplicates. Fails unless all its sequences are in the `expected`
+    /// state.
     fn group_in(&self, group: &[SequenceId], expected: SequenceState) -> Result<Vec<SequenceId>, BlockError> {
         for &id in group {
             match self.state(id) {
@@ -273,8 +275,8 @@ impl BlockManager {
         let mut find = |table: &Table| {
             let mut hits = Vec::with_capacity(table.slots().len());
             if table.is_publishing() {
-                // Only full blocks that it has computed itself: it would write to blocks that others have computed
-                // further.
+                // Only full blocks that the sequence has computed itself count, because it would write to blocks that
+                // others have computed further.
                 let computed = &table.slots()[..table.num_computed() / self.config.block_size];
                 self.cache.walk_slots(computed, table.root(), |block, cached| {
                     hits.push(block);
@@ -292,14 +294,14 @@ impl BlockManager {
     }
 }
 
-/// Place of one block's worth of KV: a block of memory, or a slot one tier below.
+/// The place of one block's worth of KV, which is a block of memory or a slot one tier below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Location {
     Block(BlockId),
     Slot(SwapSlot),
 }
 
-/// Describes what a group that comes back finds in memory, and what it needs besides.
+/// The blocks that a group finds in memory when it comes back, and the number of blocks that it needs besides.
 struct Arrival {
     /// Leading blocks of each sequence that can be found.
     hits: Vec<Vec<BlockId>>,

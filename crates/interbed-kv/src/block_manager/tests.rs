@@ -37,7 +37,7 @@ fn findable(manager: &BlockManager) -> HashSet<(ContentId, Option<BlockHash>)> {
     manager.cache.findable().into_iter().collect()
 }
 
-/// Random operations; contents are compared before and after each compaction and each end of a swap.
+/// Runs random operations, and compares contents before and after each compaction and each end of a swap.
 struct Load {
     random: Rng,
     manager: BlockManager,

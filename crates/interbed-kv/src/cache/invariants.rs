@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Cache {
-    /// Checks the cache by itself and against its users: `holders` of each block and `slot_holders` of each slot are
+    /// Checks the cache by itself and against its users. `holders` of each block and `slot_holders` of each slot are
     /// the numbers of tables and transfers that hold them.
     pub(crate) fn check(&self, holders: &[u32], slot_holders: &[u32]) -> Result<(), InvariantViolation> {
         self.blocks.check()?;

@@ -10,7 +10,7 @@ impl Owners {
     }
 }
 
-/// A pool in which each block is free, in use or cached, as a cache has it.
+/// A pool in which each block is free, in use or cached, as in a cache.
 struct Pool {
     owners: Owners,
     /// Tenant of each block, and whether the block is cached. [block]
@@ -23,7 +23,8 @@ impl Pool {
         Self { owners: Owners::new(num_blocks), blocks: vec![None; num_blocks], usable: num_blocks }
     }
 
-    /// Takes a block, by eviction if none is free; returns who lost one, `None` if all are in use.
+    /// Takes a block, by eviction if none is free. Returns the tenant that lost a block, or `None` if all blocks are in
+    /// use.
     fn take(&mut self, tenant: Tenant) -> Option<Option<Tenant>> {
         let mut lost = None;
         let block = match self.blocks.iter().position(Option::is_none) {
@@ -46,7 +47,7 @@ impl Pool {
         Some(lost)
     }
 
-    /// Caches all that `tenant` has in use.
+    /// Caches all blocks that `tenant` has in use.
     fn release(&mut self, tenant: Tenant) {
         for (block, place) in self.blocks.iter_mut().enumerate() {
             if *place == Some((tenant, false)) {

@@ -1,4 +1,4 @@
-//! The mapper beside a block manager and a simulated memory, which makes changes beside passes as late as it may.
+//! Tests the mapper beside a block manager and a simulated memory that makes changes beside passes as late as it may.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ const BLOCK: usize = 4;
 
 /// State of the mapped memory: what is mapped, and what still has to be mapped.
 struct Memory {
-    /// `[strip][index]`
+    /// The block that is mapped at each place, and whether it may be written. `[strip][index]`
     strips: Vec<Vec<Option<(u32, bool)>>>,
     beside: VecDeque<Mapping>,
     done: u64,
@@ -61,7 +61,7 @@ fn manager(blocks: usize) -> BlockManager {
     BlockManager::new(KvConfig { num_blocks: blocks, block_size: BLOCK, ..KvConfig::default() }).unwrap()
 }
 
-/// A sequence that is computed in the open.
+/// A sequence whose computation the test can see.
 struct Load {
     id: SequenceId,
     tokens: Vec<TokenId>,
@@ -76,7 +76,7 @@ struct World {
     running: Vec<Load>,
     next: u64,
     random: Rng,
-    /// Blocks that were mapped before a pass rather than beside one.
+    /// The number of blocks that were mapped before a pass rather than beside one.
     mapped_now: usize,
     listed: usize,
 }

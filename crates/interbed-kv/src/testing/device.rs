@@ -1,5 +1,5 @@
-//! A device and a swap pool whose KV is a fingerprint of each token and all tokens before it. They carry out the
-//! manager's lists at random times, and fail now and then.
+//! A device and a swap pool in which the KV of a token is a fingerprint of that token and all tokens before it. They
+//! carry out the manager's lists at random times, and fail now and then.
 
 use crate::{BlockCopy, BlockId, BlockManager, BlockSwap, Resize, Swap, SwapDirection, SwapId, SwapOutcome};
 
@@ -12,9 +12,9 @@ pub(super) struct Device {
     block_size: usize,
     blocks: Vec<Print>, // [block, position]
     slots: Vec<Print>,  // [slot, position]
-    /// Whether a block has memory, as far as the device was told.
+    /// Whether each block has memory, as far as the device was told.
     memory: Vec<bool>, // [block]
-    /// Swaps in flight, each with its remaining transfers.
+    /// The swaps in flight, each with its remaining transfers.
     swaps: Vec<Swap>,
 }
 

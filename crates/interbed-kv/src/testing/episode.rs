@@ -17,7 +17,7 @@ use super::{
     policies::{Cached, Choice},
 };
 
-/// The most sequences at a time: forks cost nothing at first, but too many would need too many blocks once they write.
+/// The most sequences at a time. Forks cost nothing at first, but too many would need too many blocks once they write.
 const SEQUENCES: usize = 6;
 
 /// A sequence as the test knows it.
@@ -41,14 +41,14 @@ pub(super) struct Episode {
     running: BTreeMap<u64, Running>,
     roots: Vec<ChainRoot>,
     follower: Follower,
-    /// All contents committed since the last reset: nothing else may be found.
+    /// All contents committed since the last reset. A look-up must find nothing else.
     committed: BTreeSet<Print>,
 }
 
 impl Episode {
     pub fn new(case: &Case, seed: u64) -> Self {
         let mut rng = Rng(mix(seed));
-        // Larger pools more often than small ones, as more can happen in them.
+        // Larger pools come more often than small ones, because more can happen in them.
         let num_blocks = 1 + rng.below(case.blocks_max).max(rng.below(case.blocks_max));
         let config = KvConfig {
             num_blocks,
@@ -122,7 +122,7 @@ impl Episode {
         let (id, chain_root) = (self.unused_id(), &self.roots[root]);
         let need_blocks = tokens.len().div_ceil(self.config.block_size);
         let hashed = [0, tokens.len(), self.rng.below(tokens.len() + 1)][self.rng.below(3)];
-        // Hashes that are there are used; the others are computed.
+        // Hashes that are in the list are used, and the others are computed.
         let mut hashes = self.manager.hash_prefix(chain_root, &tokens[..hashed / 2]);
         hashes.extend(&tokens[..hashed]);
         let LookUp { status, num_blocks, num_cached_tokens: cached } = self.manager.look_up(&tokens, &hashes);
@@ -167,7 +167,7 @@ impl Episode {
                 assert_ne!(status, AllocStatus::Ok);
                 assert_eq!(matches!(error, BlockError::Never { .. }), never);
                 self.assert_unchanged_since(&before);
-                // Otherwise most of the next operations would be refused as well.
+                // Without this, most of the next operations would be refused as well.
                 self.free();
             }
         }
@@ -240,7 +240,7 @@ impl Episode {
     fn fork(&mut self) {
         let Some(id) = self.pick() else { return };
         if self.rng.once_in(2) {
-            // As a server does: fork once everything is computed.
+            // A server also forks only once everything is computed.
             self.write(id, usize::MAX);
             self.commit(id);
         }
@@ -346,7 +346,7 @@ impl Episode {
             assert_eq!(after.free_run_max, after.blocks_free);
         }
         self.device.flush(&mut self.manager);
-        // Often until nothing is left to do.
+        // This often repeats until nothing is left to do.
         if steps > 0 && self.rng.once_in(2) {
             self.compact();
         }
@@ -401,7 +401,7 @@ impl Episode {
         let mut tokens: Vec<_> = (0..shared).map(token).collect();
         tokens.extend((shared..length).map(|_| self.rng.below(4) as TokenId));
         if self.rng.once_in(3) {
-            // Often the same prompt as that of another running sequence.
+            // The prompt is often the same as that of another running sequence.
             tokens = (0..length).map(token).collect();
         }
         tokens

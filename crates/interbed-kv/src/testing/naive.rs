@@ -11,10 +11,10 @@ use std::{
 
 use crate::{KvConfig, SequenceState, SwapDirection, SwapId};
 
-/// Fingerprint of a token's KV: of the chain's root and all tokens up to this one.
+/// The fingerprint of a token's KV, which depends on the chain's root and all tokens up to this one.
 pub(super) type Print = u64;
 
-/// Tokens in one block. Two blocks are the same if they have the same address.
+/// The fingerprints of the tokens in one block. Two blocks are the same if they have the same address.
 type Block = Rc<RefCell<Vec<Print>>>;
 type Slot = Rc<()>;
 
@@ -26,9 +26,9 @@ pub(super) struct Naive {
     prefix_caching: bool,
     /// All blocks with content, and some that no longer exist.
     blocks: Vec<Weak<RefCell<Vec<Print>>>>,
-    /// Findable blocks, by the fingerprint of their last token.
+    /// The findable blocks, by the fingerprint of their last token.
     published: BTreeMap<Print, Block>,
-    /// Published blocks that no sequence holds; the front is evicted next.
+    /// The published blocks that no sequence holds; the front is evicted next.
     idle: Vec<Print>,
     pub sequences: BTreeMap<u64, Sequence>,
     flights: BTreeMap<SwapId, Flight>,
@@ -43,7 +43,7 @@ pub(super) struct Sequence {
     blocks: Vec<Block>,
     slots: Vec<Slot>,
     computed: usize,
-    /// Leading blocks of this table that were found published, or that this sequence has published.
+    /// The number of leading blocks of this table that were found published, or that this sequence has published.
     published: usize,
     publishing: bool,
 }
@@ -276,7 +276,7 @@ impl Naive {
     fn release(&mut self, block: Block) {
         let content = block.borrow().last().copied();
         drop(block);
-        // Here the index is the only one that still holds the block.
+        // At this point, only the index may still hold the block.
         if let Some(content) = content
             && self.published.get(&content).is_some_and(|block| Rc::strong_count(block) == 1)
             && !self.idle.contains(&content)

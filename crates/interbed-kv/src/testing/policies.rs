@@ -1,4 +1,4 @@
-//! Eviction policies that are obviously right, or obviously arbitrary.
+//! Eviction policies that are simple enough to be right without a doubt, and policies that choose at random.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::{BlockId, Content, EvictionKind, EvictionPolicy, OwnerId};
 
 use super::Rng;
 
-/// Evicts the leaf that was released longest ago, as the naive reference does.
+/// A policy that evicts the leaf that was released longest ago, as the naive reference does.
 pub const OLDEST_LEAF: EvictionKind = EvictionKind::new("oldest leaf", |_| Box::new(Cached::new(Choice::OldestLeaf)));
 
 /// The cached blocks, the block that was released longest ago first.

@@ -1,8 +1,8 @@
-//! Memory of blocks.
+//! Simulates the memory of blocks.
 
 use crate::{BlockBytes, BlockId};
 
-/// The memory of blocks, each by itself. [block, byte]
+/// The memory of blocks, each block by itself. [block, byte]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainBlocks(pub Vec<Vec<u8>>);
 

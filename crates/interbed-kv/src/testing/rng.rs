@@ -1,6 +1,6 @@
 //! A small seeded generator (splitmix64), so that every run can be replayed.
 
-/// The state, which is initially the seed.
+/// The state of the generator, which is initially the seed.
 #[derive(Debug)]
 pub struct Rng(pub u64);
 
@@ -23,7 +23,7 @@ impl Rng {
     }
 }
 
-/// Mixes all bits of `value`, so that each bit of the result depends on every bit of it.
+/// Mixes all bits of `value`, so that each bit of the result depends on every bit of `value`.
 pub fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -4,14 +4,14 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::key::BlockKey;
 
-/// Number of classes into which contents are divided.
+/// The number of classes into which contents are divided.
 const CLASSES: usize = 256;
 
-/// Number of offers after which older ones count half. An offer is a content that a tier could write.
+/// The number of offers after which older ones count half. An offer is a content that a tier could write.
 const HALF_LIFE: f32 = 65_536.0;
 
-/// Number of offers that every class is assumed to have had before counting, of which as many returned as of all
-/// classes together.
+/// The number of offers that every class is assumed to have had before counting. As large a share of them is assumed to
+/// have returned as of all classes together.
 const BELIEVED: f32 = 64.0;
 
 /// One in this many skipped contents is remembered, so that a class whose habits change is noticed.
@@ -19,7 +19,7 @@ const SAMPLED: u8 = 8;
 
 /// Counts how many contents of each class are looked up again, and decides which classes are written.
 ///
-/// Classes are compared with each other, not with a fixed chance: most contents that will return have not yet done so
+/// Classes are compared with each other, not with a fixed chance. Most contents that will return have not yet done so
 /// when others are offered, but this delays all classes alike.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gate {
@@ -30,12 +30,12 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Threshold that saves writes at little loss: on traces of conversations, a tenth of the bytes written for each
-    /// block that is found again.
+    /// The threshold that saves writes at little loss. On traces of conversations, about a tenth fewer bytes are
+    /// written for each block that is found again.
     pub const LEAST_WORTH: f32 = 0.75;
 
-    /// Makes a gate that writes contents of classes that return at least `least` times as often as all contents do. 0
-    /// writes everything.
+    /// Makes a gate that writes contents of classes that return at least `least` times as often as all contents do.
+    /// With 0, everything is written.
     pub fn new(least: f32) -> Self {
         Self { least, offered: vec![0.0; CLASSES], returned: vec![0.0; CLASSES], offers: 0 }
     }
@@ -57,7 +57,7 @@ impl Gate {
     pub fn offered(&mut self, class: u8) {
         self.offered[usize::from(class)] += 1.0;
         self.offers += 1;
-        // All at once and rarely, which fades as well as each time.
+        // The counts fade all at once and rarely, which works as well as fading each time.
         if self.offers.is_multiple_of(1024) {
             let fade = (-1024.0 / HALF_LIFE).exp2();
             self.offered.iter_mut().chain(&mut self.returned).for_each(|count| *count *= fade);
@@ -78,19 +78,19 @@ impl Gate {
 #[derive(Debug)]
 pub(super) struct Ghosts {
     classes: HashMap<BlockKey, u8>,
-    /// Keys in the sample, the oldest first.
+    /// The keys in the sample, the oldest first.
     order: VecDeque<BlockKey>,
     capacity: usize,
 }
 
 impl Ghosts {
-    /// Makes a sample for a tier of `capacity` blocks: one entry for every `SAMPLED` blocks, and at least 64.
+    /// Makes a sample for a tier of `capacity` blocks, with one entry for every `SAMPLED` blocks, and at least 64.
     pub(super) fn new(capacity: usize) -> Self {
         Self { classes: HashMap::new(), order: VecDeque::new(), capacity: (capacity / usize::from(SAMPLED)).max(64) }
     }
 
     pub(super) fn skipped(&mut self, key: BlockKey, class: u8) {
-        // Any byte of a key is as good as random.
+        // The bytes of a key are as good as random, so any of them can choose the sample.
         if !key.0[0].is_multiple_of(SAMPLED) || self.classes.insert(key, class).is_some() {
             return;
         }
@@ -101,7 +101,7 @@ impl Ghosts {
         }
     }
 
-    /// Notes that somebody has looked for `key`, which the tier does not hold.
+    /// Notes that a look-up has looked for `key`, which the tier does not hold.
     pub(super) fn returned(&mut self, key: BlockKey, gate: &mut Gate) {
         if let Some(class) = self.classes.remove(&key) {
             self.order.retain(|other| *other != key);

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// Time whose share of bytes can be saved up and written at once.
+/// The longest time whose share of bytes can be saved up and written at once.
 const BURST: Duration = Duration::from_secs(3600);
 
-/// Limits how many bytes are written: the share that is left grows with time and is used up by writes.
+/// Limits how many bytes are written. The allowance grows with time and is used up by writes.
 #[derive(Debug, Clone)]
 pub struct WriteBudget {
-    /// Bytes that may be written in a second; `None` for no limit.
+    /// The number of bytes that may be written in a second; `None` for no limit.
     rate: Option<f64>,
     left: f64,
     at: Instant,
@@ -29,7 +29,7 @@ impl WriteBudget {
     /// Returns whether `bytes` may be written now; if so, they count as written.
     pub fn take(&mut self, bytes: u64, now: Instant) -> bool {
         let Some(rate) = self.rate else { return true };
-        // Time that seems to run backwards gives nothing.
+        // If time seems to run backwards, nothing is added to the allowance.
         let passed = now.saturating_duration_since(self.at);
         self.at = self.at.max(now);
         self.left = (self.left + rate * passed.as_secs_f64()).min(rate * BURST.as_secs_f64());

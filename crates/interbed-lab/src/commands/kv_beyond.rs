@@ -1,4 +1,4 @@
-//! `interbed-lab kv-beyond`: a context whose KV memory does not hold, beside what the disk allows.
+//! The command `interbed-lab kv-beyond` compares a context whose KV does not fit into memory with what the disk allows.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,11 @@ use interbed::server::{Server, disk_rate, used_rate};
 use interbed_device::Bytes;
 use serde_json::{Value, json};
 
-/// Tokens of prompt and answer where the command line does not say.
+/// The number of tokens of prompt and answer, unless the command line gives one.
 const CONTEXT: usize = 32_768;
 
-/// Of what lies behind the last whole stretch of a prompt, as much is brought up as memory allows.
+/// The number of tokens at the end of the prompt that need not come from disk. The measurement fails if more of the
+/// prompt was not found there.
 const STRETCH: usize = 1024;
 
 /// Measure a context whose KV memory does not hold: it is on disk, and streams through a small buffer in each pass
@@ -74,7 +75,7 @@ pub fn run(args: KvBeyondArgs) -> Result<()> {
     let parent = args.kv_disk.clone().unwrap_or_else(std::env::temp_dir);
     let directory = parent.join(format!("interbed-bench-beyond-{}", std::process::id()));
     let measured = measure(&args, &directory);
-    // Whatever happened, nothing is left behind.
+    // The directory is removed whether the measurement succeeded or not.
     let _ = std::fs::remove_dir_all(&directory);
     let measured = measured?;
     if args.json {
@@ -94,7 +95,7 @@ pub fn run(args: KvBeyondArgs) -> Result<()> {
     Ok(())
 }
 
-/// Tokens of prompt and answer.
+/// Returns the number of tokens of prompt and answer.
 fn context(args: &KvBeyondArgs) -> Result<usize> {
     let dir = ModelDir::open(args.model.as_deref())?;
     let context = args.context.map_or(CONTEXT.min(dir.config.blueprint.context), NonZeroUsize::get);
@@ -142,8 +143,8 @@ fn measure(args: &KvBeyondArgs, directory: &Path) -> Result<Value> {
         if found + STRETCH < length {
             bail!("only {found} of {length} tokens were found on disk");
         }
-        // A pass for what was not found and the first token, then one for each other token. What was fetched into
-        // memory, once, is too little to matter.
+        // One pass computes the tokens that were not found and gives the first token; each other token takes one pass.
+        // The blocks that were fetched into memory once are too few to matter.
         bytes = server.metric("interbed:kv_disk_read_bytes_total")? / answer as f64;
         let token = median(tight.gaps);
         times.push(token);

@@ -1,4 +1,5 @@
-//! `interbed-lab kv-layout`: KV side by side in addresses to which blocks are mapped, beside KV in blocks anywhere.
+//! The command `interbed-lab kv-layout` compares KV that lies side by side in addresses to which blocks are mapped with
+//! KV in blocks that may lie anywhere.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -27,10 +28,10 @@ use serde_json::{Value, json};
 use super::{kv_pages, shuffle};
 use crate::mapping::{self, MappedLoad};
 
-/// A prefill over a long context takes long.
+/// The most measurements of a prefill, which takes long over a long context.
 const PREFILLS_MOST: usize = 5;
 
-/// Tokens of the prefill that is measured.
+/// The number of tokens of the prefill that is measured.
 const CHUNK: usize = 512;
 
 /// Measure KV that lies side by side in virtual memory, beside KV in blocks that a table lists
@@ -79,7 +80,7 @@ pub struct KvLayoutArgs {
 pub fn run(args: KvLayoutArgs) -> Result<()> {
     let mut limits = args.limits.clone();
     limits.kv_layout = KvLayoutOption::Virtual;
-    // Before anything large was loaded: what the process takes is measured.
+    // This comes before anything large is loaded, because the memory that the process takes is measured.
     let Opened { dir, footprint, .. } = Opened::open(args.model.as_deref())?;
     let steps = steps(args.steps, &dir)?;
     let (speeds, block) = speeds(&args, &limits)?;
@@ -108,7 +109,7 @@ pub fn run(args: KvLayoutArgs) -> Result<()> {
     Ok(())
 }
 
-/// Steps in which no sequence ends.
+/// Returns the number of steps in which no sequence ends.
 fn steps(asked: Option<NonZeroUsize>, dir: &ModelDir) -> Result<u64> {
     let context = dir.config.blueprint.context;
     let most = context.saturating_sub(AROUND_STEPS);
@@ -124,7 +125,7 @@ fn steps(asked: Option<NonZeroUsize>, dir: &ModelDir) -> Result<u64> {
     }
 }
 
-/// The speed of both layouts at each context.
+/// Returns the speed of both layouts at each context.
 fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Block)> {
     let dir = ModelDir::open(args.model.as_deref())?;
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
@@ -168,7 +169,7 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Blo
         context = context.max(chunk);
         for (kind, first, tokens, each) in [("decode", context, 1, 1), ("prefill", context - chunk, chunk, 0)] {
             let ([mut paged, mut mapped], mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
-            // One pair to warm up.
+            // The first pair only warms up.
             let repeat = if kind == "prefill" { args.repeat.get().min(PREFILLS_MOST) } else { args.repeat.get() };
             for turn in 0..=repeat {
                 let position = first + each * turn;
@@ -196,16 +197,16 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Blo
     Ok((lines, Block { tokens: block_size, bytes: block_bytes }))
 }
 
-/// A KV block.
+/// The size of a KV block.
 struct Block {
     tokens: usize,
     bytes: usize,
 }
 
-/// A byte of which numbers of any type are small and none is zero, and not rare.
+/// A byte pattern: numbers of any type that consist of this byte are small normal numbers, and none is zero.
 const SMALL_NUMBERS: u8 = 0x3c;
 
-/// Two devices with the same blocks: of one they are mapped side by side, of the other listed.
+/// Two devices with the same blocks: one has them mapped side by side, the other reads them through a table.
 struct Compared {
     runner: ModelRunner,
     other: CpuDevice,
@@ -216,7 +217,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// Maps the blocks of the table in strip 0.
+    /// Maps the blocks of the table side by side in strip 0.
     fn map(&mut self) -> Result<()> {
         self.runner.device.kv_mut().blocks_mut().fill(SMALL_NUMBERS);
         for (index, &block) in self.table.iter().enumerate() {
@@ -229,7 +230,7 @@ impl Compared {
         Ok(())
     }
 
-    /// The times of `tokens` tokens from `position` on, with listed blocks and with mapped ones.
+    /// Returns the times of `tokens` tokens from `position` on, with listed blocks and with mapped ones.
     fn in_turns(&mut self, position: usize, tokens: usize, mapped_first: bool) -> Result<[Duration; 2]> {
         let mut times = [Duration::ZERO; 2];
         for mapped in [mapped_first, !mapped_first] {
@@ -259,7 +260,7 @@ impl Compared {
     }
 }
 
-/// What an engine's passes wait for over `steps` steps.
+/// Returns what an engine's passes wait for over `steps` steps.
 fn serve(
     args: &KvLayoutArgs,
     limits: &LimitOptions,
@@ -271,7 +272,7 @@ fn serve(
     let sequences = args.sequences.get();
     let mut limits = LimitOptions { hiding: *hiding, max_num_seqs: args.sequences, ..limits.clone() };
     let is_steady = load_of == "steady";
-    // All of a sequence's tokens, where none may end.
+    // Where no sequence may end, a sequence needs room for the tokens of all steps.
     let most = if is_steady { AROUND_STEPS + steps as usize } else { PROMPT_MOST + ANSWER_MOST };
     limits.max_model_len = NonZeroUsize::new(most);
     let waiting = if is_steady { 0 } else { WAITING };
@@ -316,7 +317,8 @@ fn serve(
     }
 }
 
-/// Many steps of the same load on a virtual clock, with passes as long as those that were measured.
+/// Returns what passes wait for in many steps of the measured load on a virtual clock. The simulated passes take as
+/// long as the measured ones.
 fn simulate(args: &KvLayoutArgs, steady: &Value, block: Block) -> Result<Value> {
     let pass = Duration::from_secs_f64(steady["step_ms"].as_f64().context("the time of a step")? / 1e3);
     let load = MappedLoad {
@@ -342,19 +344,19 @@ fn simulate(args: &KvLayoutArgs, steady: &Value, block: Block) -> Result<Value> 
     }))
 }
 
-/// Steps on the virtual clock.
+/// The number of steps on the virtual clock.
 const SIMULATED_STEPS: usize = 10_000;
 
-/// Steps where the command line does not say.
+/// The number of steps, unless the command line gives one.
 const STEPS: usize = 1000;
 
-/// Steps before figures count.
+/// The number of steps that run before the figures count.
 const WARM_UP: u64 = 60;
 
-/// Tokens that a sequence has before and after the steps that count.
+/// The number of tokens that a sequence has before and after the steps that count.
 const AROUND_STEPS: usize = PROMPT_MOST + WARM_UP as usize + 16;
 
-/// Requests that wait where requests come and go.
+/// The number of requests that wait in a load in which requests come and go.
 const WAITING: usize = 4;
 
 const PROMPT_LEAST: usize = 16;

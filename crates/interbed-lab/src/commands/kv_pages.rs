@@ -1,4 +1,4 @@
-//! Arrangements of mapped KV, by page size: how fast attention is over each, and what lies empty.
+//! Measures how fast attention is over mapped KV, and how much of the KV is empty, for each arrangement and page size.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -15,25 +15,26 @@ use serde_json::{Value, json};
 
 use super::shuffle;
 
-/// Sizes of pages: blocks, or their parts of one layer, are as long.
+/// The page sizes in bytes. A block is as large as a page where all layers share it; elsewhere a layer's part of a
+/// block is.
 const PAGES: [usize; 6] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20];
 
-/// Sequences of all lengths up to this are counted for what lies empty.
+/// The greatest length in tokens of the sequences over which the empty share is averaged.
 const LENGTHS: usize = 2048;
 
-/// A byte of which numbers of any type are small and none is zero.
+/// A byte pattern: numbers of any type that consist of this byte are small, and none is zero.
 const SMALL_NUMBERS: u8 = 0x3c;
 
-/// How the layers of a token lie.
+/// How the layers of a token lie in pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Arrangement {
-    /// All layers of some tokens in one page.
+    /// One page holds all layers of some tokens.
     Together,
-    /// Each layer in pages, and a range of addresses, of its own.
+    /// Each layer has its own pages and its own range of addresses.
     ByLayer,
 }
 
-/// Attention of one token over `context` positions in all layers, for each arrangement and page size.
+/// Measures the attention of one token over `context` positions in all layers, for each arrangement and page size.
 pub fn measure(
     blueprint: &Blueprint,
     layout: &KvLayout,
@@ -55,7 +56,7 @@ pub fn measure(
 struct Case {
     arrangement: Arrangement,
     page: usize,
-    /// Of all layers, or of one.
+    /// The layout of all layers, or of one layer if each has its own pages.
     layout: KvLayout,
     layers: usize,
     heads: usize,
@@ -64,7 +65,7 @@ struct Case {
 }
 
 impl Case {
-    /// None if no number of tokens fills such a page.
+    /// Returns the case, or `None` if no number of tokens fills a page of this size.
     fn new(
         blueprint: &Blueprint,
         layout: &KvLayout,
@@ -129,7 +130,7 @@ impl Case {
         let firsts: Vec<u32> = (0..strips as u32).map(|strip| kv.first_of_strip(strip)).collect();
         let mut device = CpuDevice::new(Cpu::new(threads), &needs, kv)?;
         let mut times = Vec::new();
-        // One to warm up.
+        // The first turn only warms up.
         for turn in 0..=repeat {
             let began = Instant::now();
             for index in 0..self.layers {
@@ -163,7 +164,7 @@ impl Case {
         }))
     }
 
-    /// How much of what sequences of all lengths up to [`LENGTHS`] hold is empty, on average.
+    /// Returns the share of held slots that are empty, averaged over sequences of all lengths up to [`LENGTHS`] tokens.
     fn empty_share(&self) -> f64 {
         let block_size = self.layout.block_size();
         let held: usize = (1..=LENGTHS).map(|tokens| tokens.next_multiple_of(block_size)).sum();

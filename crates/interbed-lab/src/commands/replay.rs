@@ -1,5 +1,5 @@
-//! `interbed-lab replay`: the block manager over a trace of requests, or the arena of experts over one of routings,
-//! without a model.
+//! The command `interbed-lab replay` runs the block manager over a trace of requests, or the arena of experts over a
+//! trace of routings, without a model.
 
 use std::io::{BufWriter, Write, stdout};
 use std::num::NonZeroUsize;
@@ -18,33 +18,34 @@ use crate::eviction;
 use crate::replay::{self, FleetRequest, LOAD_BLOCKS_MAX, Pace, ReplayRequest, Route, SERVERS_MAX, TOKENS_MAX};
 use crate::routing::{self, RoutingRequest};
 
-/// Largest `--repeat`.
+/// The greatest `--repeat`.
 const REPEAT_MAX: usize = 1000;
 
-/// How often everything is measured unless asked otherwise.
+/// The number of times that everything is measured, unless the command line gives one.
 const REPEAT: NonZeroUsize = NonZeroUsize::new(5).unwrap();
 
-/// Tokens of a block in the load unless asked otherwise, and the pace of prompts and answers in tokens a second.
+/// The number of tokens of a block in the load, unless the command line gives one.
 const BLOCK_SIZE: usize = 16;
 const PREFILL_RATE: f64 = 10_000.0;
 const DECODE_RATE: f64 = 30.0;
 
-/// Cache sizes of one server, if none are given.
+/// The cache sizes of one server in blocks, unless the command line gives any.
 const SIZES: [usize; 4] = [1000, 3000, 10_000, 30_000];
 
-/// The memory of each server of a fleet, if it is not given.
+/// The memory of each server of a fleet in blocks, unless the command line gives one.
 const FLEET_SIZE: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
 
-/// Memory for experts, in % of all, if it is not given.
+/// The memory for experts in % of all experts, unless the command line gives any.
 const PERCENTS: [usize; 5] = [2, 5, 10, 20, 30];
 
-/// The first generated token that counts, if it is not given: what those before it read depends on how memory began.
+/// The first generated token that counts, unless the command line gives one. What the tokens before it read depends on
+/// what memory held at the start.
 const FROM: u64 = 16;
 
-/// Most streams of `--batch`.
+/// The greatest number of streams that `--batch` accepts.
 const BATCH_MAX: usize = 1024;
 
-/// Largest `--event-lag`, in seconds.
+/// The greatest `--event-lag` in seconds.
 const LAG_MAX: f64 = 86_400.0;
 
 /// Replay a trace of requests through the block manager, without a model
@@ -174,11 +175,11 @@ pub struct ReplayArgs {
 /// Runs `interbed-lab replay`.
 ///
 /// # Errors
-/// A trace that cannot be read or believed, options that contradict it, a picture that cannot be written.
+/// Fails if the trace cannot be read or is implausible, an option contradicts it, or a picture cannot be written.
 pub fn run(args: ReplayArgs) -> Result<()> {
     let mut out = BufWriter::new(stdout().lock());
     let fleets = !args.servers.is_empty() || args.remote_tier.is_some();
-    // What cannot be read is refused by the reader, with its reason.
+    // A trace that cannot be read is refused later by the reader, which gives the reason.
     let routings = is_routing(&args.trace).unwrap_or(false);
     args.check(routings)?;
     match fleets {
@@ -191,8 +192,10 @@ pub fn run(args: ReplayArgs) -> Result<()> {
 }
 
 impl ReplayArgs {
+    /// Checks that every given option belongs to the kind of the trace.
+    ///
     /// # Errors
-    /// Options for one kind of traces with a trace of the other.
+    /// Fails if an option for one kind of trace is given with a trace of the other kind.
     fn check(&self, routings: bool) -> Result<()> {
         let of_requests = [
             ("--blocks", !self.blocks.is_empty()),

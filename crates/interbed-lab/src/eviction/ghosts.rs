@@ -1,19 +1,20 @@
-//! Recently evicted contents, known by hash alone.
+//! The contents that were evicted recently, known by their hashes alone.
 
 use interbed_kv::BlockHash;
 
 const NONE: u32 = u32::MAX;
 
-/// The most hashes in one bucket. Ordinary hashes never come near it; with it, hashes that were made to collide cannot
-/// make look-ups slow.
+/// The most hashes in one bucket. Ordinary hashes never fill a bucket; the limit keeps look-ups fast where hashes were
+/// made to collide.
 const BUCKET_MAX: usize = 32;
 
-/// The last `capacity` hashes inserted, less those taken since. If two contents have the same hash, one is mistaken for
-/// the other, which is harmless. If more hashes collide than ordinary ones do, some are lost.
+/// The last `capacity` hashes that were inserted, without those that were taken since. If two contents have the same
+/// hash, one is mistaken for the other, which is harmless. If more than [`BUCKET_MAX`] hashes share a bucket, some are
+/// lost.
 #[derive(Debug)]
 pub(super) struct Ghosts {
     hashes: Vec<BlockHash>, // [slot], below `capacity` in use
-    /// The slots of one bucket form a list through `next`.
+    /// The first slot of each bucket; the slots of one bucket form a list through `next`.
     heads: Vec<u32>, // [bucket]
     next: Vec<u32>,         // [slot]
     /// The slot that is overwritten next.
@@ -22,7 +23,7 @@ pub(super) struct Ghosts {
 }
 
 impl Ghosts {
-    /// A `capacity` of 0 counts as 1.
+    /// Creates an empty set of at most `capacity` hashes, where 0 counts as 1.
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity.max(1);
         Self {
@@ -34,7 +35,8 @@ impl Ghosts {
         }
     }
 
-    /// Keeps at most `capacity` hashes from now on, where 0 counts as 1; at most as many as at the start.
+    /// Keeps at most `capacity` hashes from now on, where 0 counts as 1. A capacity above the initial one counts as the
+    /// initial one.
     pub(super) fn resize(&mut self, capacity: usize) {
         let capacity = capacity.clamp(1, self.hashes.len());
         (capacity..self.capacity).for_each(|slot| self.forget(slot));
@@ -46,7 +48,7 @@ impl Ghosts {
         let slot = self.oldest;
         self.forget(slot);
         self.hashes[slot] = hash;
-        // If the bucket is full, this ghost is lost.
+        // If the bucket is full, the hash is lost.
         if self.bucket(hash).take(BUCKET_MAX).count() < BUCKET_MAX {
             let head = self.bucket_of(hash);
             self.next[slot] = std::mem::replace(&mut self.heads[head], slot as u32);
@@ -60,7 +62,7 @@ impl Ghosts {
         slot.map(|slot| self.forget(slot)).is_some()
     }
 
-    /// Removes `slot` from its bucket, if it is in it.
+    /// Removes `slot` from its bucket, if it is in one.
     fn forget(&mut self, slot: usize) {
         let head = self.bucket_of(self.hashes[slot]);
         let before = self.bucket(self.hashes[slot]).take_while(|&other| other != slot).last();
@@ -83,7 +85,7 @@ impl Ghosts {
     }
 
     fn bucket_of(&self, hash: BlockHash) -> usize {
-        // The length is a power of two.
+        // The number of buckets is a power of two.
         hash.0 as usize & (self.heads.len() - 1)
     }
 }

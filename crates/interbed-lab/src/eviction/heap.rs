@@ -5,10 +5,10 @@ use interbed_kv::BlockId;
 use super::step;
 
 const ABSENT: u32 = u32::MAX;
-/// Children of a node: a shallow heap touches fewer cache lines.
+/// The number of children of a node. A shallow heap touches fewer cache lines than a deep one.
 const ARITY: usize = 4;
 
-/// Blocks with one key each, the least key first; operations are O(log n) and allocate nothing.
+/// Blocks with one key each, of which the least comes first. Operations take O(log n) and allocate nothing.
 #[derive(Debug)]
 pub(super) struct Heap {
     keys: Vec<u64>,      // [block]
@@ -17,12 +17,12 @@ pub(super) struct Heap {
 }
 
 impl Heap {
-    /// An empty heap for block ids below `num_blocks`.
+    /// Creates an empty heap for block ids below `num_blocks`.
     pub(super) fn new(num_blocks: usize) -> Self {
         Self { keys: vec![0; num_blocks], positions: vec![ABSENT; num_blocks], order: Vec::with_capacity(num_blocks) }
     }
 
-    /// Adds `block`, which must not be there.
+    /// Adds `block`, which must not be in the heap.
     pub(super) fn push(&mut self, block: BlockId, key: u64) {
         debug_assert!(!self.contains(block), "{block} is in the heap already");
         self.keys[block.index()] = key;
@@ -30,7 +30,7 @@ impl Heap {
         self.sift_up(self.order.len() - 1, block.0);
     }
 
-    /// Removes a block with the least key.
+    /// Removes and returns a block with the least key.
     pub(super) fn pop(&mut self) -> Option<BlockId> {
         let least = BlockId(*self.order.first()?);
         self.remove(least);
@@ -48,7 +48,7 @@ impl Heap {
         }
     }
 
-    /// Replaces `from`, if it is in the heap, by `to`, which must not be in it.
+    /// Puts `to`, which must not be in the heap, in the place of `from`, if `from` is in the heap.
     pub(super) fn moved(&mut self, from: BlockId, to: BlockId) {
         debug_assert!(!self.contains(to), "{to} is in the heap already");
         let at = std::mem::replace(&mut self.positions[from.index()], ABSENT);
@@ -63,7 +63,7 @@ impl Heap {
         self.positions[block.index()] != ABSENT
     }
 
-    /// Moves `block` up from `at` to where it belongs; returns its position.
+    /// Moves `block` up from `at` to the position where it belongs, and returns that position.
     fn sift_up(&mut self, mut at: usize, block: u32) -> usize {
         while at > 0 {
             step();
@@ -79,7 +79,7 @@ impl Heap {
         at
     }
 
-    /// Moves `block` down from `at` to where it belongs.
+    /// Moves `block` down from `at` to the position where it belongs.
     fn sift_down(&mut self, mut at: usize, block: u32) {
         loop {
             step();

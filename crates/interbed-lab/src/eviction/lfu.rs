@@ -1,16 +1,18 @@
-//! Least frequently used first.
+//! A policy that evicts the least frequently used block first.
 
 use interbed_kv::{BlockId, Content, EvictionPolicy, OwnerId};
 
 use super::heap::Heap;
 
-/// Evicts the leaf found least often since it was computed; among equals, the one that was released longest ago.
+/// Evicts the leaf that was found least often since it was computed; among equals, the one that was released longest
+/// ago.
 #[derive(Debug)]
 pub struct Lfu {
     leaves: Heap,
     uses: Vec<Uses>, // [block]
     cached: usize,
-    /// Counts insertions. It wraps around after four billion; a few ties are then broken wrongly, once.
+    /// The number of insertions so far. The counter wraps around after four billion insertions, whereupon a few ties
+    /// are broken in the wrong order.
     clock: u32,
 }
 
@@ -22,7 +24,7 @@ struct Uses {
 }
 
 impl Lfu {
-    /// A policy for block ids below `num_blocks`.
+    /// Creates a policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         Self { leaves: Heap::new(num_blocks), uses: vec![Uses::default(); num_blocks], cached: 0, clock: 0 }
     }

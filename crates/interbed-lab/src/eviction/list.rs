@@ -1,12 +1,13 @@
-//! A linked list of block ids in an array: every operation is O(1), including removal from the middle.
+//! A linked list of block ids in an array. Every operation takes O(1), also the removal from the middle.
 
 use interbed_kv::BlockId;
 
 const NONE: u32 = u32::MAX;
-/// `previous` of a block that is in no list; ids are far below (see [`interbed_kv::BLOCKS_MAX`]).
+/// The value of `previous` for a block that is in no list. Block ids are far below it (see
+/// [`interbed_kv::BLOCKS_MAX`]).
 const ABSENT: u32 = u32::MAX - 1;
 
-/// A doubly linked list of block ids below a fixed capacity, each in it at most once.
+/// A doubly linked list of block ids below a fixed capacity. Each block is in it at most once.
 #[derive(Debug)]
 pub(super) struct BlockList {
     links: Vec<Link>, // [block]
@@ -62,7 +63,7 @@ impl BlockList {
         self.len -= 1;
     }
 
-    /// Replaces `from` by `to`, which must not be in the list.
+    /// Puts `to`, which must not be in the list, in the place of `from`.
     pub(super) fn replace(&mut self, from: BlockId, to: BlockId) {
         let Link { previous, next } = self.links[from.index()];
         self.remove(from);

@@ -1,4 +1,4 @@
-//! Least recently used first: the baseline.
+//! A policy that evicts the least recently used block first; other policies are compared with it.
 
 use interbed_kv::{BlockId, Content, EvictionPolicy, OwnerId};
 
@@ -12,7 +12,7 @@ use super::queues::Queues;
 pub struct Lru(Queues<1>);
 
 impl Lru {
-    /// A policy for block ids below `num_blocks`.
+    /// Creates a policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         Self(Queues::new(num_blocks))
     }

@@ -1,13 +1,14 @@
-//! Queues of blocks, and which of the blocks may be evicted.
+//! Queues of blocks, with the state that decides which of the blocks may be evicted.
 
 use interbed_kv::BlockId;
 
 use super::{list::BlockList, step};
 
-/// `QUEUES` queues (at most 256), each block in at most one of them; every operation is O(1).
+/// A set of `QUEUES` queues (at most 256), of which each block is in at most one. Every operation takes O(1).
 ///
-/// A block at the front of its queue that is held or has children would block the queue. [`set_aside`](Self::set_aside)
-/// removes it; once it may be evicted it returns to the front of that queue, so no queue is ever searched.
+/// A block at the front of a queue that is held or has children would be in the way of those behind it.
+/// [`set_aside`](Self::set_aside) removes such a block; as soon as the block may be evicted, it returns to the front of
+/// the same queue. So no queue is ever searched.
 #[derive(Debug)]
 pub(super) struct Queues<const QUEUES: usize> {
     lists: [BlockList; QUEUES],
@@ -27,12 +28,12 @@ enum Standing {
     #[default]
     Nowhere,
     Queued(u8),
-    /// Returns to the front of this queue once it may be evicted.
+    /// The block was removed from this queue, and returns to its front once it may be evicted.
     Aside(u8),
 }
 
 impl<const QUEUES: usize> Queues<QUEUES> {
-    /// Empty queues for block ids below `num_blocks`.
+    /// Creates empty queues for block ids below `num_blocks`.
     pub(super) fn new(num_blocks: usize) -> Self {
         Self {
             lists: std::array::from_fn(|_| BlockList::new(num_blocks)),
@@ -41,7 +42,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         }
     }
 
-    /// Number of cached blocks, in any queue or none.
+    /// Returns the number of cached blocks, whether they are in a queue or in none.
     pub(super) fn cached(&self) -> usize {
         self.cached
     }
@@ -50,7 +51,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.states[block.index()].cached
     }
 
-    /// Number of blocks in `queue`; blocks set aside do not count.
+    /// Returns the number of blocks in `queue`, without those that are set aside.
     pub(super) fn len(&self, queue: usize) -> usize {
         self.lists[queue].len()
     }
@@ -59,7 +60,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.lists[queue].front()
     }
 
-    /// The queue that `block` is in, or was set aside from.
+    /// Returns the queue that `block` is in or was set aside from.
     pub(super) fn queue(&self, block: BlockId) -> Option<usize> {
         match self.states[block.index()].standing {
             Standing::Nowhere => None,
@@ -67,7 +68,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         }
     }
 
-    /// Puts `block` at the back of `queue`, and removes it from any other.
+    /// Puts `block` at the back of `queue`, and removes it from any other queue.
     pub(super) fn push_back(&mut self, queue: usize, block: BlockId) {
         self.remove(block);
         self.lists[queue].push_back(block);
@@ -81,13 +82,13 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         }
     }
 
-    /// Whether `block` may be evicted: it must be a cached leaf.
+    /// Returns whether `block` may be evicted, which is so if it is a cached leaf.
     pub(super) fn is_evictable(&self, block: BlockId) -> bool {
         let state = self.states[block.index()];
         state.cached && state.leaf
     }
 
-    /// Removes `block`, which is queued and may not be evicted, until it may.
+    /// Removes `block`, which must be queued and must not be evictable, from its queue until it may be evicted.
     pub(super) fn set_aside(&mut self, block: BlockId) {
         debug_assert!(!self.is_evictable(block), "{block} would never come back");
         let queue = self.queue(block).expect("a block that is set aside was in a queue");
@@ -95,7 +96,8 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.states[block.index()].standing = Standing::Aside(queue as u8);
     }
 
-    /// Removes and forgets the first block of `queue` that may be evicted; blocks before it are set aside.
+    /// Removes and forgets the first block of `queue` that may be evicted, and returns it. The blocks before it are set
+    /// aside.
     pub(super) fn pop_evictable(&mut self, queue: usize) -> Option<BlockId> {
         while let Some(block) = self.front(queue) {
             step();
@@ -108,7 +110,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         None
     }
 
-    /// Marks `block` as cached.
+    /// Marks `block` as cached, and as a leaf if `leaf` is set.
     pub(super) fn set_cached(&mut self, block: BlockId, leaf: bool) {
         let state = &mut self.states[block.index()];
         assert!(!state.cached, "{block} is cached already");
@@ -117,13 +119,13 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.bring_back(block);
     }
 
-    /// Marks `block`, which is cached, as a leaf.
+    /// Marks `block`, which must be cached, as a leaf.
     pub(super) fn set_leaf(&mut self, block: BlockId) {
         self.states[block.index()].leaf = true;
         self.bring_back(block);
     }
 
-    /// Marks `block` as not cached; it stays in its queue.
+    /// Marks `block` as not cached; the block stays in its queue.
     pub(super) fn set_held(&mut self, block: BlockId) {
         let state = &mut self.states[block.index()];
         self.cached -= usize::from(std::mem::take(&mut state.cached));
@@ -135,7 +137,7 @@ impl<const QUEUES: usize> Queues<QUEUES> {
         self.remove(block);
     }
 
-    /// Puts `to`, which must be unknown, in the place of `from`.
+    /// Puts `to`, which must be in no queue and not cached, in the place of `from`.
     pub(super) fn moved(&mut self, from: BlockId, to: BlockId) {
         let state = self.states[from.index()];
         debug_assert!(self.queue(to).is_none() && !self.is_cached(to), "{to} has a place already");

@@ -1,4 +1,4 @@
-//! S3-FIFO: three queues, two of blocks and one of ghosts.
+//! The policy S3-FIFO, which has two queues of blocks and one of ghosts.
 
 use interbed_kv::{BlockHash, BlockId, Content, EvictionPolicy, OwnerId};
 
@@ -6,14 +6,14 @@ use super::{ghosts::Ghosts, queues::Queues, step};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
-/// The most uses counted for a block.
+/// The greatest number of uses that is counted for a block.
 const USES_MAX: u8 = 3;
-/// Blocks found more often than this move from the small queue to the main one.
+/// A block that was found more often than this moves from the small queue to the main one.
 const USES_OF_ONE_HIT_WONDERS: u8 = 1;
 
-/// Sends fresh blocks through a small queue, a tenth of the pool, and evicts those that leave it without having been
-/// found repeatedly. The others, and blocks that come back soon after their eviction, circulate in the main queue, one
-/// more round for each time that they were found.
+/// Sends fresh blocks through a small queue, a tenth of the pool, and evicts those that reach its end without having
+/// been found repeatedly. The other blocks, and those that come back soon after their eviction, go to the main queue. A
+/// block stays there for one more round for each time that it was found.
 #[derive(Debug)]
 pub struct S3Fifo {
     queues: Queues<2>,
@@ -31,7 +31,7 @@ struct Record {
 }
 
 impl S3Fifo {
-    /// A policy for block ids below `num_blocks`.
+    /// Creates a policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         Self {
             queues: Queues::new(num_blocks),

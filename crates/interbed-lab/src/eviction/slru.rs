@@ -1,4 +1,4 @@
-//! Segmented LRU: blocks found at least once are protected from those that were not.
+//! A policy (segmented LRU) that protects blocks that were found at least once from those that were not.
 
 use interbed_kv::{BlockId, Content, EvictionPolicy, OwnerId};
 
@@ -7,18 +7,18 @@ use super::queues::Queues;
 const PROBATION: usize = 0;
 const PROTECTED: usize = 1;
 
-/// Evicts from the segment of blocks that were not found since they were computed, the longest idle first. Blocks that
-/// were found may fill half the pool; the excess goes back to the first segment.
+/// Evicts the block that was not used for the longest time among those that were never found. Blocks that were found
+/// may fill half the pool; the excess goes back to the segment of the others.
 #[derive(Debug)]
 pub struct Slru {
     queues: Queues<2>,
-    /// Whether the block was found since it was published; read when it is released.
+    /// Whether the block was found since it was published. The entry is read when the block is released.
     found: Vec<bool>, // [block]
     protected_max: usize,
 }
 
 impl Slru {
-    /// A policy for block ids below `num_blocks`.
+    /// Creates a policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         Self { queues: Queues::new(num_blocks), found: vec![false; num_blocks], protected_max: num_blocks / 2 }
     }

@@ -1,4 +1,4 @@
-//! 2Q: a queue for blocks seen once, an LRU list for blocks that came back.
+//! The policy 2Q, which has a queue for blocks seen once and an LRU list for blocks that came back.
 
 use interbed_kv::{BlockHash, BlockId, Content, EvictionPolicy, OwnerId};
 
@@ -7,8 +7,8 @@ use super::{ghosts::Ghosts, queues::Queues};
 const IN: usize = 0;
 const MAIN: usize = 1;
 
-/// Fresh blocks pass through a queue, a quarter of the pool, whether they are found there or not. A content that is
-/// computed again soon after its eviction from there goes to the main list, which is in order of last use.
+/// Sends fresh blocks through a queue, a quarter of the pool, whether they are found there or not. A content that is
+/// computed again soon after its eviction from that queue goes to the main list, which is ordered by the last use.
 #[derive(Debug)]
 pub struct TwoQueue {
     queues: Queues<2>,
@@ -25,7 +25,7 @@ struct Record {
 }
 
 impl TwoQueue {
-    /// A policy for block ids below `num_blocks`.
+    /// Creates a policy for block ids below `num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         Self {
             queues: Queues::new(num_blocks),

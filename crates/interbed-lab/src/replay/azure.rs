@@ -1,4 +1,4 @@
-//! Azure's traces: a table of arrival time, length of the prompt and length of the answer.
+//! Reads Azure's traces: tables of arrival time, length of the prompt and length of the answer.
 
 use super::entry::{LineProblem, TraceEntry, tokens};
 
@@ -6,7 +6,7 @@ const TIMESTAMP: &str = "TIMESTAMP";
 const CONTEXT: &str = "ContextTokens";
 const GENERATED: &str = "GeneratedTokens";
 
-/// The positions of the columns; others between them are skipped.
+/// The positions of the columns that are read; other columns between them are skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Columns {
     timestamp: usize,
@@ -15,16 +15,16 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// The columns that a header names, if it names all three.
+    /// Returns the positions of the columns if the header names all three.
     pub fn of_header(line: &str) -> Option<Self> {
         let place = |name: &str| line.split(',').position(|column| column.trim().eq_ignore_ascii_case(name));
         Some(Self { timestamp: place(TIMESTAMP)?, context: place(CONTEXT)?, generated: place(GENERATED)? })
     }
 
-    /// Reads a line under such a header, such as `2023-11-16 18:15:46.6805900,374,44`.
+    /// Reads a line under the header, such as `2023-11-16 18:15:46.6805900,374,44`.
     ///
     /// # Errors
-    /// When the line is anything else, or has lengths that no model has.
+    /// Fails if the line has another form, or lengths that no model has.
     pub fn parse(self, line: &str) -> Result<TraceEntry, LineProblem> {
         let at = |place: usize| line.split(',').nth(place).unwrap_or("").trim();
         let count = |place: usize, column: &'static str| {
@@ -45,15 +45,15 @@ impl Columns {
     }
 }
 
-/// Seconds from a day before all years that can be named to `2023-11-16 18:15:46.6805900`, whose zone, if it names one,
-/// is UTC.
+/// Returns the seconds from a fixed time before all years that can be named until `text`, such as `2023-11-16
+/// 18:15:46.6805900`. A zone, if `text` names one, must be UTC.
 fn seconds(text: &str) -> Option<f64> {
     let text = text.strip_suffix("+00:00").or_else(|| text.strip_suffix('Z')).unwrap_or(text);
     let (date, time) = text.split_once([' ', 'T'])?;
     let [year, month, day] = numbers(date, '-')?;
     let (clock, fraction) = time.split_once('.').unwrap_or((time, "0"));
     let [hour, minute, second] = numbers(clock, ':')?;
-    // Digits only: parsing as a float alone would accept much else.
+    // The fraction must consist of digits only: parsing it as a float would accept much else.
     let is_fraction = !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
     let fraction: f64 = format!("0.{fraction}").parse().ok().filter(|_| is_fraction)?;
     let leap_year = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
@@ -63,12 +63,12 @@ fn seconds(text: &str) -> Option<f64> {
         1..=12 => 31,
         _ => return None,
     };
-    // A leap second is 60.
+    // A leap second has the number 60.
     if !(1..=days_of_month).contains(&day) || hour > 23 || minute > 59 || second > 60 || year > 9999 {
         return None;
     }
-    // Years begin in March here, so that February's length comes last, and are counted from 400 years before the year
-    // 0, so that none is negative.
+    // Years begin in March here, so that the end of February is the end of a year. They are counted from 400 years
+    // before the year 0, so that none is negative.
     let (years, months) = if month < 3 { ((year + 400) - 1, month + 9) } else { (year + 400, month - 3) };
     let days = years * 365 + years / 4 - years / 100 + years / 400 + (153 * months + 2) / 5 + day;
     Some(f64::from(days) * 86400.0 + f64::from(hour * 3600 + minute * 60 + second) + fraction)

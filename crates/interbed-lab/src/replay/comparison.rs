@@ -8,48 +8,49 @@ use super::trace::Trace;
 use interbed_plan::Refusal;
 use interbed_plan::words::grouped;
 
-/// The most blocks of a pool that a load is replayed with: the records of them must fit into memory.
+/// The most blocks of a pool that a load is replayed with, because the records of the blocks must fit into memory.
 pub const LOAD_BLOCKS_MAX: usize = 1 << 22;
 
-/// What to compare.
+/// What is compared: the load of a trace in blocks, and in pre-allocated memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question {
     pub pace: Pace,
-    /// Tokens of a block.
+    /// The number of tokens in a block.
     pub block_size: usize,
-    /// Blocks that both ways of storing sequences get; if not given, as many as blocks need so that no sequence waits.
+    /// The number of blocks that both ways of storing sequences get; `None` for as many as blocks need so that no
+    /// sequence waits.
     pub blocks: Option<usize>,
-    /// Tokens that are pre-allocated for each sequence; without it, those of the longest request.
+    /// The number of tokens that are pre-allocated for each sequence; `None` for those of the longest request.
     pub longest: Option<usize>,
 }
 
-/// The result.
+/// The result of a comparison.
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub pace: Pace,
     pub block_size: usize,
-    /// Tokens that are pre-allocated for each sequence.
+    /// The number of tokens that are pre-allocated for each sequence.
     pub longest: usize,
-    /// Memory that both ways get.
+    /// The number of tokens that fit into the memory that both ways get.
     pub capacity_tokens: usize,
-    /// Blocks, as many as are needed.
+    /// The load in as many blocks as are needed so that no sequence waits.
     pub ample: Load,
-    /// Blocks in that memory, where it was given.
+    /// The load in the blocks of the given memory, if the question names one.
     pub limited: Option<Load>,
-    /// The longest sequence's worth for each, in that memory.
+    /// The load in memory of the same size, of which each sequence takes room for the longest one.
     pub preallocated: Load,
 }
 
 impl Question {
-    /// How many times the trace is replayed.
+    /// Returns how many times the trace is replayed.
     pub fn replays(&self) -> usize {
         2 + usize::from(self.blocks.is_some())
     }
 
-    /// Blocks with which no sequence waits.
+    /// Returns the number of blocks with which no sequence waits.
     ///
     /// # Errors
-    /// More than [`LOAD_BLOCKS_MAX`].
+    /// Fails if more than [`LOAD_BLOCKS_MAX`] blocks are needed.
     pub fn ample_blocks(&self, trace: &Trace) -> Result<usize, Refusal> {
         let blocks = load::ample_blocks(trace, self.pace, self.block_size);
         if blocks > LOAD_BLOCKS_MAX {
@@ -66,8 +67,10 @@ impl Question {
         Ok(blocks)
     }
 
+    /// Replays the trace in blocks and in pre-allocated memory.
+    ///
     /// # Errors
-    /// A block size that cannot be, a load that takes too many blocks, a manager that breaks its word.
+    /// Fails if the block size is invalid, the load takes too many blocks, or a block manager breaks its contract.
     pub fn answer(self, trace: &Trace, mut progress: impl FnMut()) -> Result<Comparison, Refusal> {
         let Self { pace, block_size, .. } = self;
         let ample_blocks = self.ample_blocks(trace)?;
@@ -90,17 +93,18 @@ impl Question {
 }
 
 impl Comparison {
-    /// Blocks in the memory that both are given.
+    /// Returns the load in blocks, in the memory that both ways are given.
     pub fn paged(&self) -> &Load {
         self.limited.as_ref().unwrap_or(&self.ample)
     }
 
-    /// Tokens that pre-allocation takes for as many sequences as blocks held at their peak, if no sequence had to wait.
+    /// Returns the number of tokens that pre-allocation takes for as many sequences as the blocks held at their peak,
+    /// if no sequence had to wait.
     pub fn preallocated_tokens(&self) -> f64 {
         self.ample.running_peak as f64 * self.longest as f64
     }
 
-    /// Sequences that fit at once if each is pre-allocated.
+    /// Returns the number of sequences that fit at once if each is pre-allocated.
     pub fn preallocated_sequences(&self) -> usize {
         self.capacity_tokens / self.longest
     }

@@ -1,23 +1,24 @@
-//! One line of a trace in either format: its limits, and what can be wrong with it.
+//! One line of a trace in either format, with its limits and what can be wrong with it.
 
 use thiserror::Error;
 
-/// The most bytes of a line: enough for more ids than the longest prompt has blocks.
+/// The most bytes of a line, which suffice for more ids than the longest prompt has blocks.
 pub(super) const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// The most tokens of a prompt or an answer.
 pub const TOKENS_MAX: usize = 1 << 24;
 
-/// The greatest timestamp in milliseconds: steps of a load are counted in 64 bits.
+/// The greatest timestamp in milliseconds. The limit exists because the steps of a load are counted in 64 bits.
 pub(super) const TIMESTAMP_MAX: f64 = 1e15;
 
-/// The most blocks that all prompts together name: each gets a number that fits a token.
+/// The most blocks that all prompts together name. The limit exists because each block gets a number that must fit a
+/// token.
 pub(super) const REFERENCES_MAX: usize = (1 << 26) - 1;
 
-/// The most requests.
+/// The most requests of a trace.
 pub(super) const REQUESTS_MAX: usize = 1 << 24;
 
-/// One request, as given in a line.
+/// One request, as a line of the trace gives it.
 #[derive(Debug, PartialEq)]
 pub(super) struct TraceEntry {
     /// Seconds since the trace's own time zero.
@@ -27,7 +28,7 @@ pub(super) struct TraceEntry {
     pub hash_ids: Vec<u64>,
 }
 
-/// A number of tokens that some model could have been given.
+/// Checks that `got` is a number of tokens that some model could have been given, and returns it.
 pub(super) fn tokens(field: &'static str, got: u64) -> Result<usize, LineProblem> {
     usize::try_from(got).ok().filter(|&tokens| tokens <= TOKENS_MAX).ok_or(LineProblem::Length { field, got })
 }
@@ -41,36 +42,36 @@ pub(super) enum LineProblem {
          GeneratedTokens, as in Azure's; got {got:?}"
     )]
     Format {
-        /// How the line begins.
+        /// The beginning of the line.
         got: String,
     },
-    /// The line is not such an object, or lacks these fields.
+    /// The line is not a JSON object, or lacks required fields.
     #[error(
         "expected {{\"timestamp\": ms, \"input_length\": tokens, \"output_length\": tokens, \"hash_ids\": [ids]}}: {0}"
     )]
     Json(serde_json::Error),
-    /// A column that the header names is missing in the line, or has no such value.
+    /// The line has no value in a column that the header names, or an invalid one.
     #[error("expected {expected} as {column}, got {got:?}")]
     Column {
         /// The column's name.
         column: &'static str,
-        /// What Azure's traces have in this column.
+        /// What the column must contain.
         expected: &'static str,
-        /// What this line has.
+        /// What the line has in the column.
         got: String,
     },
     /// The timestamp is negative or out of range.
     #[error("expected a timestamp from 0 to {TIMESTAMP_MAX} ms, got {got}")]
     Timestamp {
-        /// The timestamp.
+        /// The timestamp in milliseconds.
         got: f64,
     },
-    /// The length exceeds any model's context.
+    /// A length exceeds every model's context.
     #[error("{field} is {got} tokens; expected at most {TOKENS_MAX}")]
     Length {
-        /// The field's name.
+        /// The name of the field.
         field: &'static str,
-        /// The length.
+        /// The length in tokens.
         got: u64,
     },
     /// The line is too long.

@@ -1,4 +1,4 @@
-//! Why prompts were not found, as reported by the block manager, added up.
+//! Adds up why prompts were not found, as the block manager reports it.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,11 @@ use interbed_kv::{EvictionKind, Miss, MissReason, SequenceId};
 use super::trace::{Request, Trace};
 use interbed_plan::Refusal;
 
-/// How many cases are reported individually.
+/// The number of cases that are reported individually.
 const WORST: usize = 5;
 
-/// Is called for each request, with the policy and the number of blocks of the cache.
+/// A function that is called for each request, with the policy, the number of blocks of the cache, and the outcome of
+/// the request.
 pub(super) type Listener<'l> = dyn FnMut(EvictionKind, usize, &Case) -> Result<(), Refusal> + 'l;
 
 /// All misses of a run.
@@ -24,22 +25,22 @@ pub(super) struct Misses {
 /// What ended the part of a prompt that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cause {
-    /// Nothing: all of it was found.
+    /// All of the prompt was found.
     Found,
-    /// A block that no prompt had before, except prompts that were too long.
+    /// The next block was in no prompt before, except in prompts that were too long.
     NeverSeen,
-    /// A block that was there and was evicted.
+    /// The next block was cached and was evicted.
     Evicted,
-    /// The same, so long ago that the manager no longer knows.
+    /// The next block was cached and was evicted so long ago that the manager no longer knows of it.
     Forgotten,
-    /// The prompt itself: it needs more blocks than the cache has.
+    /// The prompt needs more blocks than the cache has.
     TooLong,
-    /// Causes that do not occur in a replay: other salts, resets, prompts that share nothing.
+    /// The manager gave a reason that does not occur in a replay: other salts, resets, or prompts that share nothing.
     Other,
 }
 
 impl Cause {
-    /// In words.
+    /// Returns the cause in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Found => "found wholly",
@@ -52,20 +53,21 @@ impl Cause {
     }
 }
 
-/// The misses of one cause.
+/// The sum of all misses of one cause.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub requests: u64,
-    /// Blocks that were not found.
+    /// The number of blocks that were not found.
     pub blocks: u64,
-    /// Blocks not found that had been there: a larger cache would have found them.
+    /// The number of blocks that were not found although an earlier prompt had them; a larger cache would have found
+    /// them.
     pub lost_blocks: u64,
     /// How many look-ups before the miss the block was evicted. [request]
     ages: Vec<u32>,
 }
 
 impl Tally {
-    /// The median of how many look-ups before the miss the block was evicted.
+    /// Returns the median of how many look-ups before the miss the block was evicted, or `None` if no block was.
     pub fn median_age(&self) -> Option<u32> {
         let mut ages = self.ages.clone();
         let middle = ages.len() / 2;
@@ -76,23 +78,23 @@ impl Tally {
 /// The outcome of one request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
-    /// Its number in the trace, from 0, which is its sequence's too.
+    /// The request's number in the trace, from 0, which is also the id of its sequence.
     pub request: usize,
     pub found_blocks: usize,
-    /// Of its prompt.
+    /// The number of blocks in the request's prompt.
     pub blocks: usize,
-    /// Blocks not found that had been there.
+    /// The number of blocks that were not found although an earlier prompt had them.
     pub lost_blocks: usize,
-    /// Why no more were found.
+    /// Why no more blocks were found.
     pub cause: Cause,
     /// The sequence for which the first missing block was evicted.
     pub by: Option<SequenceId>,
-    /// How many look-ups before that was.
+    /// How many look-ups ago the first missing block was evicted.
     pub lookups_ago: Option<u32>,
 }
 
 impl Case {
-    /// Why no more were found, in words.
+    /// Returns in words why no more blocks were found.
     pub fn why(&self) -> String {
         let age = self.lookups_ago.map_or_else(String::new, |age| format!(" {age} look-ups ago"));
         let by = self.by.map_or_else(String::new, |by| format!(" for {by}"));
@@ -101,13 +103,13 @@ impl Case {
 }
 
 impl Misses {
-    /// For a run through `trace`.
+    /// Creates an empty sum for a run through `trace`.
     pub fn new(trace: &Trace) -> Self {
         Self { seen: vec![false; trace.distinct()], tallies: BTreeMap::new(), worst: Vec::new() }
     }
 
-    /// Takes note of the prompt of `request`, the next one, and of what the manager said of it, in blocks of one token;
-    /// none if it is too long for the cache.
+    /// Takes note of the next request, which has `number`, and of what the manager said of its prompt in blocks of one
+    /// token. `miss` is `None` if the prompt is too long for the cache.
     pub fn add(&mut self, trace: &Trace, number: usize, request: &Request, miss: Option<Miss>) -> Case {
         let blocks = trace.blocks(request);
         let found_blocks = miss.map_or(0, |miss| miss.matched_tokens);
@@ -139,12 +141,12 @@ impl Misses {
         case
     }
 
-    /// By cause, in a fixed order.
+    /// Returns the sums by cause, in a fixed order.
     pub fn tallies(&self) -> impl Iterator<Item = (Cause, &Tally)> {
         self.tallies.iter().map(|(cause, tally)| (*cause, tally))
     }
 
-    /// The requests that lost most, the worst first.
+    /// Returns the requests that lost the most blocks, the worst first.
     pub fn worst(&self) -> &[Case] {
         &self.worst
     }
@@ -154,7 +156,7 @@ impl Misses {
 mod tests {
     use super::*;
 
-    /// What a run tells of prompts of these blocks, of which the manager has said this.
+    /// Returns the cases and the sum of a run over `prompts`, each with its blocks and what the manager said of it.
     fn cases(prompts: &[(&[u64], Option<Miss>)]) -> (Vec<Case>, Misses) {
         let mut trace = Trace::default();
         prompts.iter().for_each(|(ids, _)| trace.push(0.0, ids.len(), 0, ids));

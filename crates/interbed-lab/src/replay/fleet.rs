@@ -1,9 +1,9 @@
-//! Fleets: a trace's requests through the block managers of several servers behind a router, with or without a remote
-//! tier that all of them share.
+//! Fleets send a trace's requests through the block managers of several servers behind a router, with or without a
+//! remote tier that all of the servers share.
 //!
 //! [`simulation`] sends the requests; a [`route`] makes the [`router`] that chooses a [`server`] for each; [`store`] is
 //! the remote tier. Memory is used as in a replay of one server: request after request, each with all of its blocks at
-//! once. The clock tells who is in flight when a router chooses, and how long first tokens take.
+//! once. A virtual clock says which requests are in flight when a router chooses, and how long first tokens take.
 
 mod books;
 mod chains;
@@ -47,55 +47,55 @@ pub use route::{Route, UnknownRoute};
 /// The most servers of a fleet.
 pub const SERVERS_MAX: usize = 4096;
 
-/// The most blocks of all servers of a fleet together: the records of them must fit into memory.
+/// The most blocks of all servers of a fleet together, because the records of the blocks must fit into memory.
 const FLEET_BLOCKS_MAX: usize = 1 << 23;
 
-/// Which fleets to send a trace through, and what to report of it.
+/// The fleets that a trace is sent through, and what is reported of them.
 #[derive(Debug)]
 pub struct FleetRequest {
-    /// Mooncake's JSON lines, or Azure's CSV.
+    /// The trace, as Mooncake's JSON lines or Azure's CSV.
     pub trace: PathBuf,
-    /// How many servers, each at most [`SERVERS_MAX`].
+    /// The number of servers of each fleet, at most [`SERVERS_MAX`].
     pub servers: Vec<NonZeroUsize>,
-    /// Ways to choose a server; none for all of them.
+    /// The ways to choose a server; an empty list stands for all of them.
     pub routes: Vec<Route>,
-    /// Blocks of each server, of the trace's size.
+    /// The number of blocks of each server, in blocks of the trace.
     pub blocks: NonZeroUsize,
     /// The servers' eviction policy.
     pub policy: EvictionKind,
-    /// The size of a remote tier; fleets are then told without it and with it.
+    /// The size of a remote tier. If there is one, each fleet is simulated both without it and with it.
     pub remote_tier: Option<Bytes>,
-    /// Tokens of the blocks that `block_bytes` speaks of.
+    /// The number of tokens in a block of `block_bytes` bytes.
     pub block_size: usize,
-    /// Bytes of such a block.
+    /// The number of bytes in a block of `block_size` tokens.
     pub block_bytes: Option<Bytes>,
     /// How fast each server is assumed to compute.
     pub pace: Pace,
-    /// Seconds by which a router's KV events are late.
+    /// The number of seconds by which a router's KV events are late.
     pub event_lag: f64,
     /// Where a plot over the number of servers is written.
     pub picture: Option<PathBuf>,
-    /// One JSON object a line instead of the table.
+    /// Whether to write one JSON object a line instead of the table.
     pub json: bool,
 }
 
-/// The results.
+/// The results of all fleets.
 struct FleetFound {
     /// The trace's file name.
     name: String,
     trace: Trace,
-    /// Blocks of each server.
+    /// The number of blocks of each server.
     blocks: usize,
     policy: EvictionKind,
     pace: Pace,
     event_lag: f64,
-    /// The remote tier, and its blocks.
+    /// The size of the remote tier, and the number of its blocks.
     remote: Option<(Bytes, usize)>,
-    /// Bytes of a token's KV.
+    /// The number of bytes of a token's KV.
     token_bytes: Option<f64>,
-    /// By number of servers, route, and without and with the remote tier.
+    /// The outcomes, ordered by number of servers, then route, then without and with the remote tier.
     outcomes: Vec<Outcome>,
-    /// One server with the memory of all. [number of servers]
+    /// The outcome of one server with the memory of all servers of a fleet. [number of servers]
     pooled: Vec<(usize, Outcome)>,
     /// The hit rate of a cache that keeps everything, by block and by token.
     infinite: (f64, f64),
@@ -104,8 +104,8 @@ struct FleetFound {
 /// Sends a trace through fleets, and writes what was found to `out`.
 ///
 /// # Errors
-/// A trace that cannot be read or is implausible, a request that contradicts it, a picture or `out` that cannot be
-/// written.
+/// Fails if the trace cannot be read or is implausible, the trace contradicts the request, or a picture or `out` cannot
+/// be written.
 pub fn run_fleets(request: FleetRequest, out: &mut dyn Write, progress: &mut dyn Progress) -> Result<(), Refusal> {
     KvConfig { block_size: request.block_size, ..KvConfig::default() }.check()?;
     let servers = servers(&request)?;
@@ -118,7 +118,7 @@ pub fn run_fleets(request: FleetRequest, out: &mut dyn Write, progress: &mut dyn
     let trace = read(&request.trace, progress)?;
     let found = FleetFound::prepare(&request, trace)?;
     found.check_blocks(&servers)?;
-    // Opened before anything is computed, so that a failure loses no result.
+    // The picture is opened before anything is computed, so that a failure loses no result.
     let picture = request.picture.as_deref().map(Picture::open).transpose()?;
     let found = found.find(&servers, &request.routes, progress)?;
     out.write_all(if request.json { found.json_lines() } else { found.report() }.as_bytes())?;
@@ -127,7 +127,7 @@ pub fn run_fleets(request: FleetRequest, out: &mut dyn Write, progress: &mut dyn
 }
 
 impl FleetFound {
-    /// Nothing found yet.
+    /// Checks the request against the trace, and returns results that have no outcomes yet.
     fn prepare(request: &FleetRequest, trace: Trace) -> Result<Self, Refusal> {
         let token_bytes = request.block_bytes.map(|bytes| bytes.0 as f64 / request.block_size as f64);
         let remote = match (request.remote_tier, token_bytes) {
@@ -216,12 +216,12 @@ impl FleetFound {
         Ok(self)
     }
 
-    /// Bytes of so many blocks, if those of a token are known.
+    /// Returns the number of bytes of `blocks` blocks, if the bytes of a token are known.
     fn bytes(&self, blocks: u64) -> Option<f64> {
         self.token_bytes.map(|bytes| bytes * self.trace.block_tokens() as f64 * blocks as f64)
     }
 
-    /// The run of the same fleet without its remote tier.
+    /// Returns the outcome of the same fleet without its remote tier.
     fn without_remote(&self, outcome: &Outcome) -> Option<&Outcome> {
         let same = |other: &&Outcome| (other.servers, other.route) == (outcome.servers, outcome.route);
         outcome.remote_blocks?;
@@ -229,7 +229,7 @@ impl FleetFound {
     }
 }
 
-/// The numbers of servers, ascending, each once.
+/// Returns the numbers of servers in ascending order, each once.
 fn servers(request: &FleetRequest) -> Result<Vec<usize>, Refusal> {
     let mut servers: Vec<usize> = request.servers.iter().map(|servers| servers.get()).collect();
     if servers.len() > SIZES_MAX {

@@ -1,4 +1,4 @@
-//! Hit rates by policy and cache size, compared with a cache that keeps everything and one that knows the future.
+//! Hit rates by policy and cache size, beside those of a cache that keeps everything and of one that knows the future.
 
 use interbed_kv::EvictionKind;
 
@@ -9,16 +9,18 @@ use super::plot::{Line, Panel, Role, Unit};
 use super::trace::Trace;
 use interbed_plan::Refusal;
 
-/// All hit rates.
+/// The hit rates of all policies and sizes.
 pub(super) struct HitRates {
-    /// Ascending, each once.
+    /// The cache sizes in blocks, in ascending order, each once.
     pub sizes: Vec<usize>,
     pub policies: Vec<PolicyHits>,
-    /// By block and by token, where the tail of a prompt is used first. [size]
+    /// The hit rates by block and by token of the cache that knows the future and uses the tail of a prompt first.
+    /// [size]
     pub offline: Vec<(f64, f64)>,
-    /// The same, where the head is used first. [size]
+    /// The hit rates by block and by token of the cache that knows the future and uses the head of a prompt first.
+    /// [size]
     pub offline_leaves: Vec<(f64, f64)>,
-    /// By block and by token.
+    /// The hit rate by block and by token of the cache that keeps everything.
     pub infinite: (f64, f64),
 }
 
@@ -29,12 +31,12 @@ pub(super) struct PolicyHits {
 }
 
 impl HitRates {
-    /// Replays `trace` for each policy and size `repeat` times; the shortest time counts. `explain` is called once for
-    /// each request, with the reason of its miss. `progress` is called when a run has ended: one run for each policy
-    /// and two more for each size, and one for all.
+    /// Replays `trace` `repeat` times for each policy and size; the shortest time counts. `explain` is called once for
+    /// each request with the reason of its miss. `progress` is called whenever a run has ended. There is one run for
+    /// each policy and size, two more for each size, and one for all.
     ///
     /// # Errors
-    /// When a manager breaks its contract, or `explain` fails.
+    /// Fails if a manager breaks its contract, or `explain` fails.
     pub fn find(
         trace: &Trace,
         kinds: &[EvictionKind],
@@ -67,8 +69,8 @@ impl HitRates {
         Ok(Self { sizes: sizes.to_vec(), policies, offline, offline_leaves, infinite })
     }
 
-    /// The plot over the sizes. Of the two caches that know the future, it shows the one that keeps heads,
-    /// because a tail cannot be found without its head.
+    /// Returns the plot over the sizes. Of the two caches that know the future, the plot shows the one that keeps
+    /// heads, because a tail cannot be found without its head.
     pub fn panel(&self, trace: &Trace) -> Panel {
         let reference = |label: &str, values| Line { label: label.into(), values, role: Role::Reference };
         let policies = self.policies.iter().map(|policy| Line {
@@ -90,13 +92,13 @@ impl HitRates {
 }
 
 impl PolicyHits {
-    /// The policy's name, marked if it is the default.
+    /// Returns the policy's name, with a mark if the policy is the default.
     pub fn label(&self) -> String {
         label(self.kind)
     }
 }
 
-/// The name of `kind`, marked if it is the default.
+/// Returns the name of `kind`, with a mark if `kind` is the default.
 pub(super) fn label(kind: EvictionKind) -> String {
     if kind == EvictionKind::default() { format!("{kind} (default)") } else { kind.to_string() }
 }

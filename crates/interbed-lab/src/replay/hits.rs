@@ -1,4 +1,5 @@
-//! What a cache of some size would have found: the trace's prompts, one after the other, through the block manager.
+//! Finds out what a cache of some size would have found: the trace's prompts go through the block manager, one after
+//! the other.
 
 use std::time::{Duration, Instant};
 
@@ -8,42 +9,43 @@ use super::explain::{Listener, Misses};
 use super::trace::Trace;
 use interbed_plan::Refusal;
 
-/// The token that ends each prompt. Its block is never published, as it stands for the answer.
+/// The token that ends each prompt. The token's block stands for the answer, and is never published.
 const ANSWER: TokenId = TokenId::MAX;
 
 /// What one policy found with one cache size.
 #[derive(Debug, Clone)]
 pub(super) struct Hits {
-    /// Blocks of the cache.
+    /// The number of blocks of the cache.
     pub blocks: usize,
-    /// Blocks of prompts that were found, of [`Trace::references`].
+    /// The number of prompt blocks that were found, out of [`Trace::references`].
     pub hit_blocks: u64,
-    /// Tokens of prompts that were found, of [`Trace::input_tokens`].
+    /// The number of prompt tokens that were found, out of [`Trace::input_tokens`].
     pub hit_tokens: u64,
-    /// Number of evicted blocks.
+    /// The number of evicted blocks.
     pub evictions: u64,
-    /// Requests that needed more blocks than the cache has; they count as misses.
+    /// The number of requests that needed more blocks than the cache has; they count as misses.
     pub refused: usize,
-    /// Blocks of the prompts that were not refused.
+    /// The number of blocks in the prompts that were not refused.
     pub admitted_blocks: u64,
-    /// Blocks with content while a request holds its own, on average.
+    /// The mean number of blocks with content while a request holds its blocks.
     pub used_mean: f64,
-    /// Blocks with content while a request holds its own, at the peak.
+    /// The greatest number of blocks with content while a request holds its blocks.
     pub used_peak: usize,
-    /// The share of slots in held blocks, as long as the trace's, that hold no token.
+    /// The share of token slots that hold no token among those of the held blocks, with blocks as long as the trace's.
     pub fragmentation: f64,
-    /// Time inside the manager for prompts that were not refused.
+    /// The time inside the manager for prompts that were not refused.
     pub time: Duration,
     /// Why requests missed, if this was requested.
     pub misses: Option<Misses>,
 }
 
-/// Sends the prompts through a manager whose cache has `blocks` blocks: one block for each block of the trace, with the
-/// block's number as its token, and one more for the answer. Each request is given its blocks, publishes those of its
-/// prompt, and releases them, the last first, before the next one comes. `explain` is told why each request missed.
+/// Sends the prompts through a manager whose cache has `blocks` blocks. Each block of the trace takes one block of the
+/// manager, with the block's number as its token; one more block is for the answer. Each request is given its blocks,
+/// publishes those of its prompt, and releases them, the last first, before the next request comes. `explain` is told
+/// why each request missed.
 ///
 /// # Errors
-/// When a manager refuses what it should not, its invariants do not hold afterwards, or `explain` fails.
+/// Fails if a manager refuses what it should not, if its invariants do not hold afterwards, or if `explain` fails.
 pub(super) fn replay(
     trace: &Trace,
     eviction: EvictionKind,
@@ -122,24 +124,24 @@ pub(super) fn replay(
 }
 
 impl Hits {
-    /// Share of the prompts' blocks that were found.
+    /// Returns the share of the prompts' blocks that were found.
     pub fn rate(&self, trace: &Trace) -> f64 {
         share(self.hit_blocks, trace.references().len() as u64)
     }
 
-    /// Share of the prompts' tokens that were found.
+    /// Returns the share of the prompts' tokens that were found.
     pub fn token_rate(&self, trace: &Trace) -> f64 {
         share(self.hit_tokens, trace.input_tokens())
     }
 
-    /// Blocks, of one token each, that went through the manager in a second of its own time: looked up, given,
-    /// published, let go.
+    /// Returns how many blocks of one token each went through the manager in a second of its own time. Each was looked
+    /// up, given, published and released.
     pub fn blocks_per_second(&self) -> f64 {
         self.admitted_blocks as f64 / self.time.as_secs_f64().max(1e-9)
     }
 }
 
-/// `part` divided by `whole`; 0 if `whole` is 0.
+/// Returns `part` divided by `whole`, or 0 if `whole` is 0.
 pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

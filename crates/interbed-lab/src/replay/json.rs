@@ -1,4 +1,4 @@
-//! The results of a replay for scripts: one figure a line.
+//! Writes the results of a replay for scripts, one figure a line.
 
 use interbed_kv::EvictionKind;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::explain::{Case, Misses};
 use super::hits::Hits;
 use super::load::Load;
 
-/// The outcome of one request, with a policy and a number of cache blocks, as such a line.
+/// Returns a line of JSON with the outcome of one request, for a policy and a number of cache blocks.
 pub(super) fn case_line(kind: EvictionKind, blocks: usize, case: &Case) -> String {
     let params = json!({
         "policy": kind.to_string(), "blocks": blocks, "default": is_default(kind), "request": case.request,
@@ -21,7 +21,8 @@ pub(super) fn case_line(kind: EvictionKind, blocks: usize, case: &Case) -> Strin
 }
 
 impl Found {
-    /// `{"name": …, "value": …, "unit": …, "params": {…}}`, one a line. Rates and shares are fractions of 1.
+    /// Returns one JSON object a line, `{"name": …, "value": …, "unit": …, "params": {…}}`. Rates and shares are
+    /// fractions of 1.
     pub fn json_lines(&self) -> String {
         let mut lines = Lines::default();
         self.add_hits(&mut lines);
@@ -53,7 +54,7 @@ impl Found {
                 ("replay.refused", run.refused as f64, "requests"),
             ];
             figures.into_iter().for_each(|(name, value, unit)| lines.add(name, value, unit, &params));
-            // Unlike the other figures of a run, this one depends on the number of tokens in the manager's blocks.
+            // Unlike the other figures of a run, this figure depends on the number of tokens in the manager's blocks.
             params["block_size"] = 1.into();
             lines.add("replay.blocks_per_s", run.blocks_per_second(), "blocks/s", &params);
         };

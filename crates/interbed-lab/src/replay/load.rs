@@ -1,5 +1,5 @@
-//! What a trace would keep in memory at a time: requests arrive when the trace says, compute at an assumed pace, and
-//! hold their KV meanwhile.
+//! Simulates what a trace would keep in memory at a time. Requests arrive when the trace says, compute at an assumed
+//! pace, and hold their KV meanwhile.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,16 @@ use super::room::{Admission, Room, Slots};
 use super::trace::{Request, Trace};
 use interbed_plan::Refusal;
 
-/// Stands for tokens that the trace does not distinguish. They are never published.
+/// A token that stands for all tokens that the trace does not distinguish. Such tokens are never published.
 const UNKNOWN: TokenId = TokenId::MAX;
 
-/// How fast sequences are assumed to compute, whatever else is being computed.
+/// How fast each sequence is assumed to compute, whatever else is being computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// Tokens of a prompt in a second.
+    /// The number of prompt tokens that are computed in a second.
     pub prefill_rate: f64,
-    /// Tokens of an answer in a second. All sequences take their steps together, one token each.
+    /// The number of answer tokens that a sequence gets in a second. All sequences take their steps together, one token
+    /// each.
     pub decode_rate: f64,
 }
 
@@ -26,48 +27,48 @@ pub struct Pace {
 pub(super) struct Load {
     /// Seconds from the first arrival until the last sequence has left.
     pub seconds: f64,
-    /// Sequences in flight at a time.
+    /// The mean number of sequences that run at a time.
     pub running_mean: f64,
     pub running_peak: usize,
-    /// Token slots taken at a time.
+    /// The mean number of token slots that are taken at a time.
     pub taken_mean: f64,
     pub taken_peak: usize,
-    /// Share of taken slots that were empty.
+    /// The share of taken slots that were empty.
     pub fragmentation: f64,
     /// Seconds between arrival and admission, of the admitted sequences, in ascending order.
     pub waits: Vec<f64>,
-    /// Preemptions in all.
+    /// The number of preemptions of all sequences.
     pub preemptions: usize,
-    /// Preemptions of the sequence that was preempted most often.
+    /// The number of preemptions of the sequence that was preempted most often.
     pub preemptions_peak: usize,
-    /// Requests that were too long for the room.
+    /// The number of requests that were too long for the room.
     pub refused: usize,
-    /// Tokens that were cached when their sequence was admitted, counted each time.
+    /// The number of tokens that were cached when their sequence was admitted. A token counts again at each admission.
     pub cached_tokens: u64,
 }
 
 impl Load {
-    /// Mean wait in seconds.
+    /// Returns the mean wait in seconds.
     pub fn wait_mean(&self) -> f64 {
         if self.waits.is_empty() { 0.0 } else { self.waits.iter().sum::<f64>() / self.waits.len() as f64 }
     }
 
-    /// Longest wait in seconds.
+    /// Returns the longest wait in seconds.
     pub fn wait_max(&self) -> f64 {
         self.waits.last().copied().unwrap_or(0.0)
     }
 
-    /// Requests that waited at all.
+    /// Returns the number of requests that waited at all.
     pub fn waited(&self) -> usize {
         self.waits.iter().filter(|&&wait| wait > 0.0).count()
     }
 }
 
-/// Sends the trace through `room`, first come, first served. When room runs out, the sequence that came last is
-/// preempted and computed again. `progress` is called for requests that have ended.
+/// Sends the trace through `room` in the order of arrival. When room runs out, the sequence that came last is
+/// preempted, and computed again later. `progress` is called for each request that has ended.
 ///
 /// # Errors
-/// A room that refuses what it should not.
+/// Fails if the room refuses what it should not.
 pub(super) fn replay(trace: &Trace, pace: Pace, room: &mut impl Room, progress: impl FnMut()) -> Result<Load, Refusal> {
     let mut simulation = Simulation {
         trace,
@@ -82,14 +83,14 @@ pub(super) fn replay(trace: &Trace, pace: Pace, room: &mut impl Room, progress: 
         load: Load::default(),
         progress,
     };
-    // Stable: those that arrive together stay in the order of the file.
+    // The sort is stable, so that requests that arrive together stay in the order of the file.
     simulation.arrivals.make_contiguous().sort_by_key(|&(step, _)| step);
     simulation.run(room)?;
     Ok(simulation.finish())
 }
 
-/// Blocks of `block_size` tokens with which no sequence has to wait: the most that is held at a time if nothing is
-/// shared.
+/// Returns the number of blocks of `block_size` tokens with which no sequence has to wait, which is the most that is
+/// held at a time if nothing is shared.
 pub(super) fn ample_blocks(trace: &Trace, pace: Pace, block_size: usize) -> usize {
     let mut changes = Vec::with_capacity(2 * trace.requests().len());
     for request in trace.requests() {
@@ -109,7 +110,7 @@ pub(super) fn ample_blocks(trace: &Trace, pace: Pace, block_size: usize) -> usiz
 }
 
 impl Pace {
-    /// The first step after a request's arrival.
+    /// Returns the first step after a request's arrival.
     fn step(self, request: &Request) -> u64 {
         (request.arrival * self.decode_rate).ceil() as u64
     }
@@ -121,14 +122,14 @@ impl Pace {
 
 struct Waiting {
     number: usize,
-    /// Tokens of the answer that it had before it was preempted.
+    /// The number of answer tokens that the sequence had before it was preempted.
     answered: usize,
     preemptions: usize,
 }
 
 struct Running {
     waiting: Waiting,
-    /// The step in which its first token comes.
+    /// The step in which the sequence gets its first token.
     ready: u64,
 }
 
@@ -146,7 +147,7 @@ struct Simulation<'t, P> {
     waiting: VecDeque<Waiting>,
     running: Vec<Running>,
     step: u64,
-    /// The first of the queue did not fit, and no sequence has left since.
+    /// Whether the first sequence of the queue did not fit and no sequence has left since.
     blocked: bool,
     tokens: Vec<TokenId>,
     sums: Sums,
@@ -181,7 +182,8 @@ impl<P: FnMut()> Simulation<'_, P> {
         }
     }
 
-    /// Steps until something changes: one, unless all prompts being computed are still being computed.
+    /// Returns the number of steps until something changes. It is 1 unless all running sequences still compute their
+    /// prompts.
     fn steps_to_next(&self) -> u64 {
         let ready = self.running.iter().map(|running| running.ready.max(self.step + 1));
         let arrival = self.arrivals.front().map(|(step, _)| *step);
@@ -246,7 +248,7 @@ impl<P: FnMut()> Simulation<'_, P> {
             }
             if self.step >= *ready && waiting.answered < request.output_tokens {
                 if !room.grow(id, UNKNOWN) {
-                    // It may be this one.
+                    // The last sequence may be the one that needs the room.
                     self.preempt_last(room);
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! Mooncake's traces: one JSON object a line.
+//! Reads Mooncake's traces, which have one JSON object a line.
 
 use serde::Deserialize;
 
@@ -17,7 +17,7 @@ struct Line {
 /// skipped. Without `hash_ids`, only the load of the request is known.
 ///
 /// # Errors
-/// When the line is anything else, or has lengths that no model has.
+/// Fails if the line has another form, or lengths that no model has.
 pub(super) fn parse(line: &str) -> Result<TraceEntry, LineProblem> {
     let Line { timestamp, input_length, output_length, hash_ids } =
         serde_json::from_str(line).map_err(LineProblem::Json)?;

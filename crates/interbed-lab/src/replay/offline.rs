@@ -1,23 +1,25 @@
-//! Hits under an eviction policy that knows the future: it evicts the block whose next use is farthest away. This is no
-//! upper bound, which would have to consider whole prefixes, as hits do, and not blocks.
+//! Counts hits under an eviction policy that knows the future and evicts the block whose next use is farthest away. The
+//! result is no upper bound: that would have to consider whole prefixes, as hits do, and not single blocks.
 
 use std::collections::BTreeSet;
 
 use super::trace::Trace;
 
-/// In which order the blocks of one prompt are used, as far as evictions are concerned: of blocks whose next use is in
-/// the same prompt, the one that is used last goes first.
+/// The order in which the blocks of one prompt count as used. Among blocks whose next use is in the same prompt, the
+/// one that is used last is evicted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The tail first, as sequences let go of their blocks. The head of a chain then goes before what follows it.
+    /// The tail is used first, as sequences release their blocks. The head of a chain is then evicted before what
+    /// follows it.
     TailFirst,
-    /// The head first, so that the end of a chain is evicted before its beginning: a tail cannot be found without its
-    /// head.
+    /// The head is used first, so that the end of a chain is evicted before its beginning: a tail cannot be found
+    /// without its head.
     HeadFirst,
 }
 
-/// Blocks and tokens of prompts that a cache of `blocks` blocks finds. As elsewhere, a hit is part of a leading run of
-/// blocks that are there; unlike elsewhere, each block is evicted by itself, whether others follow it or not.
+/// Returns the numbers of prompt blocks and prompt tokens that a cache of `blocks` blocks finds. A hit is part of a
+/// leading run of blocks that are in the cache, as in a replay. But each block is evicted by itself, whether other
+/// blocks follow it or not.
 pub(super) fn hits(trace: &Trace, blocks: usize, order: Order) -> (u64, u64) {
     let uses = uses(trace, order);
     let next = next_uses(&uses, trace.distinct());
@@ -36,7 +38,7 @@ pub(super) fn hits(trace: &Trace, blocks: usize, order: Order) -> (u64, u64) {
     (hit_blocks, hit_tokens)
 }
 
-/// Blocks in the order of their use.
+/// Returns all blocks of the trace in the order of their use.
 fn uses(trace: &Trace, order: Order) -> Vec<u32> {
     let mut uses = trace.references().to_vec();
     if order == Order::TailFirst {
@@ -50,7 +52,7 @@ fn uses(trace: &Trace, order: Order) -> Vec<u32> {
     uses
 }
 
-/// Where each use's block is used again. [use]
+/// Returns where each use's block is used again, or `usize::MAX` if it is not. [use]
 fn next_uses(uses: &[u32], distinct: usize) -> Vec<usize> {
     let mut seen = vec![usize::MAX; distinct];
     let mut next = vec![usize::MAX; uses.len()];

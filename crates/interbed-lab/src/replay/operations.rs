@@ -1,4 +1,4 @@
-//! How long the block manager's operations take, with prompts as long as the trace's.
+//! Measures how long the block manager's operations take with prompts as long as the trace's.
 
 use std::time::{Duration, Instant};
 
@@ -7,38 +7,38 @@ use interbed_kv::{BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, T
 use super::trace::Trace;
 use interbed_plan::Refusal;
 
-/// Blocks of the measured pool.
+/// The number of blocks in the measured pool.
 const POOL_BLOCKS: usize = 1 << 15;
 
-/// Share of the pool that prompts fill; answers fill the rest.
+/// The share of the pool that prompts fill; answers fill the rest.
 const PROMPT_SHARE: f64 = 0.75;
 
-/// The fewest blocks of a prompt: the last one is never found, and all last blocks must find a free block.
+/// The fewest blocks of a prompt. A prompt's last block is never found, and all last blocks must find a free block.
 const PROMPT_BLOCKS_MIN: usize = 8;
 
-/// The time of an operation.
+/// The time that an operation takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Operation {
-    /// The operation.
+    /// The operation's name.
     pub name: &'static str,
-    /// The unit that the time is per.
+    /// The unit that the time refers to.
     pub per: &'static str,
-    /// Nanoseconds.
+    /// The time in nanoseconds.
     pub nanoseconds: f64,
 }
 
-/// Measures all operations on a pool of [`POOL_BLOCKS`] blocks of `block_size` tokens, `repeat` times, and returns the
+/// Measures all operations `repeat` times on a pool of [`POOL_BLOCKS`] blocks of `block_size` tokens, and returns the
 /// shortest times, because other programs may use the machine meanwhile.
 ///
 /// # Errors
-/// When the block size is invalid, or a manager refuses what it should not.
+/// Fails if the block size is invalid, or a manager refuses what it should not.
 pub(super) fn measure(
     trace: &Trace,
     eviction: EvictionKind,
     block_size: usize,
     repeat: usize,
 ) -> Result<Vec<Operation>, Refusal> {
-    // One pool for all rounds: the first round is the slowest, because it touches the memory for the first time.
+    // All rounds use one pool: the first round is the slowest, because it touches the memory for the first time.
     let mut bench = Bench::new(trace, eviction, block_size)?;
     let mut best = bench.round()?;
     for _ in 1..repeat {
@@ -53,7 +53,7 @@ struct Bench {
     manager: BlockManager,
     root: ChainRoot,
     block_size: usize,
-    /// Tokens of each sequence's prompt, in whole blocks.
+    /// The number of tokens in each sequence's prompt, a multiple of the block size.
     lengths: Vec<usize>,
     tokens: Vec<TokenId>,
     operations: Vec<Operation>,
@@ -77,7 +77,7 @@ impl Bench {
         Ok(Self { manager, root: ChainRoot::default(), block_size, lengths, tokens, operations: Vec::new() })
     }
 
-    /// Runs each operation once, from an empty pool to an empty pool.
+    /// Runs each operation once. The pool is empty before and after the round.
     fn round(&mut self) -> Result<Vec<Operation>, Refusal> {
         let blocks = self.lengths.iter().sum::<usize>() / self.block_size;
         let time = self.allocate(0)?;
@@ -108,7 +108,7 @@ impl Bench {
         self.operations.push(Operation { name, per, nanoseconds });
     }
 
-    /// Allocates prompts of which no two begin alike; equal `kind`s give equal prompts.
+    /// Allocates prompts of which no two begin alike. Calls with equal `kind`s allocate equal prompts.
     fn allocate(&mut self, kind: u32) -> Result<Duration, Refusal> {
         self.tokens.clear();
         for (number, &length) in self.lengths.iter().enumerate() {
@@ -149,7 +149,7 @@ impl Bench {
         Ok((started.elapsed(), count))
     }
 
-    /// Appends a token to each sequence in turn, as decoding does, until half of the free blocks are used.
+    /// Appends one token to each sequence in turn, as decoding does, until half of the free blocks are used.
     fn append_tokens(&mut self) -> Result<(Duration, usize), Refusal> {
         let decoding = self.decoding();
         let each = self.manager.stats().blocks_free / 2 / decoding * self.block_size;
@@ -164,7 +164,7 @@ impl Bench {
         Ok((started.elapsed(), each * decoding))
     }
 
-    /// Number of sequences that decode together.
+    /// Returns the number of sequences that decode together.
     fn decoding(&self) -> usize {
         self.lengths.len().min(256)
     }

@@ -1,8 +1,8 @@
-//! Plots over sizes as an SVG picture, one below the other. Lines differ in dashes and marks too, so colours are not
-//! needed to read it.
+//! Draws plots over sizes as an SVG picture, one plot below the other. Lines differ in dashes and marks too, so that
+//! the picture can be read without colours.
 //!
-//! Written by hand and not with `plotters`, of which only the axes would serve: it draws each dash as a stroke of its
-//! own, and has neither labels that make way for each other nor a title for who hears the picture.
+//! The picture is written by hand and not with `plotters`, of which only the axes would serve: that crate draws each
+//! dash as a stroke of its own, and has neither labels that keep clear of each other nor a title for screen readers.
 
 use std::fmt::{self, Write};
 
@@ -15,13 +15,13 @@ const RIGHT: f64 = 690.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 436.0;
 
-/// The smallest distance between two labels.
+/// The smallest distance between two labels, in units of the picture.
 const LABEL_HEIGHT: f64 = 17.0;
 
-/// Number of styles for policies; those for references follow.
+/// The number of styles for policies; the styles for references follow them.
 const POLICY_STYLES: usize = 6;
 
-/// Colours that people with any colour vision can distinguish, and dashes for print.
+/// The styles of lines: colours that people with any colour vision can tell apart, and dashes for print.
 const STYLES: [(&str, &str); 8] = [
     ("#0072b2", ""),
     ("#d55e00", "7 3"),
@@ -36,25 +36,25 @@ const STYLES: [(&str, &str); 8] = [
 /// One plot of the picture.
 pub(crate) struct Panel {
     pub heading: String,
-    /// What the sizes are.
+    /// The name of the axis of sizes.
     pub axis: String,
     pub unit: Unit,
     pub lines: Vec<Line>,
 }
 
-/// What values are.
+/// The unit of a plot's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Shares, shown in %.
+    /// The values are shares, and are shown in %.
     Percent,
-    /// Multiples.
+    /// The values are multiples.
     Times,
 }
 
 /// One line of a plot.
 pub(crate) struct Line {
     pub label: String,
-    /// For each size.
+    /// The value at each size. [size]
     pub values: Vec<f64>,
     pub role: Role,
 }
@@ -62,15 +62,15 @@ pub(crate) struct Line {
 /// What a line stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// What is used by default.
+    /// The line stands for what is used by default.
     Default,
-    /// What can be used instead.
+    /// The line stands for what can be used instead.
     Other,
-    /// A reference that no server can reach.
+    /// The line stands for a reference that no server can reach.
     Reference,
 }
 
-/// The picture of `panels` over `sizes`, which must be ascending.
+/// Returns the picture of `panels` over `sizes`, which must be ascending.
 pub(crate) fn svg(title: &str, sizes: &[usize], panels: &[Panel]) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -103,7 +103,7 @@ struct Plot<'l> {
     panel: &'l Panel,
     /// The value at the upper edge.
     top: f64,
-    /// The distance between marks on the left axis.
+    /// The distance between two marks on the left axis, as a value.
     step: f64,
 }
 
@@ -154,7 +154,7 @@ impl<'l> Plot<'l> {
             let (x, text) = (self.x(size), grouped(size as u64));
             writeln!(out, "<path d=\"M{x:.1} {BOTTOM}v5\" stroke=\"#444\"/>")?;
             let half = text.len() as f64 * 3.8;
-            // Labels that would touch the one before are left out.
+            // A label that would touch the one before it is left out.
             if x - half > free_from {
                 writeln!(out, "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>", BOTTOM + 20.0)?;
                 free_from = x + half + 6.0;
@@ -186,7 +186,7 @@ impl<'l> Plot<'l> {
         writeln!(out, "</g>")
     }
 
-    /// Each line's name beside its end, moved apart where ends lie close together.
+    /// Writes each line's name beside the line's end. Names are moved apart where ends lie close together.
     fn write_labels(&self, out: &mut String, mut ends: Vec<(f64, &Line, usize)>) -> fmt::Result {
         ends.sort_by(|one, other| one.0.total_cmp(&other.0));
         let mut places: Vec<f64> = Vec::with_capacity(ends.len());
@@ -238,7 +238,7 @@ impl<'l> Plot<'l> {
     }
 }
 
-/// Marks around a point, as relative moves: circle, square, triangle, diamond, triangle upside down, cross.
+/// The marks around a point as relative moves: circle, square, triangle, diamond, triangle upside down, cross.
 const MARKS: [&str; 6] = [
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
     "m-3.5 -3.5h7v7h-7z",

@@ -1,4 +1,4 @@
-//! Reads traces line by line: detects the format, and checks limits on all values.
+//! Reads traces line by line. The reader detects the format, and checks limits on all values.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -11,29 +11,29 @@ use super::entry::{LINE_BYTES_MAX, LineProblem, REFERENCES_MAX, REQUESTS_MAX};
 use super::mooncake;
 use super::trace::Trace;
 
-/// A trace that cannot be used.
+/// A reason why a trace cannot be used.
 #[derive(Debug, Error)]
 pub(super) enum TraceError {
-    /// The system refused.
+    /// The system refused to read the file.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The trace.
+        /// The path of the trace.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// No line has a request.
+    /// No line of the file has a request.
     #[error("{} holds no request", path.display())]
     Empty {
-        /// The trace.
+        /// The path of the trace.
         path: PathBuf,
     },
     /// A line is invalid.
     #[error("line {line} of {}: {problem}", path.display())]
     Line {
-        /// The trace.
+        /// The path of the trace.
         path: PathBuf,
-        /// Counted from 1.
+        /// The number of the line, counted from 1.
         line: usize,
         /// What is wrong with the line.
         problem: LineProblem,
@@ -41,7 +41,7 @@ pub(super) enum TraceError {
 }
 
 impl TraceError {
-    /// What the user can do about it.
+    /// Returns what the user can do about the error.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Read { .. } => "name a readable file",
@@ -54,17 +54,19 @@ impl TraceError {
     }
 }
 
-/// Reads the trace at `path`, in either format.
+/// Reads the trace at `path` in either format.
 ///
 /// # Errors
-/// When there is no such file, no request in it, or an invalid line, which the error names by number.
+/// Fails if there is no such file, if it has no request, or if a line is invalid; the error then names the line's
+/// number.
 pub(super) fn read(path: &Path, progress: impl FnMut(u64)) -> Result<Trace, TraceError> {
     let refused = |source| TraceError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(refused)?;
     read_lines(BufReader::new(file), path, progress)
 }
 
-/// Like [`read`]; `path` is for messages, and `progress` is called with the number of bytes read.
+/// Reads a trace from `input` as [`read`] does. `path` is for messages, and `progress` is called with the number of
+/// bytes read.
 pub(super) fn read_lines(
     mut input: impl BufRead,
     path: &Path,

@@ -1,4 +1,4 @@
-//! The results of a replay for people.
+//! Writes the results of a replay for people.
 
 use std::fmt::{self, Write};
 
@@ -11,7 +11,7 @@ use super::trace::Trace;
 use interbed_plan::words::grouped;
 
 impl Found {
-    /// The tables.
+    /// Returns the tables as text.
     pub fn report(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -33,7 +33,7 @@ impl Found {
         self.write_operations(out)
     }
 
-    /// Hit rates, policy by cache size.
+    /// Writes the hit rates, with a line for each policy and a column for each cache size.
     fn write_hit_rates(&self, out: &mut String) -> fmt::Result {
         let Some(hits) = &self.hits else { return Ok(()) };
         let sizes = &hits.sizes;
@@ -66,7 +66,7 @@ impl Found {
         )
     }
 
-    /// The other results of each run.
+    /// Writes the other results of each run.
     fn write_runs(&self, out: &mut String) -> fmt::Result {
         let Some(hits) = &self.hits else { return Ok(()) };
         writeln!(
@@ -97,7 +97,7 @@ impl Found {
         writeln!(out, "  Mblocks/s: prompts through the manager, in blocks of one token; for larger ones see below")
     }
 
-    /// Why prompts were not found.
+    /// Writes why prompts were not found.
     fn write_misses(&self, out: &mut String) -> fmt::Result {
         for policy in self.hits.iter().flat_map(|hits| &hits.policies) {
             for run in &policy.runs {
@@ -215,7 +215,7 @@ impl Found {
         Ok(())
     }
 
-    /// A size in bytes if the size of a block is known, else in tokens.
+    /// Returns the size of `tokens` tokens, in bytes if the size of a block is known, else in tokens.
     fn size(&self, tokens: f64) -> String {
         match self.block_bytes {
             Some(bytes) => Bytes((tokens / self.load.block_size as f64 * bytes.0 as f64) as u64).to_string(),
@@ -224,7 +224,7 @@ impl Found {
     }
 }
 
-/// What is in a trace.
+/// Writes what is in a trace.
 pub(super) fn write_trace(out: &mut String, name: &str, trace: &Trace) -> fmt::Result {
     let count = trace.requests().len();
     let mean = |tokens: u64| grouped((tokens as f64 / count as f64).round() as u64);

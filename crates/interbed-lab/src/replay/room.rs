@@ -1,4 +1,5 @@
-//! Where running sequences keep their KV: in blocks as they need them, or in room for the longest sequence each.
+//! Rooms in which running sequences keep their KV: in blocks as the sequences need them, or in a part for each that has
+//! room for the longest sequence.
 
 use std::collections::HashMap;
 
@@ -6,60 +7,64 @@ use interbed_kv::{AllocStatus, BlockManager, ChainRoot, KvConfig, SequenceId, To
 
 use interbed_plan::Refusal;
 
-/// Whether a sequence may begin.
+/// The answer of a room to whether a sequence may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// Yes; `cached` of its tokens are there already.
+    /// The sequence may begin; `cached` of its tokens are in the room already.
     Now { cached: usize },
-    /// Not before another sequence has left.
+    /// The sequence may begin only after another sequence has left.
     Later,
-    /// It is longer than the room.
+    /// The sequence is longer than the room.
     Never,
 }
 
-/// Token slots that are taken, and how many of them hold nothing.
+/// The number of token slots that are taken, and how many of them are empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Slots {
     pub taken: usize,
     pub empty: usize,
 }
 
-/// Memory for sequences.
+/// A room in which sequences keep their KV.
 pub(super) trait Room {
-    /// Takes room for `tokens`, if there is any; in the end the sequence will have `longest`.
+    /// Takes room for `tokens`, if there is any; in the end the sequence will have `longest` tokens.
     ///
-    /// An error that occurs only if the room is broken.
-    /// What cannot be, unless the room is broken.
+    /// # Errors
+    /// Fails only if the room is broken.
     fn admit(&mut self, id: SequenceId, tokens: &[TokenId], longest: usize) -> Result<Admission, Refusal>;
 
-    /// The first `num_tokens` are computed, and others may use them.
+    /// Notes that the first `num_tokens` tokens are computed, so that other sequences may use them.
     fn publish(&mut self, id: SequenceId, num_tokens: usize);
 
-    /// Takes room for one more token. False when there is none.
+    /// Takes room for one more token. Returns false if there is none.
     fn grow(&mut self, id: SequenceId, token: TokenId) -> bool;
 
     /// Releases everything that the sequence holds.
     fn release(&mut self, id: SequenceId);
 
-    /// What is taken now.
+    /// Returns the slots that are taken now.
     fn slots(&self) -> Slots;
 }
 
-/// Blocks of a few tokens, by the block manager.
+/// A room of blocks with a few tokens each, which the block manager gives out.
 pub(super) struct Paged {
     manager: BlockManager,
     root: ChainRoot,
 }
 
 impl Paged {
+    /// Creates a room whose blocks `config` describes.
+    ///
     /// # Errors
-    /// When `config` cannot work.
+    /// Fails if `config` is invalid.
     pub fn new(config: KvConfig) -> Result<Self, Refusal> {
         Ok(Self { manager: BlockManager::new(config)?, root: ChainRoot::default() })
     }
 
+    /// Checks the block manager's invariants.
+    ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// Fails with the first invariant that does not hold.
     pub fn check(&self) -> Result<(), Refusal> {
         self.manager.check().map_err(|error| Refusal::because("the block manager's invariants after the replay", error))
     }
@@ -102,7 +107,7 @@ impl Room for Paged {
     }
 }
 
-/// As in servers before paged KV: each sequence takes room for the longest one when it begins.
+/// A room in which each sequence takes room for the longest one when it begins, as in servers before paged KV.
 pub(super) struct Preallocated {
     longest: usize,
     places: usize,
@@ -111,7 +116,7 @@ pub(super) struct Preallocated {
 }
 
 impl Preallocated {
-    /// Room for `capacity` tokens, of which each sequence takes `longest`.
+    /// Creates a room for `capacity` tokens, of which each sequence takes `longest`.
     pub fn new(capacity: usize, longest: usize) -> Self {
         let longest = longest.max(1);
         Self { longest, places: capacity / longest, tokens: HashMap::new(), slots: Slots::default() }

@@ -1,5 +1,5 @@
-//! What tiers of KV would have found and written: the trace's prompts through the block manager, with other tiers
-//! below.
+//! Finds out what tiers of KV would have found and written. The trace's prompts go through the block manager, with
+//! other tiers below it.
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,13 @@ use super::hits::share;
 use super::trace::Trace;
 use interbed_plan::Refusal;
 
-/// The token that ends each prompt. Its block is never published, as it stands for the answer.
+/// The token that ends each prompt. The token's block stands for the answer, and is never published.
 const ANSWER: TokenId = TokenId::MAX;
 
-/// Parts that the last tier, which is taken to be a disk, empties as a whole.
+/// The number of segments of the last tier, which is taken to be a disk and empties a segment as a whole.
 const SEGMENTS: usize = 64;
 
-/// Blocks that are written to it together.
+/// The number of blocks that are written to the last tier together.
 const RECORD: usize = 8;
 
 /// What one tier found and wrote.
@@ -24,7 +24,8 @@ const RECORD: usize = 8;
 struct TierHits {
     blocks: usize,
     hits: u64,
-    /// Blocks written, again or for the first time; 0 for the first tier, in which they are computed.
+    /// The number of blocks that were written, whether for the first time or again. It is 0 for the first tier, in
+    /// which blocks are computed.
     written: u64,
 }
 
@@ -32,15 +33,15 @@ struct TierHits {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TiersFound {
     tiers: Vec<TierHits>,
-    /// Whether writes to the last tier had to be worth it.
+    /// Whether a gate refused writes to the last tier that are not worth their cost.
     gated: bool,
 }
 
-/// Sends the prompts through a block manager of `sizes[0]` blocks with tiers of the other sizes below it: each takes
-/// what falls out of the one above, and the last is a log, as on disk.
+/// Sends the prompts through a block manager of `sizes[0]` blocks with tiers of the other sizes below it. Each tier
+/// takes what falls out of the tier above, and the last tier is a log, as on disk.
 ///
 /// # Errors
-/// When a manager refuses what it should not.
+/// Fails if a manager refuses what it should not.
 pub(super) fn replay(trace: &Trace, sizes: &[usize], gated: bool) -> Result<TiersFound, Refusal> {
     let num_blocks = sizes[0] + 1;
     let mut manager = BlockManager::new(KvConfig { num_blocks, block_size: 1, watermark: 0.0, ..KvConfig::default() })?;
@@ -55,7 +56,7 @@ pub(super) fn replay(trace: &Trace, sizes: &[usize], gated: bool) -> Result<Tier
         tokens.extend_from_slice(trace.blocks(request));
         tokens.push(ANSWER);
         let hashes = manager.hash_prefix(&root, &tokens);
-        // One that is larger than the first tier is a miss, and is not kept.
+        // A prompt that is larger than the first tier is a miss, and is not kept.
         let Ok(allocation) = manager.allocate(id, &tokens, &hashes) else { continue };
         found[0] += allocation.num_cached_tokens as u64;
         let mut fetched = 0;
@@ -64,7 +65,7 @@ pub(super) fn replay(trace: &Trace, sizes: &[usize], gated: bool) -> Result<Tier
                 below.iter_mut().for_each(|tier| tier.looked_up(key));
                 break;
             };
-            // Those above it learn that it was wanted, too.
+            // The tiers above learn too that the block was wanted.
             below[..=index].iter_mut().for_each(|tier| tier.looked_up(key));
             found[index + 1] += 1;
             fetched += 1;
@@ -100,7 +101,8 @@ fn tier(last: bool, blocks: usize, gated: bool) -> Tier {
     Tier::new(KvTierConfig { num_segments, segment_bytes, segment_header: 0, record_bytes, gate })
 }
 
-/// `key` falls out of the tier above these: the first of them takes it, and what falls out of that goes on.
+/// Passes `key`, which falls out of the tier above, to the first of `tiers`. What falls out of that tier goes on to the
+/// next.
 fn push_down(tiers: &mut [Tier], key: interbed_kv::BlockKey, class: u8) {
     let Some((tier, below)) = tiers.split_first_mut() else { return };
     if !tier.wants(key, class) {
@@ -132,7 +134,7 @@ impl TiersFound {
         self.tiers.iter().map(|tier| tier.hits).sum()
     }
 
-    /// One line for each tier.
+    /// Returns a table with one line for each tier.
     pub(super) fn report(&self, trace: &Trace, infinite: u64) -> String {
         let references = trace.references().len() as u64;
         let mut text = format!(
@@ -177,7 +179,7 @@ impl TiersFound {
 mod tests {
     use super::*;
 
-    /// Prompts of which each comes again after `gap` others.
+    /// Returns a trace of prompts, each of which comes again after `gap` others.
     fn trace(prompts: usize, gap: usize) -> Trace {
         let mut trace = Trace::default();
         for number in 0..prompts {

@@ -1,31 +1,32 @@
-//! The content of a trace: requests in the order of the file, and which blocks of their prompts are equal.
+//! The content of a trace: the requests in the order of the file, and which blocks of their prompts are equal.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use super::entry::{REFERENCES_MAX, TOKENS_MAX};
 
-/// Tokens of a block of the trace, if its lengths allow this: the size in Mooncake's traces.
+/// The number of tokens in a block of the trace, if the trace's lengths allow this number. It is the size of a block in
+/// Mooncake's traces.
 const USUAL_BLOCK_TOKENS: usize = 512;
 
-// There are no more distinct blocks than references. The largest token is no block's number.
+// There are no more distinct blocks than references, so the largest token is no block's number.
 const _: () = assert!(REFERENCES_MAX < u32::MAX as usize);
 
-/// One request.
+/// A request of the trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Request {
     /// Seconds since the first arrival of the trace.
     pub arrival: f64,
-    /// Tokens of the prompt.
+    /// The number of tokens in the prompt.
     pub input_tokens: usize,
-    /// Tokens of the answer.
+    /// The number of tokens in the answer.
     pub output_tokens: usize,
     first_reference: usize,
     num_references: usize,
 }
 
 impl Request {
-    /// Where its blocks lie in [`Trace::references`].
+    /// Returns where the request's blocks lie in [`Trace::references`].
     pub fn references(&self) -> Range<usize> {
         self.first_reference..self.first_reference + self.num_references
     }
@@ -42,9 +43,9 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// Adds a request. Equal `hash_ids` mean equal blocks; these are numbered from 0 in order of appearance, so that
-    /// any 64-bit id fits a token. All prompts together must name at most [`REFERENCES_MAX`] blocks, which the reader
-    /// ensures.
+    /// Adds a request. Equal `hash_ids` mean equal blocks. The blocks are numbered from 0 in the order of their first
+    /// appearance, so that any 64-bit id fits a token. All prompts together must name at most [`REFERENCES_MAX`]
+    /// blocks, which the reader ensures.
     pub fn push(&mut self, arrival: f64, input_tokens: usize, output_tokens: usize, hash_ids: &[u64]) {
         let first_reference = self.references.len();
         for &id in hash_ids {
@@ -55,8 +56,8 @@ impl Trace {
         self.requests.push(Request { arrival, input_tokens, output_tokens, first_reference, num_references });
     }
 
-    /// Makes arrivals relative to the first one, and finds out how many tokens a block has. To be called once, after
-    /// the last request.
+    /// Makes arrivals relative to the first one, and finds out how many tokens a block has. This must be called once,
+    /// after the last request was added.
     pub fn finish(&mut self) {
         let prompts = self.requests.iter().map(|request| (request.input_tokens, request.num_references));
         (self.block_tokens, self.lengths_agree) = block_tokens(prompts);
@@ -64,77 +65,79 @@ impl Trace {
         self.requests.iter_mut().for_each(|request| request.arrival -= first);
     }
 
-    /// The requests in the order of the file.
+    /// Returns the requests in the order of the file.
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }
 
-    /// The blocks of a prompt, in order: numbers below [`distinct`](Self::distinct).
+    /// Returns the blocks of a prompt in order, as numbers below [`distinct`](Self::distinct).
     pub fn blocks(&self, request: &Request) -> &[u32] {
         &self.references[request.references()]
     }
 
-    /// All requests' blocks, one after the other.
+    /// Returns the blocks of all requests, one request after the other.
     pub fn references(&self) -> &[u32] {
         &self.references
     }
 
-    /// Number of distinct blocks.
+    /// Returns the number of distinct blocks.
     pub fn distinct(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether the trace tells which prompts begin alike.
+    /// Returns whether the trace tells which prompts begin alike.
     pub fn has_hashes(&self) -> bool {
         !self.references.is_empty()
     }
 
-    /// Tokens of one block of the trace, from 1 to [`TOKENS_MAX`]. Of the sizes that explain the number of blocks of
-    /// the most prompts: 512 if it is among them, else the smallest power of two, else the smallest.
+    /// Returns the number of tokens in one block of the trace, from 1 to [`TOKENS_MAX`]. It is a size that explains the
+    /// number of blocks of the most prompts. Among several such sizes, it is 512 if that is one, else the smallest
+    /// power of two, else the smallest.
     pub fn block_tokens(&self) -> usize {
         self.block_tokens
     }
 
-    /// Whether that size explains the number of blocks of every prompt.
+    /// Returns whether [`block_tokens`](Self::block_tokens) explains the number of blocks of every prompt.
     pub fn lengths_agree(&self) -> bool {
         self.lengths_agree
     }
 
-    /// Tokens of `blocks` blocks, if all are full.
+    /// Returns the number of tokens in `blocks` blocks if all are full.
     pub fn tokens_of(&self, blocks: usize) -> usize {
         blocks.saturating_mul(self.block_tokens)
     }
 
-    /// Tokens of all prompts.
+    /// Returns the number of tokens in all prompts.
     pub fn input_tokens(&self) -> u64 {
         self.requests.iter().map(|request| request.input_tokens as u64).sum()
     }
 
-    /// Tokens of all answers.
+    /// Returns the number of tokens in all answers.
     pub fn output_tokens(&self) -> u64 {
         self.requests.iter().map(|request| request.output_tokens as u64).sum()
     }
 
-    /// Seconds from the first to the last arrival.
+    /// Returns the seconds from the first to the last arrival.
     pub fn seconds(&self) -> f64 {
         self.requests.iter().map(|request| request.arrival).fold(0.0, f64::max)
     }
 
-    /// Requests that arrived before the preceding one in the file.
+    /// Returns the number of requests that arrived before the preceding one in the file.
     pub fn out_of_order(&self) -> usize {
         self.requests.windows(2).filter(|pair| pair[1].arrival < pair[0].arrival).count()
     }
 
-    /// The most tokens of one request, prompt and answer together.
+    /// Returns the most tokens of one request, counting prompt and answer together.
     pub fn longest(&self) -> usize {
         self.requests.iter().map(|request| request.input_tokens + request.output_tokens).max().unwrap_or(0)
     }
 }
 
-/// How many tokens a block has, and whether that explains all `prompts`, given as their tokens and blocks. Traces do
-/// not state it.
+/// Returns how many tokens a block has, and whether that number explains all `prompts`, each given as its tokens and
+/// blocks. Traces do not state how many tokens a block has.
 fn block_tokens(prompts: impl Iterator<Item = (usize, usize)>) -> (usize, bool) {
-    // By size: first how many more prompts agree with it than with the size below, later how many agree.
+    // The keys are sizes. The values first say how many more prompts agree with a size than with the size below, and
+    // later how many agree.
     let mut agreeing: BTreeMap<usize, isize> = BTreeMap::new();
     let mut num_prompts = 0;
     for (tokens, blocks) in prompts.filter(|&(_, blocks)| blocks > 0) {

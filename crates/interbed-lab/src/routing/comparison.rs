@@ -12,32 +12,32 @@ use super::foresight::{belady, compulsory};
 use super::textbook::{Rule, Scope, Textbook};
 use crate::replay::{Picture, plot};
 
-/// Which routings to replay, and what to report.
+/// A replay of routings: what is replayed, and what is reported of it.
 #[derive(Debug)]
 pub struct RoutingRequest {
-    /// The trace.
+    /// The path of the trace.
     pub trace: PathBuf,
-    /// Sizes of memory in % of all experts, 1 to 100.
+    /// The sizes of memory in % of all experts, from 1 to 100.
     pub percents: Vec<usize>,
-    /// The first generated token that counts, from 0.
+    /// The number of the first generated token that counts, from 0.
     pub from: u64,
-    /// Streams side by side, cut from the one of the trace.
+    /// The number of streams side by side into which the trace's stream is cut.
     pub batch: usize,
     /// Where a plot of bytes over memory is written.
     pub picture: Option<PathBuf>,
-    /// One JSON object a line instead of the tables.
+    /// Whether to write one JSON object a line instead of the tables.
     pub json: bool,
 }
 
 /// Replays a trace of routings, and writes what was found to `out`.
 ///
 /// # Errors
-/// A trace that cannot be read or is implausible, a request that contradicts it, a picture or `out` that cannot be
-/// written.
+/// Fails if the trace cannot be read or is implausible, the trace contradicts the request, or a picture or `out` cannot
+/// be written.
 pub fn run(request: RoutingRequest, out: &mut dyn Write, progress: &mut dyn Progress) -> Result<(), Refusal> {
     let percents = percents(&request.percents)?;
     let (head, routing) = read_routing(&request.trace, progress)?;
-    // Opened before anything is computed, so that a failure loses no result.
+    // The picture is opened before anything is computed, so that a failure loses no result.
     let picture = request.picture.as_deref().map(Picture::open).transpose()?;
     let question = Comparison { routing: &routing, head, from: request.from, batch: request.batch, percents };
     let found = question.answer(crate::replay::name_of(&request.trace), progress)?;
@@ -64,7 +64,7 @@ struct Comparison<'r> {
     percents: Vec<usize>,
 }
 
-/// A policy of textbooks with its names.
+/// The policies of textbooks, each with its label, its name, its rule and its scope.
 const TEXTBOOKS: [(&str, &str, Rule, Scope); 6] = [
     ("aged, by layer", "aged_layer", Rule::Aged, Scope::Layer),
     ("aged", "aged", Rule::Aged, Scope::Model),
@@ -113,12 +113,12 @@ impl Comparison<'_> {
         })
     }
 
-    /// Whether what is measured comes after prompts that are replayed too.
+    /// Returns whether what is measured comes after prompts that are replayed too.
     fn follows_a_prompt(&self) -> bool {
         self.batch == 1 && self.routing.passes().iter().any(|pass| pass.prompt)
     }
 
-    /// The arena, textbooks, and what they are compared with.
+    /// Returns the rows of the arena, of the textbooks, and of what they are compared with.
     fn policies(
         &self,
         measured: &Routing,
@@ -149,7 +149,8 @@ impl Comparison<'_> {
         Ok(rows)
     }
 
-    /// What an engine can do beside: begin with what a prompt has brought, and read ahead of the router.
+    /// Returns the rows of what an engine can do besides: it begins with what a prompt has brought into memory, or
+    /// reads ahead of the router.
     fn variants(
         &self,
         measured: &Routing,
@@ -214,7 +215,7 @@ impl Comparison<'_> {
     }
 }
 
-/// How often a token uses an expert that the token before it used in the same layer.
+/// Returns the share of uses in which a token uses an expert that the token before it used in the same layer.
 fn repeats(generated: &Routing) -> f64 {
     let mut last = vec![Vec::new(); generated.shape().layers()];
     let (mut repeated, mut uses) = (0u64, 0u64);

@@ -1,19 +1,20 @@
-//! What a policy that knows the future reads.
+//! Counts what a policy that knows the future reads.
 
 use std::collections::BTreeSet;
 
 use interbed_plan::routing::{Routing, lower_bound};
 
-/// Never again.
+/// The next use of a slab that is never used again.
 const NEVER: u64 = u64::MAX;
 
-/// Bytes of the window's first uses.
+/// Returns the bytes of the slabs that the window uses, each counted at its first use.
 pub(super) fn compulsory(routing: &Routing, passes_before: usize) -> u64 {
     lower_bound(routing, passes_before, u64::MAX)
 }
 
-/// Bytes that are read by who knows the future and drops what is used again last, slabs that were just read included
-/// (Belady, greedy and with bypass). Within a visit hits come first.
+/// Returns the bytes that a policy reads that knows the future and drops the slab whose next use is farthest away. A
+/// slab that was just read may be dropped too. Slabs differ in size, so this greedy rule (Belady's) need not be the
+/// best one. Within a visit hits come first.
 pub(super) fn belady(routing: &Routing, passes_before: usize, budget: u64) -> u64 {
     let shape = routing.shape();
     let slab_of = |layer: u32, expert: u32| layer as usize * shape.experts() + expert as usize;
@@ -47,7 +48,7 @@ pub(super) fn belady(routing: &Routing, passes_before: usize, budget: u64) -> u6
     read
 }
 
-/// For each use, in order, the visit of the slab's next use.
+/// Returns the visit of each use's next use of the same slab, in the order of the uses. [use]
 fn next_uses(routing: &Routing) -> Vec<u64> {
     let shape = routing.shape();
     let visits: Vec<_> = routing.passes().iter().flat_map(|pass| &pass.visits).collect();

@@ -1,4 +1,4 @@
-//! What was found, for people, for scripts, and as a plot.
+//! Writes what was found, for people, for scripts, and as a plot.
 
 use std::fmt::{self, Write};
 
@@ -10,7 +10,7 @@ use crate::replay::plot::{Line, Panel, Role, Unit};
 use interbed_plan::words::{bytes, grouped};
 
 impl RoutingFound {
-    /// The tables.
+    /// Returns the tables as text.
     pub fn report(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -18,7 +18,7 @@ impl RoutingFound {
         text
     }
 
-    /// `{"name": …, "value": …, "unit": …, "params": {…}}`, one a line.
+    /// Returns one JSON object a line, `{"name": …, "value": …, "unit": …, "params": {…}}`.
     pub fn json_lines(&self) -> String {
         let mut lines = Lines::default();
         for row in self.policies.iter().chain(&self.variants) {
@@ -37,7 +37,7 @@ impl RoutingFound {
         lines.into_text()
     }
 
-    /// Bytes over memory.
+    /// Returns a plot of bytes over memory.
     pub fn panel(&self) -> Panel {
         let line = |row: &SizedRow| Line {
             label: row.label.trim().into(),
@@ -52,7 +52,7 @@ impl RoutingFound {
             heading: "Bytes read, in % of those that tokens use".into(),
             axis: "memory in % of all experts, logarithmic".into(),
             unit: Unit::Percent,
-            // As many as can be told apart.
+            // The plot has as many lines as can be told apart.
             lines: self
                 .policies
                 .iter()

@@ -1,4 +1,4 @@
-//! Policies of textbooks and bounds by hand, and against each other.
+//! Checks policies of textbooks and bounds against results by hand, and against each other.
 
 use interbed_plan::routing::{LayerVisit, Player, Random, Routing, RoutingPass, demand, lower_bound, read_bytes};
 use interbed_weights::experts::ArenaShape;
@@ -6,7 +6,7 @@ use interbed_weights::experts::ArenaShape;
 use super::foresight::{belady, compulsory};
 use super::textbook::{Rule, Scope, Textbook};
 
-/// A routing of one layer in which each token uses one of `experts` slabs of 10 bytes.
+/// Returns a routing of one layer in which each token uses one of `experts` slabs of 10 bytes.
 fn one_layer(experts: usize, used: &[u32]) -> Routing {
     let shape = ArenaShape::new(vec![10], experts, 1).unwrap();
     let pass = |&expert: &u32| RoutingPass {
@@ -29,13 +29,13 @@ fn arena(routing: &Routing, budget: u64) -> u64 {
 fn by_hand() {
     let routing = one_layer(4, &[0, 1, 0, 2, 0, 1]);
     for rule in [Rule::Lru, Rule::Lfu, Rule::Aged] {
-        // 2 takes the place of 1, which is used again.
+        // Expert 2 takes the place of 1, which is used again.
         assert_eq!(textbook(&routing, rule, Scope::Model, 20), 40, "{rule:?}");
         assert_eq!(textbook(&routing, rule, Scope::Layer, 20), 40, "{rule:?}");
     }
     assert_eq!(arena(&routing, 20), 40);
     assert_eq!((belady(&routing, 0, 20), lower_bound(&routing, 0, 20)), (30, 30), "2 goes past");
-    // One slab: 0 is kept from its first use to its last, 20 bytes x 2 visits of 60. The rest keeps half of 1.
+    // With one slab, 0 is kept from its first use to its last, 20 bytes x 2 visits of 60. The rest keeps half of 1.
     assert_eq!((belady(&routing, 0, 10), lower_bound(&routing, 0, 10)), (40, 35));
     assert_eq!(compulsory(&routing, 0), 30);
     assert_eq!(compulsory(&routing, 2), 10, "of the window only 2 is new");
@@ -62,7 +62,8 @@ fn what_does_not_fit_beside_what_is_wanted_goes_past() {
     assert_eq!(belady(&routing, 0, 20), 80);
 }
 
-/// A routing by chance: layers of one or two sizes, tokens alone or several, with prompts or without.
+/// Returns a random routing with layers of one or two sizes, tokens alone or several together, and with prompts or
+/// without.
 fn by_chance(random: &mut Random, sizes: &[u64]) -> Routing {
     let layers = 1 + random.below(4);
     let slab_bytes: Vec<u64> = (0..layers).map(|layer| sizes[layer % sizes.len()]).collect();
@@ -101,7 +102,7 @@ fn the_bound_is_below_belady_and_that_below_every_policy() {
         let (_, asked) = demand(&routing, before);
         for &(name, read) in &found {
             assert!(bound <= read && read <= asked, "case {case}, {name}: {bound} <= {read} <= {asked}");
-            // The farthest use is the best to drop where all slabs have one size and all reads count.
+            // Dropping the farthest use is best where all slabs have one size and all reads count.
             let is_best = sizes.len() == 1 && before == 0 && case % 5 != 0;
             assert!(!is_best || found[0].1 <= read, "case {case}, {name}: {found:?}");
         }

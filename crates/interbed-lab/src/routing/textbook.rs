@@ -1,32 +1,33 @@
-//! Policies of textbooks for slabs.
+//! Policies of textbooks that decide which slabs stay in memory.
 
 use interbed_plan::routing::{LayerVisit, SlabPolicy};
 use interbed_weights::experts::ArenaShape;
 
-/// Uses of the whole model, in layers, after which a slab is worth half, for [`Rule::Aged`].
+/// The number of uses of the whole model, counted in layers, after which a slab is worth half under [`Rule::Aged`].
 const AGE: f64 = 8.0;
 
-/// What goes first.
+/// The rule that decides which slab is dropped first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// The least recently used.
+    /// The least recently used slab is dropped first.
     Lru,
-    /// The least frequently used; of those, the least recently used.
+    /// The least frequently used slab is dropped first; among several, the least recently used one.
     Lfu,
-    /// The lowest of uses / (1 + accesses since the last use / (8 x layers)), accesses of all layers together.
+    /// The slab with the lowest uses / (1 + accesses since the last use / (8 x layers)) is dropped first, where the
+    /// accesses of all layers count together.
     Aged,
 }
 
-/// What slabs share memory with each other.
+/// Which slabs share memory with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Those of a layer, an equal part of the memory for each.
+    /// The slabs of a layer share memory; each layer has room for the same number of slabs.
     Layer,
-    /// All.
+    /// All slabs of the model share memory.
     Model,
 }
 
-/// One of them. Each victim is found by a look at all slabs, so that there is little to get wrong.
+/// A policy of textbooks. It finds each victim by a look at all slabs, so that there is little to get wrong.
 #[derive(Debug)]
 pub(super) struct Textbook<'s> {
     shape: &'s ArenaShape,
@@ -59,7 +60,7 @@ impl<'s> Textbook<'s> {
         }
     }
 
-    /// Bytes that a layer's group may have: of all layers' groups, each has room for the same number of slabs.
+    /// Returns the bytes that the group of `layer` may have. Each layer's group has room for the same number of slabs.
     fn room(&self, layer: u32) -> u64 {
         let bank = u128::from(self.shape.bank_bytes());
         match self.scope {
@@ -114,7 +115,7 @@ impl SlabPolicy for Textbook<'_> {
                 self.resident[victim] = false;
                 self.used[group] -= self.shape.slab_bytes((victim / experts) as u32);
             }
-            // If all that is in memory is in use, it is streamed past the rest.
+            // If everything in memory is in use, the slab is read without being kept.
             if self.used[group] + bytes <= room {
                 self.held[group].push(slab);
                 self.resident[slab] = true;

@@ -1,4 +1,4 @@
-//! Measurements of designs: what they say, not how fast anything is.
+//! Tests measurements of designs: that they report their figures, not how fast anything is.
 
 use serde_json::Value;
 
@@ -10,7 +10,8 @@ fn lines(args: &[&str]) -> Vec<Value> {
 
 #[test]
 fn layouts_of_kv_are_measured_with_the_model_that_ships() {
-    // As many steps as its context has room for; one thread, for others use the machine as well.
+    // The measurement runs as many steps as the model's context has room for. It uses one thread, because others use
+    // the machine too.
     let few = ["kv-layout", "--sequences", "2", "--repeat", "1", "--threads", "1", "--memory", "512M", "--json"];
     let lines = lines(&few);
     let steady = lines.iter().find(|line| line["params"]["load"] == "steady").unwrap();

@@ -1,5 +1,5 @@
-//! Eviction policies by themselves: their contract under random operations, the textbook ones compared with textbook
-//! versions, what they find, and a block manager that uses them.
+//! Tests eviction policies by themselves: their contract under random operations, a comparison of the textbook ones
+//! with plain versions, what they find, and a block manager that uses them.
 
 mod manager;
 mod shares;
@@ -24,14 +24,14 @@ enum State {
     },
 }
 
-/// A forest of published contents, reported to a policy as the block manager would.
+/// A forest of published contents, of which a policy is told as by the block manager.
 struct Forest {
     policy: Box<dyn EvictionPolicy>,
     states: Vec<State>, // [block]
     rng: Rng,
     /// Whether all contents have the same hash.
     collide: bool,
-    /// Whose the contents are. [block]
+    /// The owner of each block's content. [block]
     owners: Vec<OwnerId>,
     /// Whether the policy tells owners apart.
     tells_owners: bool,
@@ -75,7 +75,7 @@ impl Forest {
         (!blocks.is_empty()).then(|| blocks[self.rng.below(blocks.len())])
     }
 
-    /// A look-up that finds the chain down to `block`: its holders hold all of it.
+    /// Looks up the chain down to `block`, and finds all of it: the holders of a block hold its whole chain.
     fn hit(&mut self, block: BlockId) {
         let mut chain: Vec<_> = std::iter::successors(Some(block), |&block| self.parent(block)).collect();
         chain.reverse();
@@ -102,7 +102,7 @@ impl Forest {
         self.states[block.index()] = State::Held { content, parent };
     }
 
-    /// A holder releases a block none of whose children are held.
+    /// Releases a held block whose children are all cached.
     fn insert(&mut self) {
         let Some(block) = self.pick(|state| matches!(state, State::Held { .. })) else { return };
         let children = self.children(block);

@@ -1,5 +1,5 @@
-//! `interbed-lab replay`: its figures against some that are known by hand, and against simulators that are as simple as
-//! can be.
+//! Tests the figures of `interbed-lab replay` against some that are known by hand, and against simulators that are as
+//! simple as can be.
 
 mod explain;
 mod fleet;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::support::{ended, refused, succeeded, text};
 
-/// A request of a trace: milliseconds, tokens in, tokens out, blocks of the prompt.
+/// A request of a trace: its time in milliseconds, the tokens of prompt and answer, and the blocks of the prompt.
 type Line = (u64, usize, usize, Vec<u64>);
 
 fn mooncake(folder: &TempDir, lines: &[Line]) -> String {
@@ -61,7 +61,7 @@ impl Figures {
         Self(output.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect())
     }
 
-    /// The one figure of that name with these parameters.
+    /// Returns the only figure of this name with these parameters.
     fn get(&self, name: &str, params: &[(&str, Value)]) -> f64 {
         let fits =
             |line: &&Value| line["name"] == name && params.iter().all(|(param, value)| line["params"][param] == *value);
@@ -83,7 +83,8 @@ fn check(value: f64, expected: f64, what: &str) {
     assert!((value - expected).abs() < 1e-9, "{what}: {value}, not {expected}");
 }
 
-/// Three prompts of two blocks, in a cache of two: the second pushes out what the third would have found.
+/// Returns three prompts of two blocks. In a cache of two blocks, the second pushes out what the third would have
+/// found.
 fn three_prompts() -> Vec<Line> {
     vec![(0, 1024, 1, vec![0, 1]), (0, 600, 1, vec![0, 2]), (1000, 1024, 1, vec![0, 1])]
 }
@@ -119,7 +120,7 @@ fn a_prompt_that_exceeds_the_cache_is_a_miss_and_harms_nothing() {
     check(figures.of_policy("replay.refused", "lru", 2), 1.0, "the one of three blocks");
 }
 
-/// Prompts that grow and branch, as conversations do; deterministic for a seed.
+/// Returns prompts that grow and branch, as conversations do. The same seed gives the same prompts.
 fn conversations(seed: u64, requests: usize) -> Vec<Line> {
     let mut state = seed;
     let mut random = |below: u64| {
@@ -149,7 +150,8 @@ fn conversations(seed: u64, requests: usize) -> Vec<Line> {
         .collect()
 }
 
-/// LRU with a list: hits are the leading run; who is not in the prompt leaves, the longest unused first.
+/// Returns the hits and evictions of LRU with a list. Hits are the leading run of a prompt; among blocks that are not
+/// in the prompt, the longest unused is evicted first.
 fn lru(lines: &[Line], blocks: usize) -> (usize, usize) {
     let mut list: Vec<u64> = Vec::new();
     let (mut hits, mut evictions) = (0, 0);
@@ -165,8 +167,8 @@ fn lru(lines: &[Line], blocks: usize) -> (usize, usize) {
     (hits, evictions)
 }
 
-/// Who is used again latest leaves, found by looking through all that comes; `tail_first`, a prompt's blocks are used
-/// from its end.
+/// Returns the hits of the policy that evicts the block whose next use is farthest away, found by a search of all that
+/// comes. With `tail_first`, a prompt's blocks are used from its end.
 fn offline(lines: &[Line], blocks: usize, tail_first: bool) -> usize {
     let used = |prompt: &[u64]| -> Vec<u64> {
         if tail_first { prompt.iter().rev().copied().collect() } else { prompt.to_vec() }
@@ -284,7 +286,8 @@ fn people_get_tables() {
     }
 }
 
-/// The lines of one page: names, attributes and nesting; enough to know that any reader takes it.
+/// Checks the tags of a picture: they must be closed in turn, their quotes must be paired, and every value must be
+/// finite.
 fn check_well_formed(picture: &str) {
     let mut open: Vec<&str> = Vec::new();
     for piece in picture.split('<').skip(1) {
@@ -318,7 +321,8 @@ fn the_plot_is_a_picture_of_the_figures() {
     let svg = fs::read_to_string(&picture).unwrap();
     check_well_formed(&svg);
     assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && svg.contains("a&lt;b&gt;&amp;c.jsonl"));
-    // Every line's label says its last figure, as the table does; of the two that know the future, one is drawn.
+    // Every line's label gives the line's last figure, as the table does. Of the two policies that know the future, one
+    // is drawn.
     let rates = table.lines().skip_while(|line| !line.starts_with("  policy")).skip(1);
     let rows: Vec<&str> = rates.take_while(|line| !line.starts_with("  offline knows")).collect();
     let drawn = |row: &str| {

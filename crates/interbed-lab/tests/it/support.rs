@@ -1,4 +1,4 @@
-//! Running the laboratory.
+//! Runs the laboratory's program.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -18,7 +18,7 @@ impl From<Output> for Ended {
     }
 }
 
-/// Runs to the end, with nothing of this shell's settings.
+/// Runs the program to its end, with none of this shell's settings.
 pub fn ended(args: &[&str]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_interbed-lab"));
     for variable in ["RUST_LOG", "INTERBED_MODEL", "HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"] {
@@ -27,14 +27,14 @@ pub fn ended(args: &[&str]) -> Ended {
     command.args(args).stdin(Stdio::null()).output().expect("the binary starts").into()
 }
 
-/// Runs to the end, which must be a good one, and returns stdout.
+/// Runs the program to its end, which must be a success, and returns stdout.
 pub fn succeeded(args: &[&str]) -> String {
     let ended = ended(args);
     assert_eq!(ended.code, Some(0), "{args:?}: {}", ended.stderr);
     ended.stdout
 }
 
-/// Expects bad input to be refused with each of `parts` in the message, and nothing on stdout.
+/// Checks that bad input is refused with each of `parts` in the message and nothing on stdout, and returns stderr.
 pub fn refused(args: &[&str], parts: &[&str]) -> String {
     let Ended { code, stdout, stderr } = ended(args);
     assert_eq!(code, Some(2), "{args:?}: {stderr}");

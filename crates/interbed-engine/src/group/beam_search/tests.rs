@@ -1,4 +1,4 @@
-//! Against a search through everything, and against beam search written down plainly.
+//! Compares the planner with a search through all sequences, and with a plain beam search.
 
 use proptest::prelude::*;
 
@@ -7,8 +7,8 @@ use super::*;
 const END: TokenId = 0;
 const STOP: TokenId = 1;
 
-/// A model of a few tokens: each history has its own distribution, in `steps` values, so that few steps give many ties.
-/// Every fifth token or so is impossible.
+/// A model of a few tokens. Each history has its own distribution, whose log-probabilities take `steps` different
+/// values, so that few steps give many ties. About every fifth token is impossible.
 #[derive(Debug, Clone, Copy)]
 struct Toy {
     vocabulary: u32,
@@ -17,7 +17,7 @@ struct Toy {
 }
 
 impl Toy {
-    /// Log-probabilities after `history`, of each token.
+    /// Returns the log-probability of each token after `history`.
     fn after(&self, history: &[TokenId]) -> Vec<f32> {
         let mixed = |state: u64, next: u64| {
             let mixed = (state ^ next.wrapping_add(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -69,7 +69,7 @@ impl Task {
         }
     }
 
-    /// The answer of the planner, its invariants checked after each step, and the number of steps.
+    /// Returns the answer of the planner and the number of steps. Checks the planner's invariants after each step.
     fn search(&self) -> (Vec<(Vec<TokenId>, FinishReason)>, usize) {
         let mut search = BeamSearch::new(self.params, self.wanted, self.prompt_len, &self.sampling(), &[END]);
         let mut steps = 0;
@@ -112,7 +112,7 @@ impl Task {
         logprob / (length as f64).powf(f64::from(self.params.length_penalty))
     }
 
-    /// All sequences that the model can produce, with their log-probabilities.
+    /// Collects all sequences that the model can produce, with their scores.
     fn everything(&self, tokens: &mut Vec<TokenId>, logprob: f64, found: &mut Vec<(Vec<TokenId>, f64)>) {
         if tokens.last().is_some_and(|&token| token <= STOP) || tokens.len() == self.max_tokens {
             return found.push((tokens.clone(), self.score(tokens, logprob)));
@@ -126,7 +126,7 @@ impl Task {
         }
     }
 
-    /// Beam search that never stops early, keeps all finished hypotheses, and sorts them at the end.
+    /// Runs a beam search that never stops early, keeps all finished hypotheses, and sorts them at the end.
     fn plainly(&self) -> Vec<(Vec<TokenId>, FinishReason)> {
         let mut live: Vec<(Vec<TokenId>, f64)> = vec![(Vec::new(), 0.0)];
         let mut finished = Vec::new();

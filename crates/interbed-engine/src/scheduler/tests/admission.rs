@@ -1,4 +1,4 @@
-//! Each reason for which a sequence has to wait, and that it no longer does once the reason has gone.
+//! Tests each reason for which a sequence has to wait, and that the sequence no longer waits once the reason has gone.
 
 use super::swap::{TOOK, one_leaves_another};
 use super::*;
@@ -15,7 +15,7 @@ impl Bench {
         }
     }
 
-    /// Sequence `id` waits for this, and comes in when `others` have gone.
+    /// Checks that sequence `id` waits for `wait`, and that it is admitted when `others` have gone.
     fn waits(&mut self, id: u64, wait: Wait, others: &[u64]) {
         assert_eq!(self.admission(id), Admission::Waits(wait));
         others.iter().for_each(|&other| drop(self.scheduler.remove(SequenceId(other))));

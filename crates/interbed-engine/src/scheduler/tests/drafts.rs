@@ -1,8 +1,8 @@
-//! Guesses at several tokens: what counts as computing a prompt, and which of them are run at all.
+//! Tests drafts: which passes count as computing a prompt, and which drafts are computed at all.
 
 use super::*;
 
-/// Guesses these, whatever comes before.
+/// A drafter that always guesses the same tokens.
 struct Guesses(Vec<TokenId>);
 
 impl Drafter for Guesses {
@@ -12,7 +12,7 @@ impl Drafter for Guesses {
 }
 
 impl Bench {
-    /// Plans a step in which `guesses` follow each token, of a vocabulary of 50.
+    /// Plans a step in which `guesses` follow each token, with a vocabulary of 50 tokens.
     fn plan_with(&mut self, guesses: &[TokenId]) {
         self.scheduler.schedule(&mut self.plan);
         self.scheduler.draft(&mut self.plan, &mut Guesses(guesses.to_vec()), 50);

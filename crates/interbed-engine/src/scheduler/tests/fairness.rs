@@ -1,4 +1,4 @@
-//! Shares of tenants, and who comes first.
+//! Tests the shares of tenants, and the order of their sequences.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Sequences of one prompt: forks, and beams that keep their seats and make room together.
+//! Tests sequences of one prompt: forks, and beams that keep their seats and make room together.
 
 use super::swap::TOOK;
 use super::*;
@@ -10,7 +10,7 @@ impl Bench {
         self.scheduler.add(Arrival { max_tokens: 40, beams: Some(width), ..arrival(id, length) });
     }
 
-    /// The beams of sequence 1, which has come to its prompt's end, branch off.
+    /// Branches the beams of sequence 1, which has come to its prompt's end.
     fn branch(&mut self, width: usize) -> Vec<SequenceId> {
         let children = (100..99 + width as u64).map(SequenceId);
         let beams: Vec<_> = std::iter::once(TRUNK).chain(children).collect();

@@ -1,4 +1,4 @@
-//! Many sequences over many steps: random ones, and ones with lengths as real requests have them.
+//! Tests many sequences over many steps: random sequences, and sequences with lengths that real requests have.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::{BeamParams, KvDemand, Limits};
 use crate::{SwapTook, SwapTrial};
 
-/// SplitMix64.
+/// The SplitMix64 generator of random numbers.
 struct Random(u64);
 
 impl Random {
@@ -19,13 +19,13 @@ impl Random {
         (x ^ (x >> 31)) % end
     }
 
-    /// From a normal distribution, nearly.
+    /// Returns a number from an approximately normal distribution.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.below(1 << 20) as f64 / f64::from(1 << 20)).sum::<f64>() - 6.0
     }
 }
 
-/// Ends swaps some steps after they began, now and then badly.
+/// Swaps that end some steps after they began; now and then one fails.
 #[derive(Default)]
 struct Swaps(Vec<(SwapId, u64)>);
 
@@ -46,7 +46,8 @@ impl Swaps {
     }
 }
 
-/// Tokens that each of `width` beams may generate after such a prompt, by the check of requests.
+/// Returns the tokens that each of `width` beams may generate after a prompt of `prompt_len` tokens, by the check of
+/// requests.
 fn beam_tokens(prompt_len: usize, width: usize, kv: &KvConfig) -> usize {
     let kv_capacity_tokens = kv.num_blocks * kv.block_size;
     let limits = Limits {
@@ -62,12 +63,12 @@ fn beam_tokens(prompt_len: usize, width: usize, kv: &KvConfig) -> usize {
     BeamParams { width, ..BeamParams::default() }.max_tokens(prompt_len, &limits)
 }
 
-/// How many blocks may be used.
+/// The way in which the number of usable blocks changes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Memory {
-    /// Any number, now and then another one.
+    /// The number changes now and then, to any value.
     Wavers,
-    /// As many as are asked for, and not one more.
+    /// The number follows the demand exactly.
     Follows,
 }
 
@@ -169,17 +170,18 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
     assert!(searches_spared > 0, "the test needs searches that were preempted often to mean anything");
 }
 
-/// What a load came to.
+/// The figures of a load that was served.
 struct Served {
     preemptions_most: u32,
     preemptions: u64,
     steps: u64,
-    /// Share of the slots of used blocks that held no token.
+    /// The share of the slots of used blocks that held no token.
     fragmentation: f64,
 }
 
-/// Requests whose lengths are distributed as those of conversations are (a mean of about 1,150 tokens in, 210 out),
-/// that come faster than KV for so many tokens can serve them. `surprise`: all answers are longer than any before.
+/// Serves requests whose lengths are distributed as those of conversations are, with a mean of about 1,150 tokens in
+/// and 210 out. The requests come faster than KV for `kv_tokens` tokens can serve them. With `surprise`, all answers
+/// are longer than any before.
 fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u64, surprise: bool) -> Served {
     let (block_size, max_num_seqs) = (16, 64);
     let kv = KvConfig {
@@ -260,7 +262,7 @@ fn nobody_is_preempted_more_than_four_times_by_a_load_of_conversations() {
     }
 }
 
-/// The time of a step is a figure to be looked at, not to be tested: machines differ.
+/// Measures the time of a step. The time is a figure to look at and not to test, because machines differ.
 #[test]
 #[ignore = "a measurement: run it in release, with --nocapture, when the machine is quiet"]
 fn time_of_a_step_over_256_decodes() {

@@ -1,23 +1,24 @@
-//! Prefill beside sequences that generate.
+//! Tests prefill beside sequences that generate.
 
 use super::*;
 use crate::pace::PREFILL_LEAST;
 
-/// Seconds that a pass takes on a machine with these costs of a pass and of a token.
+/// Returns the seconds that a pass takes on a machine that takes `pass` seconds per pass and `token` seconds per token.
 fn seconds(pass: f64, token: f64, bench: &Bench) -> f64 {
     let work = bench.plan.work();
     pass + token * (work.tokens as f64 + work.positions / 10_000.0)
 }
 
 impl Bench {
-    /// 512 tokens in a pass, and a gap of half a second.
+    /// Creates a bench with 512 tokens in a pass, and a gap of half a second.
     fn paced(blocks: usize) -> Self {
         let max_token_gap = Some(Duration::from_millis(500));
         let config = SchedulerConfig { max_token_gap, ..Self::config(16, 512, PreemptionMode::Recompute) };
         Self::over(KvConfig { num_blocks: blocks, block_size: 4, ..KvConfig::default() }, config)
     }
 
-    /// A step of a machine that takes 50 ms for each pass and 8 ms for each token, and how long it took.
+    /// Runs a step on a machine that takes 50 ms for each pass and 8 ms for each token. Returns the plan and the
+    /// seconds that the step took.
     fn timed_step(&mut self) -> (Vec<(u64, usize)>, f64) {
         let planned = self.step();
         let took = seconds(0.05, 0.008, self);
@@ -26,7 +27,7 @@ impl Bench {
     }
 }
 
-/// Tokens of `id` in a pass.
+/// Returns the number of tokens of `id` in a pass.
 fn of(planned: &[(u64, usize)], id: u64) -> usize {
     planned.iter().find(|entry| entry.0 == id).map_or(0, |entry| entry.1)
 }

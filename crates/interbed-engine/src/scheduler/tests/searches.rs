@@ -1,10 +1,11 @@
-//! Beam searches in a random load, carried out as the engine does (`group/beams.rs`), but for what the beams say.
+//! Runs beam searches in a random load. They are carried out as the engine does (`group/beams.rs`), except that the
+//! tokens of the beams are made up.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Searches in flight.
+/// The searches in flight.
 #[derive(Default)]
 pub(super) struct Searches {
     runs: BTreeMap<GroupId, Run>,
@@ -15,9 +16,9 @@ struct Run {
     beams: Vec<SequenceId>,
     width: usize,
     prompt_len: usize,
-    /// Tokens of each beam.
+    /// The number of tokens that each beam has generated.
     generated: usize,
-    /// Tokens after which it ends.
+    /// The number of tokens after which the search ends.
     end: usize,
 }
 
@@ -39,8 +40,8 @@ impl Searches {
         run.beams.iter().for_each(|&beam| drop(bench.scheduler.remove(beam)));
     }
 
-    /// Those whose pass has retired go on, or end. All beams differ from their first token on; now and then one of them
-    /// dies, and another has two children.
+    /// Continues or ends the searches whose pass has ended. All beams differ from their first token on. Now and then a
+    /// beam dies, and another has two children.
     pub(super) fn retire(&mut self, bench: &mut Bench, random: &mut impl FnMut(u64) -> u64) {
         self.runs.retain(|_, run| {
             // Those that have lost their blocks wait as one.

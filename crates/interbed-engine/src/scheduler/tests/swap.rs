@@ -1,4 +1,4 @@
-//! Swapping without any swap space: when it is begun, and what follows from how it ends.
+//! Tests swapping without any swap space: when a swap begins, and what follows from how it ends.
 
 use interbed_kv::SwapDirection;
 
@@ -21,7 +21,7 @@ impl Bench {
         Self::over(kv, Bench::config(4, 64, preemption))
     }
 
-    /// The swap that the last step began is over.
+    /// Ends the swap that the last step began.
     pub(super) fn finish(&mut self, outcome: Result<SwapTook, ()>) {
         let swaps: Vec<_> = self.plan.swaps.iter().map(|swap| swap.id).collect();
         assert_eq!(swaps.len(), 1, "one swap at a time here");
@@ -34,7 +34,8 @@ impl Bench {
     }
 }
 
-/// Two sequences of two blocks in a pool of four, the first of which has just made the second leave.
+/// Returns a bench with two sequences of two blocks in a pool of four, the first of which has just made the second
+/// leave.
 pub(super) fn one_leaves_another(swap_blocks: usize) -> Bench {
     let mut bench = Bench::with_swap(4, swap_blocks);
     bench.add(1, 8);
@@ -84,7 +85,7 @@ fn swaps_in_flight_come_first() {
 
 #[test]
 fn without_room_to_swap_to_kv_is_dropped_at_once() {
-    // vllm#45387: the destination is reserved first, or nothing is moved.
+    // The destination is reserved first, or nothing is moved.
     let mut bench = Bench::with_swap(4, 1);
     bench.add(1, 8);
     bench.add(2, 7);
@@ -94,8 +95,9 @@ fn without_room_to_swap_to_kv_is_dropped_at_once() {
     assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 1, swap: 0 });
 }
 
-/// How a sequence of 23 tokens, 20 of which can be found by others, is preempted when another one, which may generate
-/// this many tokens, needs a block. To swap its 6 blocks takes 12 ms, to compute a token 1 ms.
+/// Returns how a sequence of 23 tokens, 20 of which can be found by others, is preempted when another one needs a
+/// block. The other sequence may generate `max_tokens_of_other` tokens. Swapping the 6 blocks takes 12 ms, and
+/// computing a token takes 1 ms.
 fn way_chosen(max_tokens_of_other: usize) -> PreemptionCounts {
     let kv = KvConfig { num_blocks: 10, block_size: 4, watermark: 0.0, num_swap_blocks: 10, ..KvConfig::default() };
     let preemption = PreemptionMode::Auto;
@@ -183,7 +185,7 @@ fn a_failed_swap_is_a_miss() {
 
 #[test]
 fn an_abort_in_any_state_leaks_nothing_and_late_completions_are_harmless() {
-    // vllm#46283, LMCache#4185.
+    // A sequence may be aborted at each stage of its swap.
     for abort_at in [SequenceStatus::Leaving, SequenceStatus::Swapped, SequenceStatus::Arriving] {
         let mut bench = one_leaves_another(8);
         if abort_at != SequenceStatus::Leaving {
@@ -239,7 +241,7 @@ fn one_that_is_alone_comes_back_only_where_its_next_token_has_room() {
     assert_eq!(bench.step().len(), 1);
 }
 
-/// The first swap of this direction never ends, all others do at once.
+/// Checks that all other swaps end at once while the first swap of this direction never ends.
 fn everybody_else_ends_beside_one_that_hangs(direction: SwapDirection) {
     let mut bench = Bench::with_swap(8, 20);
     (0..100).for_each(|_| bench.scheduler.ended(0));

@@ -1,4 +1,4 @@
-//! An episode's swaps, and what is verified after each step.
+//! An episode's swaps, and the checks after each step.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The reference's swaps.
+//! Swaps of the reference.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

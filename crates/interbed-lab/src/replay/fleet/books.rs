@@ -1,15 +1,16 @@
-//! What a router remembers of the requests that it has sent: all that it knows of load.
+//! What a router remembers of the requests that it has sent, which is all that it knows of load.
 
 use std::collections::HashMap;
 
-/// What one server has been sent.
+/// The record of what one server has been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Account {
-    /// Requests whose answers are not complete.
+    /// The number of requests whose answers are not complete.
     pub in_flight: usize,
-    /// Tokens of prompts that it was to compute, as far as the router knew, and of whose answers nothing has come.
+    /// The number of prompt tokens that the server was to compute, as far as the router knew, for requests whose first
+    /// token has not come yet.
     pub queued_tokens: u64,
-    /// Requests so far.
+    /// The number of requests so far.
     pub sent: u64,
 }
 
@@ -25,14 +26,14 @@ impl Books {
         Self { accounts: vec![Account::default(); num_servers], open: HashMap::new() }
     }
 
-    /// The server for which `cost` is least. Of several, the one with the fewest requests in flight; of these, the one
-    /// that has had the fewest, so that servers that are as good as each other take turns.
+    /// Returns the server for which `cost` is least. Among several, it is the one with the fewest requests in flight,
+    /// and then the one that has had the fewest requests, so that equally good servers take turns.
     pub fn least(&self, mut cost: impl FnMut(usize, &Account) -> u64) -> usize {
         let rank = |(server, account): &(usize, &Account)| (cost(*server, account), account.in_flight, account.sent);
         self.accounts.iter().enumerate().min_by_key(rank).map_or(0, |(server, _)| server)
     }
 
-    /// `request` goes to `server`, which is to compute `tokens` of its prompt.
+    /// Notes that `request` goes to `server`, which is to compute `tokens` of its prompt.
     pub fn sent(&mut self, request: usize, server: usize, tokens: u64) {
         let account = &mut self.accounts[server];
         account.in_flight += 1;
@@ -41,14 +42,14 @@ impl Books {
         self.open.insert(request, (server, tokens));
     }
 
-    /// The prompt of `request` is computed.
+    /// Notes that the prompt of `request` is computed.
     pub fn began(&mut self, request: usize) {
         if let Some((server, tokens)) = self.open.get_mut(&request) {
             self.accounts[*server].queued_tokens -= std::mem::take(tokens);
         }
     }
 
-    /// The answer to `request` is complete.
+    /// Notes that the answer to `request` is complete.
     pub fn ended(&mut self, request: usize) {
         self.began(request);
         if let Some((server, _)) = self.open.remove(&request) {

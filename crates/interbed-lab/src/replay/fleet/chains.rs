@@ -1,15 +1,15 @@
-//! Which blocks of a trace's prompts are equal together with everything before them.
+//! Finds out which blocks of a trace's prompts are equal together with everything before them.
 
 use std::collections::HashMap;
 
 use crate::replay::trace::{Request, Trace};
 
-/// A block and all blocks before it: a number below that of the trace's references. Servers, their events and the
-/// remote tier name contents so.
+/// The number of a content, which is a block together with all blocks before it. The number is below the count of the
+/// trace's references. Servers, their events and the remote tier name contents by it.
 pub(super) type ContentNumber = u32;
 
-/// The contents of all prompts. Where equal ids mean equal prefixes, as in Mooncake's traces, they are the trace's
-/// blocks; where a trace has one id after different blocks, they are more.
+/// The contents of all prompts. Where equal ids mean equal prefixes, as in Mooncake's traces, there are as many
+/// contents as distinct blocks; where one id comes after different blocks, there are more.
 #[derive(Debug)]
 pub(super) struct Chains {
     contents: Vec<ContentNumber>, // [request, block of its prompt]
@@ -32,12 +32,12 @@ impl Chains {
         Self { contents, distinct: known.len() }
     }
 
-    /// The contents of a prompt, in order.
+    /// Returns the contents of a prompt, in order.
     pub fn of_prompt(&self, request: &Request) -> &[ContentNumber] {
         &self.contents[request.references()]
     }
 
-    /// How many there are: all numbers are below.
+    /// Returns the number of distinct contents; every content number is below it.
     pub fn distinct(&self) -> usize {
         self.distinct
     }

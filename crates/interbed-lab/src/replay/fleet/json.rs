@@ -1,4 +1,4 @@
-//! What fleets did, for scripts: one figure a line.
+//! Writes what fleets did for scripts, one figure a line.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,8 @@ use crate::replay::hits::share;
 use crate::replay::json::Lines;
 
 impl FleetFound {
-    /// `{"name": …, "value": …, "unit": …, "params": {…}}`, one a line. Rates and shares are fractions of 1.
+    /// Returns one JSON object a line, `{"name": …, "value": …, "unit": …, "params": {…}}`. Rates and shares are
+    /// fractions of 1.
     pub fn json_lines(&self) -> String {
         let mut lines = Lines::default();
         let setting = json!({

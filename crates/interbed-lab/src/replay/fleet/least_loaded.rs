@@ -1,9 +1,9 @@
-//! The server with the fewest requests in flight: what a balancer does that knows load and no content.
+//! Chooses the server with the fewest requests in flight, as a balancer does that knows the load and not the content.
 
 use super::books::Books;
 use super::router::{Prompt, Router};
 
-/// Each prompt goes to the server with the fewest requests in flight.
+/// A router that sends each prompt to the server with the fewest requests in flight.
 #[derive(Debug)]
 pub(super) struct LeastLoaded {
     books: Books,

@@ -1,4 +1,4 @@
-//! What a fleet did with a trace.
+//! The outcome of a trace in a fleet.
 
 use super::route::Route;
 use crate::replay::hits::share;
@@ -9,59 +9,59 @@ use crate::replay::trace::Trace;
 pub(super) struct Outcome {
     pub servers: usize,
     pub route: Route,
-    /// Blocks of the remote tier, if there is one.
+    /// The number of blocks of the remote tier, if there is one.
     pub remote_blocks: Option<usize>,
-    /// Blocks of prompts that were in the memory of the server that got them.
+    /// The number of prompt blocks that were in the memory of the server that got the prompt.
     pub memory_blocks: u64,
-    /// Blocks of prompts that came from the remote tier.
+    /// The number of prompt blocks that came from the remote tier.
     pub fetched_blocks: u64,
-    /// Blocks that were sent to the remote tier.
+    /// The number of blocks that were sent to the remote tier.
     pub written_blocks: u64,
     pub memory_tokens: u64,
     pub fetched_tokens: u64,
-    /// Tokens of prompts that no cache had.
+    /// The number of prompt tokens that no cache had.
     pub computed_tokens: u64,
-    /// Contents that servers evicted.
+    /// The number of contents that servers evicted.
     pub evictions: u64,
-    /// Requests that needed more blocks than a server has; they count as misses.
+    /// The number of requests that needed more blocks than a server has; they count as misses.
     pub refused: usize,
-    /// The most of a server divided by the mean.
+    /// The most tokens that one server computed, divided by the mean over all servers.
     pub skew_computed: f64,
-    /// The same of the requests in flight, each server's on average over the whole time.
+    /// The most time that one server's requests were in flight in sum, divided by the mean over all servers.
     pub skew_in_flight: f64,
     /// Seconds from a request's arrival to the first token of its answer, in ascending order.
     pub first_tokens: Vec<f64>,
 }
 
 impl Outcome {
-    /// Share of the prompts' blocks that were found, in memory or in the remote tier.
+    /// Returns the share of the prompts' blocks that were found, in memory or in the remote tier.
     pub fn hit_rate(&self, trace: &Trace) -> f64 {
         share(self.memory_blocks + self.fetched_blocks, trace.references().len() as u64)
     }
 
-    /// Share of the prompts' tokens that were found.
+    /// Returns the share of the prompts' tokens that were found.
     pub fn token_rate(&self, trace: &Trace) -> f64 {
         share(self.memory_tokens + self.fetched_tokens, trace.input_tokens())
     }
 
-    /// Share of the prompts' blocks that the server's own memory had.
+    /// Returns the share of the prompts' blocks that were in the server's own memory.
     pub fn memory_rate(&self, trace: &Trace) -> f64 {
         share(self.memory_blocks, trace.references().len() as u64)
     }
 
-    /// Seconds to the first token, on average.
+    /// Returns the mean number of seconds to the first token.
     pub fn first_token_mean(&self) -> f64 {
         self.first_tokens.iter().sum::<f64>() / self.first_tokens.len().max(1) as f64
     }
 
-    /// Seconds within which all but one in a hundred had their first token.
+    /// Returns the number of seconds within which 99 in 100 requests had their first token.
     pub fn first_token_p99(&self) -> f64 {
         let rank = (self.first_tokens.len() * 99).div_ceil(100);
         rank.checked_sub(1).map_or(0.0, |index| self.first_tokens[index])
     }
 }
 
-/// The most of these divided by their mean: 1 if all are alike.
+/// Returns the greatest of `values` divided by their mean, which is 1 if all are alike.
 pub(super) fn skew(values: impl Iterator<Item = u64> + Clone) -> f64 {
     let (count, sum) = values.clone().fold((0u64, 0.0), |(count, sum), value| (count + 1, sum + value as f64));
     if sum == 0.0 { 1.0 } else { values.max().unwrap_or(0) as f64 * count as f64 / sum }

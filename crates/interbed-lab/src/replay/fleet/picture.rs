@@ -1,4 +1,4 @@
-//! What fleets did, as plots over the number of servers.
+//! Plots what fleets did over the number of servers.
 
 use super::FleetFound;
 use super::outcome::Outcome;
@@ -6,7 +6,7 @@ use super::route::Route;
 use crate::replay::plot::{self, Line, Panel, Role, Unit};
 
 impl FleetFound {
-    /// Hit rates, where the trace has any, and how unevenly the servers were loaded.
+    /// Returns plots of the hit rates, where the trace has hashes, and of how unevenly the servers were loaded.
     pub fn picture(&self) -> String {
         let sizes: Vec<usize> = self.pooled.iter().map(|(servers, _)| *servers).collect();
         let mut panels = Vec::new();
@@ -29,7 +29,7 @@ impl FleetFound {
         Panel { heading: heading.into(), axis: "servers, logarithmic".into(), unit, lines }
     }
 
-    /// A line for each route, without and with the remote tier.
+    /// Returns one line for each route, without and with the remote tier.
     fn lines(&self, value: impl Fn(&Outcome) -> f64) -> Vec<Line> {
         let mut lines = Vec::new();
         for route in Route::ALL {

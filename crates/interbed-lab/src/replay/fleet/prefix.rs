@@ -1,17 +1,17 @@
-//! The server that gives the first token soonest, by what it has cached and what it has yet to compute.
+//! Chooses the server that gives the first token soonest, by what each server has cached and what it has yet to
+//! compute.
 
 use super::books::Books;
 use super::router::{KvChanges, Prompt, Router};
 use super::view::View;
 
-/// Weighs the longest match against load, both in tokens that a server has to compute before the prompt's first token:
-/// its queue, and what it lacks of the prompt. The prompt goes where the sum is least; of equal servers, to the one
-/// with the fewest requests in flight.
+/// Weighs the longest match against load. Both are counted in tokens that a server has to compute before the prompt's
+/// first token: the tokens in its queue, and those of the prompt that it lacks. The prompt goes to the server for which
+/// the sum is least; of equal servers, to the one with the fewest requests in flight.
 ///
-/// The sum is the prefill term of Dynamo's router. Its other term, the blocks of running sequences, is no more than a
-/// tie-breaker here, so there is no weight to tune. From SGLang's router this one has that a match which is a small
-/// part of the prompt counts for nothing. Without that, every new conversation would go to the few servers that have
-/// the beginning which all have in common, and push out what is cached there, while other servers stand empty.
+/// The number of running sequences only decides between equal sums, so there is no weight to tune. A match that is a
+/// small part of the prompt counts for nothing. Otherwise every new conversation would go to the few servers that hold
+/// the beginning that all have in common, and push out what is cached there, while other servers stand idle.
 #[derive(Debug)]
 pub(super) struct PrefixRouter {
     books: Books,
@@ -19,12 +19,12 @@ pub(super) struct PrefixRouter {
     block_tokens: usize,
 }
 
-/// Matches of less than one part in so many of a prompt's blocks are not followed. On Mooncake's trace of conversations
-/// 4 finds about as much as 10, and more than 2, the default of SGLang's router that follows KV events.
+/// A match is not followed if it is less than one in `WORTH` of the prompt's blocks. On Mooncake's trace of
+/// conversations 4 finds about as many blocks as 10, and more than 2.
 const WORTH: usize = 4;
 
 impl PrefixRouter {
-    /// For prompts in blocks of `block_tokens`; KV events come `lag` microseconds late.
+    /// Creates a router for prompts in blocks of `block_tokens` tokens; KV events come `lag` microseconds late.
     pub fn new(num_servers: usize, block_tokens: usize, lag: u64) -> Self {
         Self { books: Books::new(num_servers), view: View::new(num_servers, lag), block_tokens }
     }
@@ -79,7 +79,7 @@ mod tests {
             Self { router: PrefixRouter::new(num_servers, BLOCK, 0), requests: 0 }
         }
 
-        /// Routes a prompt of these contents; its number is that of the call, from 0.
+        /// Routes a prompt with these contents. The calls are numbered from 0, and the number is that of the request.
         fn route(&mut self, contents: &[u32]) -> usize {
             let prompt = Prompt { request: self.requests, now: 0, tokens: BLOCK * contents.len(), contents };
             self.requests += 1;

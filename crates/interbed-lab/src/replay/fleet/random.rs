@@ -1,11 +1,11 @@
-//! Any server, by chance: what a fleet does whose balancer knows nothing.
+//! Chooses a server at random, as a balancer does that knows nothing.
 
 use super::router::{Prompt, Router};
 
-/// The same in every run.
+/// The seed of the random numbers, which is the same in every run.
 const SEED: u64 = 1;
 
-/// Each prompt goes to a server by chance, all equally likely.
+/// A router that sends each prompt to a random server; all are equally likely.
 #[derive(Debug)]
 pub(super) struct RandomRouter {
     num_servers: u64,
@@ -20,7 +20,7 @@ impl RandomRouter {
 
 impl Router for RandomRouter {
     fn route(&mut self, _: &Prompt<'_>) -> usize {
-        // Splitmix64; its upper half, scaled to the number of servers.
+        // This is Splitmix64, whose upper half is scaled to the number of servers.
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.state;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! What fleets did, for people.
+//! Writes what fleets did for people.
 
 use std::fmt::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::replay::report::write_trace;
 use interbed_plan::words::{self, grouped, short};
 
 impl FleetFound {
-    /// The table.
+    /// Returns the table as text.
     pub fn report(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -109,7 +109,7 @@ impl FleetFound {
         }
     }
 
-    /// What the memory of all `servers` would find if it were one server's.
+    /// Writes what the memory of all `servers` servers would find if one server had it.
     fn write_pooled(&self, out: &mut String, servers: usize) -> fmt::Result {
         let Some((_, pooled)) = self.pooled.iter().find(|(count, _)| *count == servers && *count > 1) else {
             return Ok(());

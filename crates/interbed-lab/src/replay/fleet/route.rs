@@ -12,15 +12,15 @@ use super::router::Router;
 /// How a router chooses the server that gets a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Route {
-    /// By chance.
+    /// The router chooses a server at random.
     Random,
-    /// The fewest requests in flight.
+    /// The router chooses the server with the fewest requests in flight.
     Load,
-    /// What is cached where, weighed against load.
+    /// The router weighs what each server has cached against load.
     Prefix,
 }
 
-/// No way to choose a server has this name.
+/// The error that no way to choose a server has the requested name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("there is no route {got:?}; choose one of {}", Route::ALL.map(Route::name).join(", "))]
 pub struct UnknownRoute {
@@ -29,10 +29,10 @@ pub struct UnknownRoute {
 }
 
 impl Route {
-    /// All of them.
+    /// All ways to choose a server.
     pub const ALL: [Self; 3] = [Self::Random, Self::Load, Self::Prefix];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -41,16 +41,16 @@ impl Route {
         }
     }
 
-    /// The route of this name.
+    /// Returns the route of this name.
     ///
     /// # Errors
-    /// When no route has this name.
+    /// Fails if no route has this name.
     pub fn of_name(name: &str) -> Result<Self, UnknownRoute> {
         Self::ALL.into_iter().find(|route| route.name() == name).ok_or_else(|| UnknownRoute { got: name.into() })
     }
 
-    /// A router for so many servers and prompts in blocks of `block_tokens`, to which KV events come `lag` microseconds
-    /// late.
+    /// Creates a router for `num_servers` servers and prompts in blocks of `block_tokens` tokens; KV events come `lag`
+    /// microseconds late.
     pub(super) fn router(self, num_servers: usize, block_tokens: usize, lag: u64) -> Box<dyn Router> {
         match self {
             Self::Random => Box::new(RandomRouter::new(num_servers)),

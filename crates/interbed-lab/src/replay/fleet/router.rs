@@ -1,4 +1,4 @@
-//! What a router is asked and told. A router decides; it reads no clock and sends nothing.
+//! What a router is asked and told. A router only decides; it reads no clock and sends nothing.
 
 use super::chains::ContentNumber;
 
@@ -7,13 +7,13 @@ use super::chains::ContentNumber;
 pub(super) struct Prompt<'p> {
     /// The request's number in the trace.
     pub request: usize,
-    /// When it arrives, in microseconds.
+    /// The time of the prompt's arrival in microseconds.
     pub now: u64,
     pub tokens: usize,
     pub contents: &'p [ContentNumber],
 }
 
-/// Contents that a server's memory has lost and got, in this order: what servers publish as KV events.
+/// The contents that a server's memory has first lost and then got, as servers publish them in KV events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct KvChanges {
     pub removed: Vec<ContentNumber>,
@@ -22,19 +22,19 @@ pub(super) struct KvChanges {
 
 /// Chooses a server for each prompt.
 pub(super) trait Router {
-    /// The server that gets the prompt.
+    /// Returns the server that gets the prompt.
     fn route(&mut self, prompt: &Prompt<'_>) -> usize;
 
-    /// The first token of a request's answer has come: its prompt is computed.
+    /// Notes that the first token of a request's answer has come, so that its prompt is computed.
     fn began(&mut self, _request: usize) {}
 
-    /// A request's answer is complete.
+    /// Notes that a request's answer is complete.
     fn ended(&mut self, _request: usize) {}
 
-    /// What changed in a server's memory, and when.
+    /// Notes what changed in a server's memory at the time `now`, in microseconds.
     fn changed(&mut self, _server: usize, _now: u64, _changes: KvChanges) {}
 
-    /// Whether it wants to be told of [changes](Self::changed).
+    /// Returns whether the router must be told of [changes](Self::changed).
     fn follows_changes(&self) -> bool {
         false
     }

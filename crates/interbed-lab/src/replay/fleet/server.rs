@@ -1,4 +1,4 @@
-//! One server of a fleet: a block manager, and prompts that it computes one after the other.
+//! One server of a fleet, which has a block manager and computes prompts one after the other.
 
 use interbed_kv::{BlockError, BlockManager, ChainRoot, EvictionKind, KeyChain, KvConfig, SequenceId, TokenId};
 
@@ -6,44 +6,45 @@ use super::chains::ContentNumber;
 use super::router::KvChanges;
 use interbed_plan::Refusal;
 
-/// The token that ends each prompt. Its block is never published, as it stands for the answer.
+/// The token that ends each prompt. The token's block stands for the answer, and is never published.
 const ANSWER: TokenId = TokenId::MAX;
 
 /// What a server found of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Served {
-    /// Leading blocks that were in its memory.
+    /// The number of leading blocks that were in the server's memory.
     pub found: usize,
-    /// Blocks after these that the remote tier had.
+    /// The number of blocks after the found ones that the remote tier had.
     pub fetched: usize,
-    /// Whether the prompt needs more blocks than the server has: it counts as a miss, and nothing is kept.
+    /// Whether the prompt needs more blocks than the server has. Such a prompt counts as a miss, and nothing of it is
+    /// kept.
     pub refused: bool,
-    /// What changed in its memory.
+    /// What changed in the server's memory.
     pub changes: KvChanges,
 }
 
-/// A server: its memory is used as `interbed-lab replay` uses that of one server, its time by the prompts it computes.
+/// A server. Prompts use its memory as in a replay of one server, and take its time one after the other.
 #[derive(Debug)]
 pub(super) struct Server {
     manager: BlockManager,
     root: ChainRoot,
-    /// The content of each findable block.
+    /// The content of each block that can be found.
     held: Vec<ContentNumber>, // [block]
     tokens: Vec<TokenId>,
-    /// When it has computed all prompts so far, in microseconds.
+    /// When the server has computed all prompts so far, in microseconds.
     idle_from: u64,
-    /// Tokens of prompts that it has computed.
+    /// The number of prompt tokens that the server has computed.
     pub computed_tokens: u64,
-    /// Microseconds that requests have been in flight, one after the other.
+    /// The microseconds that requests have been in flight, summed over all requests.
     pub flight: u64,
 }
 
 impl Server {
-    /// An idle server of `num_blocks` blocks that hold a block of the trace each; `tells_changes` if somebody follows
-    /// what changes in its memory.
+    /// Creates an idle server of `num_blocks` blocks, each of which holds one block of the trace. `tells_changes` says
+    /// whether somebody follows what changes in the server's memory.
     ///
     /// # Errors
-    /// A number of blocks that cannot be.
+    /// Fails if the number of blocks is invalid.
     pub fn new(num_blocks: usize, eviction: EvictionKind, tells_changes: bool) -> Result<Self, Refusal> {
         let config = KvConfig { num_blocks, block_size: 1, watermark: 0.0, eviction, ..KvConfig::default() };
         let mut manager = BlockManager::new(config)?;
@@ -62,11 +63,11 @@ impl Server {
         })
     }
 
-    /// Takes a prompt of `blocks`, whose `contents` are these: looks it up here, has `fetch` say how many blocks come
-    /// from elsewhere of those that it lacks, and publishes these and what it computes.
+    /// Takes a prompt that consists of `blocks`, which have the given `contents`. The server looks them up, asks
+    /// `fetch` how many of those that it lacks come from elsewhere, and publishes all that it lacked.
     ///
     /// # Errors
-    /// A manager that refuses what it should not.
+    /// Fails if the manager refuses what it should not.
     pub fn serve(
         &mut self,
         request: usize,
@@ -96,9 +97,10 @@ impl Server {
         Ok(Served { found, fetched, refused: false, changes })
     }
 
-    /// What the last prompt has changed here, of which these contents were not.
+    /// Returns what the last prompt changed in the server's memory, in which the contents `new` were missing.
     fn changes(&mut self, new: &[ContentNumber]) -> KvChanges {
-        // Both are empty unless somebody asks. What was evicted, was so before anything was published.
+        // Both lists are empty unless the manager was asked to keep them. Every eviction came before the first
+        // publication.
         let removed = self.manager.take_evicted().iter().map(|evicted| self.held[evicted.block.index()]).collect();
         let published = self.manager.take_published();
         for (block, &content) in published.iter().zip(new) {
@@ -107,19 +109,22 @@ impl Server {
         KvChanges { removed, stored: new[..published.len().min(new.len())].to_vec() }
     }
 
-    /// Computes for so many microseconds, once it has computed what came before; returns when that is done.
+    /// Computes for `micros` microseconds, after everything that came before, and returns the time at which that is
+    /// done.
     pub fn compute(&mut self, now: u64, micros: u64) -> u64 {
         self.idle_from = self.idle_from.max(now).saturating_add(micros);
         self.idle_from
     }
 
-    /// Contents evicted so far.
+    /// Returns the number of contents that were evicted so far.
     pub fn evictions(&self) -> u64 {
         self.manager.stats().evictions
     }
 
+    /// Checks the block manager's invariants.
+    ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// Fails with the first invariant that does not hold.
     pub fn check(&self) -> Result<(), Refusal> {
         self.manager.check().map_err(|error| Refusal::because("the block manager's invariants after the replay", error))
     }

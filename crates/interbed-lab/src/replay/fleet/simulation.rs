@@ -20,28 +20,28 @@ use interbed_plan::Refusal;
 pub(super) struct Setting<'t> {
     pub trace: &'t Trace,
     pub chains: &'t Chains,
-    /// Blocks of each server, of the trace's size.
+    /// The number of blocks of each server, in blocks of the trace.
     pub blocks: usize,
     pub eviction: EvictionKind,
-    /// How fast a server computes prompts, one after the other, and sequences get their answers.
+    /// How fast a server computes prompts, one after the other, and how fast sequences get their answers.
     pub pace: Pace,
-    /// By how many microseconds a router's KV events are late.
+    /// The number of microseconds by which a router's KV events are late.
     pub event_lag: u64,
 }
 
-/// One fleet.
+/// A fleet of servers behind a router.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fleet {
     pub servers: usize,
     pub route: Route,
-    /// Blocks of a remote tier.
+    /// The number of blocks of the remote tier, if there is one.
     pub remote_blocks: Option<usize>,
 }
 
-/// Sends the trace's requests, in the order of the file, through `fleet`. `progress` is called for each.
+/// Sends the trace's requests through `fleet`, in the order of the file. `progress` is called once for each request.
 ///
 /// # Errors
-/// A manager that refuses what it should not, or breaks its invariants.
+/// Fails if a manager refuses what it should not, or breaks its invariants.
 pub(super) fn send(setting: &Setting<'_>, fleet: Fleet, mut progress: impl FnMut()) -> Result<Outcome, Refusal> {
     let mut simulation = Simulation::new(setting, fleet)?;
     for (number, request) in setting.trace.requests().iter().enumerate() {
@@ -51,7 +51,7 @@ pub(super) fn send(setting: &Setting<'_>, fleet: Fleet, mut progress: impl FnMut
     simulation.finish()
 }
 
-/// What happens to a request after it was sent; the router is told of what comes first first.
+/// What happens to a request after it was sent. The router is told of these happenings in the order of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     Began,
@@ -73,8 +73,8 @@ impl<'t> Simulation<'t> {
         let Fleet { servers, route, remote_blocks } = fleet;
         let router = route.router(servers, setting.trace.block_tokens(), setting.event_lag);
         let store = remote_blocks.map(|blocks| Store::new(blocks, setting.chains.distinct()));
-        // As in a replay of one server: blocks beyond the trace's references could neither be used nor evicted, and
-        // one more is for the answer.
+        // Blocks beyond the trace's references could neither be used nor evicted; one more block is for the answer. A
+        // replay of one server limits its blocks in the same way.
         let num_blocks = setting.blocks.min(setting.trace.references().len()) + 1;
         let server = |_| Server::new(num_blocks, setting.eviction, router.follows_changes());
         let idle: Result<Vec<_>, _> = (0..servers).map(server).collect();
@@ -98,7 +98,8 @@ impl<'t> Simulation<'t> {
     }
 
     fn take(&mut self, number: usize, request: &Request) -> Result<(), Refusal> {
-        // Who came earlier than the one above it in the file comes with that one.
+        // A request whose arrival is earlier than that of the request above it in the file comes together with that
+        // request.
         self.now = self.now.max(micros(request.arrival));
         self.tell_router();
         let (trace, now) = (self.setting.trace, self.now);
@@ -160,7 +161,7 @@ impl<'t> Simulation<'t> {
     }
 }
 
-/// Whole microseconds, in which a simulation counts its time.
+/// Converts seconds to whole microseconds, in which a simulation counts its time.
 pub(super) fn micros(seconds: f64) -> u64 {
     (seconds * 1e6).round() as u64
 }

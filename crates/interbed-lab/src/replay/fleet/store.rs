@@ -1,14 +1,17 @@
-//! The remote tier: a store that all servers share, keyed by content, which forgets what was longest not used.
+//! The remote tier is a store that all servers share. It is keyed by content, and forgets what was not used for the
+//! longest time.
 
 use std::collections::BTreeSet;
 
 use super::chains::ContentNumber;
 
-/// Contents that any server can fetch. What a server computes is written here at once, as far as it is not here. To
-/// write again what a server evicts and the store has lost up to doubled the bytes on Mooncake's trace, for a point
-/// more with one router and a point less with another. The store learns of what it is asked for and given, and of no
-/// hit in a server's own memory. Of a prompt's blocks the tail counts as used first, so that it is forgotten before its
-/// head, without which nobody can use it.
+/// The contents that any server can fetch. What a server computes is written to the store at once, unless the store has
+/// it.
+///
+/// Writing again what a server evicts and the store has lost up to doubled the bytes on Mooncake's trace, for a point
+/// more with one router and a point less with another. The store learns of what it is asked for and given, but of no
+/// hit in a server's own memory. The tail of a prompt counts as used before its head, so that the store forgets the
+/// tail first: nobody can use a tail without its head.
 #[derive(Debug)]
 pub(super) struct Store {
     capacity: usize,
@@ -19,24 +22,25 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// An empty store of `capacity` blocks, for contents below `distinct`.
+    /// Creates an empty store of `capacity` blocks, for contents below `distinct`.
     pub fn new(capacity: usize, distinct: usize) -> Self {
         Self { capacity, last_uses: vec![0; distinct], order: BTreeSet::new(), uses: 0, written: 0 }
     }
 
-    /// How many of `wanted`, from the first on, are here: a server fetches these.
+    /// Returns how many of `wanted`, from the first on, are in the store, so that a server fetches them.
     pub fn fetch(&mut self, wanted: &[ContentNumber]) -> usize {
         let found = wanted.iter().take_while(|&&content| self.contains(content)).count();
         wanted[..found].iter().rev().for_each(|&content| self.touch(content));
         found
     }
 
-    /// Takes what a server has computed, in the order of the prompt, as far as it is not here.
+    /// Writes those of `contents` that the store does not have. A server has computed them, and gives them in the order
+    /// of the prompt.
     pub fn take(&mut self, contents: &[ContentNumber]) {
         contents.iter().rev().for_each(|&content| self.write(content));
     }
 
-    /// Blocks that servers have sent, all together.
+    /// Returns the number of blocks that all servers together have written.
     pub fn written(&self) -> u64 {
         self.written
     }

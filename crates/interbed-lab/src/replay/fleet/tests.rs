@@ -1,5 +1,5 @@
-//! Fleets against a simulation that is as simple as can be: lists for caches, and searches through everything that was
-//! sent instead of accounts, events and heaps. And what must hold whoever routes.
+//! Compares fleets with a simulation that is as simple as can be: it uses lists for caches, and searches everything
+//! that was sent instead of keeping accounts, events and heaps. Other tests check what must hold for every router.
 
 use interbed_kv::EvictionKind;
 use interbed_kv::testing::Rng;
@@ -20,7 +20,8 @@ const BLOCK: usize = 512;
 
 const PACE: Pace = Pace { prefill_rate: 1000.0, decode_rate: 20.0 };
 
-/// Conversations that grow and branch, of `tenants` with a beginning of their own each, about `gap` seconds apart.
+/// Returns a trace of conversations that grow and branch. Each belongs to one of `tenants` tenants, whose conversations
+/// begin alike; requests are about `gap` seconds apart.
 fn conversations(seed: u64, requests: usize, tenants: usize, gap: f64) -> Trace {
     let mut random = Rng(seed);
     let (mut chains, mut trace, mut next): (Vec<Vec<u64>>, _, _) = (Vec::new(), Trace::default(), 1000);
@@ -60,7 +61,7 @@ fn lru() -> EvictionKind {
     policy("lru").expect("a policy")
 }
 
-/// A list of contents, the longest unused first.
+/// A list of contents, of which the longest unused comes first.
 #[derive(Default)]
 struct List(Vec<u32>);
 
@@ -69,7 +70,7 @@ impl List {
         contents.iter().take_while(|content| self.0.contains(content)).count()
     }
 
-    /// Uses these, the last of them first, and returns what had to go.
+    /// Uses `contents`, the last of them first, and returns what had to go.
     fn take(&mut self, contents: &[u32], capacity: usize) -> Vec<u32> {
         self.0.retain(|content| !contents.contains(content));
         self.0.extend(contents.iter().rev());
@@ -80,13 +81,13 @@ impl List {
 /// A request that was sent.
 struct Sent {
     server: usize,
-    /// As the router saw it.
+    /// The number of tokens to compute, as the router saw it.
     tokens: u64,
     began: u64,
     ended: u64,
 }
 
-/// The simulation in plain words. Memory is LRU; the router sees it as it is.
+/// Returns the outcome of the simple simulation. Memory is LRU, and the router sees it without delay.
 fn naive(trace: &Trace, blocks: usize, fleet: Fleet) -> Outcome {
     let Fleet { servers, route, remote_blocks } = fleet;
     let chains = Chains::of(trace);
@@ -213,7 +214,7 @@ fn an_endless_remote_tier_finds_what_endless_memory_finds_whoever_routes() {
         for kind in POLICIES {
             for (servers, route) in [1, 5, 40].into_iter().flat_map(|servers| Route::ALL.map(|route| (servers, route)))
             {
-                // As large as the longest prompt at least: what a server refuses, it does not keep.
+                // Memory is at least as large as the longest prompt, because a server keeps nothing of what it refuses.
                 let outcome = run(&trace, 60, kind, 0, fleet(servers, route, Some(usize::MAX)));
                 assert_eq!(outcome.refused, 0);
                 let found = outcome.memory_blocks + outcome.fetched_blocks;
@@ -259,9 +260,9 @@ fn following_prefixes_finds_more_than_chance_where_prompts_share_them() {
             };
             let (random, load, prefix) = (rate(Route::Random, 0), rate(Route::Load, 0), rate(Route::Prefix, 0));
             assert!(prefix > random.max(load), "seed {seed}, {servers} servers: {random} {load} {prefix}");
-            // The more servers, the less chance finds.
+            // The more servers there are, the less a random choice finds.
             assert!(servers < 16 || prefix > 1.5 * random.max(load), "seed {seed}: {random} {load} {prefix}");
-            // Who hears of nothing in time goes by load.
+            // A router that hears of no event in time chooses by load.
             let late = rate(Route::Prefix, u64::MAX);
             assert!(late < prefix, "seed {seed}, {servers} servers: {late} {prefix}");
         }
@@ -274,7 +275,8 @@ fn a_remote_tier_never_finds_less_than_none() {
         let trace = conversations(seed, 300, 2, 1.0);
         for route in [Route::Random, Route::Load, Route::Prefix] {
             for servers in [1, 4] {
-                // With random routing memory is the same in both, so what is found there is found as well.
+                // With random routing memory is the same with and without a store, so what is found without one is
+                // found with it too.
                 let without = run(&trace, 20, lru(), 0, fleet(servers, route, None));
                 let with = run(&trace, 20, lru(), 0, fleet(servers, route, Some(200)));
                 assert!(with.computed_tokens <= without.computed_tokens, "seed {seed}, {route}, {servers}");

@@ -1,11 +1,12 @@
-//! What a router knows of its servers' memory, from the KV events that they publish.
+//! What a router knows of its servers' memory from the KV events that they publish.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::chains::ContentNumber;
 use super::router::KvChanges;
 
-/// Which server has which contents cached. It is as old as its events are late: with a lag of 0 it is exact.
+/// The contents that each server has cached, as far as its events tell. The view is as old as the events are late; with
+/// a lag of 0 it is exact.
 #[derive(Debug)]
 pub(super) struct View {
     num_servers: usize,
@@ -15,17 +16,18 @@ pub(super) struct View {
 }
 
 impl View {
-    /// A view that learns of each change `lag` microseconds after it.
+    /// Creates a view that learns of each change `lag` microseconds after it happened.
     pub fn new(num_servers: usize, lag: u64) -> Self {
         Self { num_servers, lag, holders: HashMap::new(), coming: VecDeque::new() }
     }
 
-    /// A server's memory has changed. To be called in the order of time.
+    /// Notes that a server's memory has changed at the time `now`. The calls must come in the order of time.
     pub fn changed(&mut self, server: usize, now: u64, changes: KvChanges) {
         self.coming.push_back((now, server as u32, changes));
     }
 
-    /// How many of `contents`, from the first on, each server has, as far as is known by `now`. [server]
+    /// Returns how many of `contents`, from the first on, each server has, as far as the view knows by the time `now`.
+    /// [server]
     pub fn matched(&mut self, contents: &[ContentNumber], now: u64) -> Vec<usize> {
         while let Some((_, server, changes)) = self.coming.pop_front_if(|(at, ..)| at.saturating_add(self.lag) <= now) {
             self.apply(server, &changes);

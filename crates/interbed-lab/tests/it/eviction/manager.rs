@@ -1,6 +1,6 @@
-//! A block manager that each of the policies serves, through the random operations of its own tests, swaps and all:
-//! what a sequence reads through its block table must be its own, whatever was evicted, shared, copied, moved or
-//! swapped.
+//! Tests a block manager that each of the policies serves, with the random operations of the manager's own tests, swaps
+//! included. What a sequence reads through its block table must be its own, whatever was evicted, shared, copied, moved
+//! or swapped.
 
 use interbed_kv::KvStats;
 use interbed_kv::testing::{Case, Eviction, run};

@@ -1,18 +1,18 @@
-//! The share of its blocks that a load finds.
+//! Tests the share of its blocks that a load finds.
 
 use interbed_kv::{BlockManager, ChainRoot, EvictionKind, KvConfig, SequenceId, TokenId};
 use interbed_lab::eviction::{POLICIES, policy};
 
 use interbed_kv::testing::Rng;
-/// Runs prompts of single-token blocks through a block manager; the share of blocks found in the last half of them, in
-/// prompts that `counts`.
+/// Runs prompts of single-token blocks through a block manager, and returns the share of blocks found in the last half
+/// of the prompts, among those that `counts` accepts.
 fn hit_share(
     kind: EvictionKind,
     num_blocks: usize,
     prompts: &[Vec<TokenId>],
     counts: impl Fn(&[TokenId]) -> bool,
 ) -> f64 {
-    // One block more, because the last token of a prompt is never found.
+    // The manager has one block more, because the last token of a prompt is never found.
     hit_share_in(&mut manager(kind, num_blocks + 1), prompts, counts)
 }
 
@@ -41,12 +41,12 @@ fn hit_share_in(manager: &mut BlockManager, prompts: &[Vec<TokenId>], counts: im
     hits as f64 / all as f64
 }
 
-/// The `number`th chain of `length` blocks, unlike all others.
+/// Returns chain number `number` with `length` blocks, which has no block in common with other chains.
 fn chain(number: usize, length: usize) -> Vec<TokenId> {
     (0..length).map(|at| (number * 1000 + at) as TokenId).collect()
 }
 
-/// One of every three prompts is a random one of `hot`, and two are new.
+/// Returns prompts of which one in three is a random one of `hot`, and two are new.
 fn hot_and_scans(hot: std::ops::Range<usize>, count: usize, rng: &mut Rng) -> Vec<Vec<TokenId>> {
     let new = 1_000_000;
     let prompt = |at: usize| match at % 3 {
@@ -97,7 +97,7 @@ fn every_policy_finds_as_much_in_a_part_of_a_pool_as_in_a_pool_of_that_size() {
         let whole = hit_share_in(&mut manager(kind, 201), &prompts, |_| true);
         let mut part = manager(kind, 2010);
         part.set_usable(201);
-        // Also an emptied manager.
+        // An emptied manager must find as much.
         for mut manager in [part.emptied(), part] {
             let share = hit_share_in(&mut manager, &prompts, |_| true);
             assert!((share - whole).abs() < 0.005 && whole > 0.01, "{kind}: {share}, {whole}");

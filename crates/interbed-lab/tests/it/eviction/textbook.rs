@@ -1,4 +1,4 @@
-//! The textbook policies compared with textbook versions of them.
+//! Compares the textbook policies with plain versions of them.
 
 use std::collections::VecDeque;
 
@@ -6,8 +6,8 @@ use interbed_kv::{BlockHash, BlockId, Content, EvictionKind, EvictionPolicy, Own
 use interbed_lab::eviction::policy;
 
 use interbed_kv::testing::{Rng, mix};
-/// A cache of chains of one block, as the block manager drives its policy. One more block than may be used is there, so
-/// that what is cached can move.
+/// A cache of chains of one block, which drives its policy as the block manager does. It has one block more than may be
+/// used, so that what is cached can move.
 struct Flat {
     policy: Box<dyn EvictionPolicy>,
     keys: Vec<Option<u64>>, // [block]
@@ -21,7 +21,8 @@ impl Flat {
         Self { policy, keys: vec![None; usable + 1], usable }
     }
 
-    /// Whether `key` was cached; it is now. Its block may move while it is held, and any other block at any time.
+    /// Caches `key`, and returns whether it was cached before. Its block may move while it is held, and any other block
+    /// at any time.
     fn access(&mut self, key: u64, rng: &mut Rng) -> bool {
         if rng.once_in(4) {
             self.move_one(rng.below(self.keys.len()));
@@ -44,7 +45,7 @@ impl Flat {
         found.is_some()
     }
 
-    /// Moves the content of a block, if it has any, to one that has none; returns where.
+    /// Moves the content of a block, if it has any, to a block that has none, and returns the latter.
     fn move_one(&mut self, from: usize) -> usize {
         let to = self.vacant();
         if self.keys[from].is_some() {
@@ -59,7 +60,7 @@ impl Flat {
     }
 }
 
-/// Policies as in textbooks: lists of keys, the next to be evicted first, searched from end to end.
+/// The policies as in textbooks: lists of keys, the next to be evicted first, which are searched from end to end.
 #[derive(Default)]
 struct Textbook {
     capacity: usize,
@@ -192,7 +193,7 @@ fn known_policies_do_what_textbooks_say() {
             let mut rng = Rng(seed as u64);
             let mut hits = 0;
             for step in 0..6000 {
-                // A few keys often and many seldom, and different ones as time goes on.
+                // A few keys are used often and many seldom, and the keys change as time goes on.
                 let key = (rng.below(200) * rng.below(200) / 100 + step / 1000 * 20) as u64;
                 let hit = flat.access(key, &mut rng);
                 assert_eq!(hit, access(&mut textbook, key), "{kind} of {capacity}, seed {seed}, step {step}");

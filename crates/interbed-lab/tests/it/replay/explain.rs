@@ -1,4 +1,4 @@
-//! Why prompts missed, worked out by hand.
+//! Tests the reasons why prompts missed against reasons that are worked out by hand.
 
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ fn what_a_refused_prompt_had_was_never_there() {
 #[test]
 fn evictions_of_long_ago_are_told_from_what_was_never_seen() {
     let folder = folder();
-    // Far more evictions than the manager remembers.
+    // There are far more evictions than the manager remembers.
     let mut lines: Vec<Line> = (0..600).map(|at| (at, 100, 1, (100 * at..100 * (at + 1)).collect())).collect();
     lines.push((600, 100, 1, lines[0].3.clone()));
     let trace = mooncake(&folder, &lines);

@@ -1,4 +1,4 @@
-//! `interbed-lab replay --servers`: what its options mean, and its figures where they can be worked out by hand.
+//! Tests `interbed-lab replay --servers`: what its options mean, and its figures where they can be worked out by hand.
 
 use std::fs;
 
@@ -18,13 +18,13 @@ fn of_fleet(figures: &Figures, name: &str, servers: usize, route: &str, remote: 
     figures.get(&format!("replay.fleet.{name}"), &params)
 }
 
-/// Two conversations, whose second turns come when their first ones are answered.
+/// Returns two conversations, whose second turns come when their first ones are answered.
 fn two_conversations() -> Vec<Line> {
     let line = |second: u64, ids: &[u64]| (second * 1000, 512 * ids.len(), 10, ids.to_vec());
     vec![line(0, &[1, 2]), line(0, &[5, 6]), line(60, &[5, 6, 7]), line(61, &[1, 2, 3]), line(62, &[1, 2])]
 }
 
-/// 512 tokens a second, 10 answers' tokens a second.
+/// The pace: 512 prompt tokens a second, and 10 answer tokens a second.
 const SLOW: [&str; 4] = ["--prefill-rate", "512", "--decode-rate", "10"];
 
 #[test]
@@ -34,21 +34,22 @@ fn figures_are_those_worked_out_by_hand() {
     let more = ["--servers", "2", "--blocks", "8", "--block-bytes", "16", "--remote-tier", "1M"];
     let figures = figures(&trace, &[&more[..], &SLOW].concat());
     let of = |name: &str, route: &str, remote: Option<u64>| of_fleet(&figures, name, 2, route, remote);
-    // Each conversation stays where it is: 2, 2 and 2 blocks of 12 are found.
+    // Each conversation stays on its server: 2, 2 and 2 blocks of 12 are found.
     check(of("hit_rate", "prefix", None), 6.0 / 12.0, "what was computed once");
     check(of("hit_rate_tokens", "prefix", None), 6.0 / 12.0, "whole blocks");
     check(of("computed_tokens", "prefix", None), 6.0 * 512.0, "the others");
     check(of("memory_tokens", "prefix", None), 6.0 * 512.0, "those found");
     check(of("skew_computed", "prefix", None), 1.0, "two and one blocks each");
-    // First tokens after 2, 2, 1, 1 and 0 seconds; all answers take one second, and the first server has three.
+    // The first tokens come after 2, 2, 1, 1 and 0 seconds. All answers take one second, and the first server has
+    // three.
     check(of("first_token_mean", "prefix", None), 6.0 / 5.0, "seconds");
     check(of("first_token_p99", "prefix", None), 2.0, "the longest of five");
     check(of("skew_in_flight", "prefix", None), 6.0 / 5.5, "3 + 2 + 1 seconds, and 3 + 2");
-    // By load alone the third goes to the first server, the fourth to the second, and the last to the first, which has
-    // [1, 2] from the beginning.
+    // By load alone the third request goes to the first server, the fourth to the second, and the last to the first,
+    // which has [1, 2] from the beginning.
     check(of("hit_rate", "load", None), 2.0 / 12.0, "the last");
     check(of("computed_tokens", "load", None), 10.0 * 512.0, "the others");
-    // What one server lacks, the other has written: 2 blocks of each second turn come from there.
+    // What one server lacks, the other has written: 2 blocks of each second turn come from the remote tier.
     let remote = Some(1 << 20);
     check(of("hit_rate", "load", remote), 6.0 / 12.0, "as in endless memory");
     check(of("hit_rate_memory", "load", remote), 2.0 / 12.0, "the last");
@@ -129,7 +130,7 @@ fn people_get_a_table_and_plots() {
     ] {
         assert!(table.contains(part), "{part}\nin\n{table}");
     }
-    // Each fleet once, each route without and with the tier.
+    // The table has each fleet once, and each route without and with the tier.
     let rows = |route: &str| table.lines().filter(|line| line.contains(&format!("  {route}  "))).count();
     assert_eq!((rows("random"), rows("pooled")), (6, 2), "{table}");
     let svg = fs::read_to_string(&picture).expect("the picture");

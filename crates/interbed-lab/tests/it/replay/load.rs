@@ -1,4 +1,4 @@
-//! The memory that a trace holds at a time, worked out by hand.
+//! Tests the memory that a trace holds at a time against figures that are worked out by hand.
 
 use super::{Figures, Line, azure, check, folder, mooncake, with};
 use crate::support::{refused, succeeded};
@@ -10,13 +10,14 @@ fn a_load_is_the_one_worked_out_by_hand() {
     let folder = folder();
     let trace = azure(&folder, &["2023-11-16 18:15:46.0,32,2", "2023-11-16 18:15:56.0,1,0"]);
     let figures = Figures::of(&trace, &SLOW);
-    // 2 blocks for two seconds of prefill, 3 for two of decoding, 1 for two of the second request, in 12 s.
+    // In 12 s the requests hold 2 blocks for two seconds of prefill, 3 for two of decoding, and 1 for two of the second
+    // request.
     check(figures.of_room("taken_mean", "ample"), (32.0 + 32.0 + 48.0 + 48.0 + 16.0 + 16.0) / 12.0, "mean");
     check(figures.of_room("taken_peak", "ample"), 48.0, "peak");
     check(figures.of_room("fragmentation", "ample"), (15.0 + 14.0 + 15.0 + 15.0) / 192.0, "fragmentation");
     check(figures.of_room("sequences_mean", "ample"), 6.0 / 12.0, "sequences");
     check(figures.of_room("waited", "ample"), 0.0, "nobody waits");
-    // One place of 34 tokens in the memory of 3 blocks.
+    // The memory of 3 blocks has one place of 34 tokens.
     check(figures.of_room("taken_peak", "preallocated"), 34.0, "one place");
     check(figures.get("replay.load.preallocated_tokens", &[]), 34.0, "one at a time");
     check(figures.get("replay.load.preallocated_sequences", &[]), 1.0, "one place");

@@ -1,4 +1,4 @@
-//! Routings of experts: recognised by content, replayed, refused where options contradict them.
+//! Tests routings of experts: they are recognised by content, replayed, and refused where options contradict them.
 
 use std::fs;
 
@@ -13,14 +13,15 @@ fn with<'a>(trace: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     ["replay", trace].iter().chain(more).copied().collect()
 }
 
-/// One layer of four experts of 10 MB. Token by token they are used as `used` says, the first as a prompt.
+/// Writes a trace with one layer of four experts of 10 MB each, which are used token by token as `used` says. The first
+/// token is a prompt.
 fn routings(folder: &TempDir, used: &[u32]) -> String {
     let layer_bytes = vec![LayerBytes { layer: 0, expert_bytes: 10_000_000, dense_bytes: 0 }];
     let head = RoutingHead { model: "m".into(), arch: "small".into(), layers: 1, experts: 4, top_k: 1, layer_bytes };
     let path = folder.path().join("no-ending");
     let mut writer = RoutingWriter::new(fs::File::create(&path).expect("a trace"), &head).expect("a head");
     for (step, &expert) in (0..).zip(used) {
-        // Every ten tokens there is another prompt, of one token.
+        // Every tenth token is a prompt of one token.
         let (turn, prompt) = (step / 10, step % 10 == 0);
         let row = RoutingRow { turn, prompt, step, layer: 0, slot: 0, expert, weight: 1.0, held: true, read_bytes: 0 };
         writer.write(&row).expect("a row");
@@ -39,7 +40,7 @@ fn routings_are_recognised_and_replayed() {
         let params = [("policy", json!(policy)), ("memory_percent", json!(percent))];
         figures.get("replay.routing.read_share", &params)
     };
-    // Six tokens generate. With two slots, 2 takes the place of 1; who knows the future has it go past.
+    // Six tokens are generated. With two slots, 2 takes the place of 1; a policy that knows the future does not keep 2.
     for policy in ["arena", "lru", "lfu_layer"] {
         check(share(policy, 50), 4.0 / 6.0, policy);
         check(share(policy, 75), 3.0 / 6.0, policy);
