@@ -6,8 +6,8 @@ use crate::share::Share;
 use crate::{DType, Level, coded, quantized};
 
 impl Level {
-    /// Whether products with weights of this plain type round activations to the weights' type. Otherwise activations
-    /// stay in f32.
+    /// Returns whether products with weights of this plain type round activations to the weights' type. Otherwise
+    /// activations stay in f32.
     pub fn rounds_activations(self, dtype: DType) -> bool {
         matches!(Form::of(self, dtype), Form::Bf16 | Form::Tiles)
     }
@@ -52,7 +52,7 @@ impl<'a> Activations<'a> {
     /// may hold anything.
     ///
     /// # Panics
-    /// If `x` is not whole rows.
+    /// Panics if `x` is not whole rows.
     pub fn new(x: &'a [f32], cols: usize, scratch: &'a mut [f32]) -> Self {
         Self::resume(x, cols, scratch, None)
     }
@@ -61,7 +61,7 @@ impl<'a> Activations<'a> {
     /// form](Self::prepared), so that bands of one matrix that arrive one after the other share that work.
     ///
     /// # Panics
-    /// If `x` is not whole rows.
+    /// Panics if `x` is not whole rows.
     pub fn resume(x: &'a [f32], cols: usize, scratch: &'a mut [f32], prepared: Option<PreparedForm>) -> Self {
         assert!(cols > 0 && x.len().is_multiple_of(cols));
         Self { x, cols, scratch, prepared }
@@ -72,13 +72,13 @@ impl<'a> Activations<'a> {
         self.prepared
     }
 
-    /// Elements of scratch memory that products of up to `tokens` rows of up to `cols` elements may need on `threads`
-    /// threads, at any level and with any weights.
+    /// Returns the number of elements of scratch memory that products of up to `tokens` rows of up to `cols` elements
+    /// may need on `threads` threads, at any level and with any weights.
     pub fn scratch_len(tokens: usize, cols: usize, threads: usize) -> usize {
         PAGE + packed_len(tokens, cols) + threads * work_len(tokens, cols)
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn tokens(&self) -> usize {
         self.x.len() / self.cols
     }
@@ -120,7 +120,7 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// Elements of f32 in a page of memory.
+/// The number of elements of f32 in a page of memory.
 const PAGE: usize = 4096 / size_of::<f32>();
 
 /// Elements from the start of `scratch` to the middle of a page. Weight rows are whole pages in most models and begin
@@ -130,7 +130,7 @@ fn mid_page(scratch: &[f32]) -> usize {
     (scratch.as_ptr().addr() / size_of::<f32>()).wrapping_neg().wrapping_add(PAGE / 2) % PAGE
 }
 
-/// Elements of scratch memory that the largest form needs.
+/// Returns the number of elements of scratch memory that the largest form needs.
 fn packed_len(tokens: usize, cols: usize) -> usize {
     // 16-bit elements in whole steps of 32 columns, or bytes with their scales.
     let halves = tokens * cols.next_multiple_of(32) / 2;
@@ -138,7 +138,8 @@ fn packed_len(tokens: usize, cols: usize) -> usize {
     halves.max(bytes)
 }
 
-/// Elements of a thread's work area, for the form that needs most, with weights that are decoded first.
+/// Returns the number of elements of a thread's work area, for the form that needs most, with weights that are decoded
+/// first.
 pub(crate) fn work_len(tokens: usize, cols: usize) -> usize {
     coded::panel_len(cols) + tiles::work_len(tokens).max(panel::WORK_LEN)
 }

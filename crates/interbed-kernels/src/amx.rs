@@ -22,10 +22,10 @@ const TILE_STATE: u32 = 1 << 17 | 1 << 18;
 const SYS_ARCH_PRCTL: usize = 158;
 /// Request of `arch_prctl` to use a large state component.
 const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
-/// Number of the tile data component in that request.
+/// The number of the tile data component in that request.
 const XFEATURE_XTILEDATA: usize = 18;
 
-/// Whether this process may use AMX tiles of bf16 and int8. The first call asks the system for permission.
+/// Returns whether this process may use AMX tiles of bf16 and int8. The first call asks the system for permission.
 pub(crate) fn enable() -> bool {
     static ENABLED: OnceLock<bool> = OnceLock::new();
     *ENABLED.get_or_init(|| cfg!(target_os = "linux") && is_present() && is_saved_by_system() && request())
@@ -69,7 +69,7 @@ pub(crate) struct TileConfig {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
-    /// Bytes of a row, for each register.
+    /// The number of bytes of a row, for each register.
     row_bytes: [u16; 16],
     rows: [u8; 16],
 }
@@ -196,7 +196,7 @@ pub(crate) struct TileCall {
     pub b_stride: usize,
     /// Bytes between steps of the last group.
     pub b_step: usize,
-    /// Number of whole steps of 32 columns.
+    /// The number of whole steps of 32 columns.
     pub steps: usize,
     /// The partial step of columns after the whole ones, `[32 rows][64 bytes]`, or null.
     pub tail: *const u8,
@@ -206,9 +206,9 @@ pub(crate) struct TileCall {
     pub c_stride: usize,
     /// Whether to add to the sums in memory instead of starting from zero.
     pub accumulate: usize,
-    /// Number of pairs of groups.
+    /// The number of pairs of groups.
     pub pairs: usize,
-    /// Bytes of activations from one pair of groups to the next.
+    /// The number of bytes of activations from one pair of groups to the next.
     pub pair_bytes: usize,
     /// Memory to prefetch for the next call.
     pub ahead: *const u8,

@@ -40,7 +40,7 @@ pub const RUN: usize = 64;
 /// Positions that are summed by themselves before their sum is merged with those of earlier positions.
 pub const STRETCH: usize = 1024;
 
-/// Elements of a head that are widened at a time.
+/// The number of elements of a head that are widened at a time.
 const CHUNK: usize = 64;
 
 /// With fewer tiles per thread than this, tiles are split into stretches too.
@@ -49,10 +49,10 @@ const TILES_A_THREAD: usize = 4;
 /// Elements before a part's sums: its greatest score and its total.
 const PART_HEAD: usize = 2;
 
-/// Maximum number of elements that [`attention_scratch`] asks for.
+/// The maximum number of elements that [`attention_scratch`] asks for.
 const SCRATCH_MAX: usize = 1 << 20;
 
-/// Number of sequences for whose whole context [`attention_scratch`] has room to store parts.
+/// The number of sequences for whose whole context [`attention_scratch`] has room to store parts.
 const SCRATCH_SEQUENCES: usize = 4;
 
 /// The tokens of one sequence that a pass computes.
@@ -60,7 +60,7 @@ const SCRATCH_SEQUENCES: usize = 4;
 pub struct AttentionSpan {
     /// Position of the first token.
     pub first_position: usize,
-    /// Number of tokens. Their rows follow those of the previous span.
+    /// The number of tokens. Their rows follow those of the previous span.
     pub tokens: usize,
     /// Positions whose keys and values are in memory, in whole stretches: from a multiple of [`STRETCH`] and of the
     /// block size, to another such multiple or the end of the tokens.
@@ -89,7 +89,7 @@ impl AttentionSpan {
         view.starting_at(self.held.start)
     }
 
-    /// Whether this call completes the attention of the span, so that no later call continues it.
+    /// Returns whether this call completes the attention of the span, so that no later call continues it.
     fn is_last(&self) -> bool {
         self.held.end >= self.positions().end
     }
@@ -101,13 +101,13 @@ impl AttentionSpan {
         start..stretches.end.min(held.end).max(start)
     }
 
-    /// Whether an earlier call has processed some of the positions `seen`.
+    /// Returns whether an earlier call has processed some of the positions `seen`.
     fn is_continued(&self, seen: &Range<usize>) -> bool {
         seen.start < self.held.start
     }
 }
 
-/// Elements of the state that [`attention`] keeps for each row between calls.
+/// The number of elements of the state that [`attention`] keeps for each row between calls.
 pub const ATTENTION_STATE: usize = 2;
 
 /// The state of all rows between two calls of [`attention`].
@@ -143,7 +143,7 @@ impl Carried<'_> {
 pub struct AttentionLayer {
     /// Layout of the layer's keys and values.
     pub kv: KvLayer,
-    /// Number of query heads; a multiple of the KV heads.
+    /// The number of query heads; a multiple of the KV heads.
     pub heads: usize,
     /// Factor for the products of queries and keys.
     pub scale: f32,
@@ -151,8 +151,8 @@ pub struct AttentionLayer {
     pub window: Option<usize>,
 }
 
-/// Elements of scratch memory with which [`attention`] keeps all threads busy even for few sequences. With less, it
-/// computes the same bits more slowly.
+/// Returns the number of elements of scratch memory with which [`attention`] keeps all threads busy even for few
+/// sequences. With less, it computes the same bits more slowly.
 ///
 /// - `context`: most positions of a sequence
 pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize {
@@ -177,7 +177,7 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 /// - `out`: the shape of `q`; final for spans that hold the tokens themselves
 ///
 /// # Panics
-/// If the lengths disagree, or a block table is too short or names a block that is not in the pool.
+/// Panics if the lengths disagree, or a block table is too short or names a block that is not in the pool.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
 pub fn attention(
     pool: &Pool,
@@ -251,10 +251,11 @@ struct Plan {
     layer: AttentionLayer,
     /// Query heads of a tile: those that share a KV head, or some of them if they are too many for a tile.
     tile_heads: usize,
-    /// Number of tiles for the query heads of one KV head.
+    /// The number of tiles for the query heads of one KV head.
     tiles_per_kv_head: usize,
     tile_tokens: usize,
-    /// Number of parts per row that fit into the scratch memory, if stretches are work items of their own; otherwise 0.
+    /// The number of parts per row that fit into the scratch memory, if stretches are work items of their own;
+    /// otherwise 0.
     parts_per_row: usize,
 }
 
@@ -299,7 +300,7 @@ impl Plan {
         span.held_of(&stretches_of(&seen_from(position, self.layer.window)))
     }
 
-    /// Number of work items for each head tile of the span.
+    /// Returns the number of work items for each head tile of the span.
     fn items_per_head(&self, span: &AttentionSpan) -> usize {
         let tiles = span.tokens.div_ceil(self.tile_tokens);
         match self.parts_per_row {
@@ -319,7 +320,7 @@ struct Item<'a> {
     /// Row of the span's first token.
     first_row: usize,
     kv_head: usize,
-    /// Index of the tile among those of the KV head's query heads.
+    /// The index of the tile among those of the KV head's query heads.
     head_tile: usize,
     token_tile: usize,
     /// All stretches that the tile sees, or a single one.
@@ -455,8 +456,8 @@ impl<'a> AttentionOperands<'a> {
         }
     }
 
-    /// Index of the part that the token at `position` gets from the first of `stretches`; `None` if the token sees
-    /// nothing of that stretch.
+    /// Returns the index of the part that the token at `position` gets from the first of `stretches`; `None` if the
+    /// token sees nothing of that stretch.
     fn part_of(&self, span: &AttentionSpan, position: usize, stretches: &Range<usize>) -> Option<usize> {
         let own = self.plan.stretches_seen(span, position);
         own.contains(&stretches.start).then(|| stretches.start - own.start)

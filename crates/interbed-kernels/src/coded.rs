@@ -26,7 +26,7 @@ pub(crate) use panel::{Panel, panel_len, panel_rows};
 /// Numbers of a block.
 pub(crate) const BLOCK: usize = 64;
 
-/// Bytes of a block.
+/// The number of bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = PLANES * size_of::<u64>() + BLOCK;
 
 /// Bits of a code.
@@ -35,10 +35,11 @@ const PLANES: usize = 3;
 /// Exponents of a row's table.
 const TABLE: usize = 1 << PLANES;
 
-/// Bytes of a patch.
+/// The number of bytes of a patch.
 const PATCH: usize = 2;
 
-/// Bytes of a row with room for `patches` patches; `None` if `cols` is not whole blocks, or on overflow.
+/// Returns the number of bytes of a row with room for `patches` patches; `None` if `cols` is not whole blocks, or on
+/// overflow.
 pub(crate) const fn row_bytes(cols: usize, patches: u16) -> Option<usize> {
     match cols.is_multiple_of(BLOCK) {
         true => match (cols / BLOCK).checked_mul(BLOCK_BYTES) {
@@ -106,7 +107,7 @@ impl RowCode {
     }
 }
 
-/// Number of patches that a row of bf16 numbers needs.
+/// Returns the number of patches that a row of bf16 numbers needs.
 pub fn patches_of(row: &[u16]) -> usize {
     RowCode::of(row).patches(row).count()
 }
@@ -115,7 +116,7 @@ pub fn patches_of(row: &[u16]) -> usize {
 /// Returns false if the row needs more patches ([`patches_of`]).
 ///
 /// # Panics
-/// If the row is not whole blocks, or `out` has another length.
+/// Panics if the row is not whole blocks, or `out` has another length.
 #[must_use]
 pub fn encode_row(row: &[u16], patches: u16, out: &mut [u8]) -> bool {
     assert_eq!(row_bytes(row.len(), patches), Some(out.len()), "{} numbers, {patches} patches", row.len());

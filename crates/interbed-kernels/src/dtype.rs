@@ -42,7 +42,7 @@ pub enum DType {
     Fp8,
     /// bf16 that is coded losslessly in about 11.3 bits per number. Products and results are those of [`DType::BF16`].
     CodedBf16 {
-        /// Number of patches in each row, for numbers with a rare exponent.
+        /// The number of patches in each row, for numbers with a rare exponent.
         patches: u16,
     },
 }
@@ -78,8 +78,8 @@ impl DType {
         }
     }
 
-    /// Bytes of one block. A coded row has a header before its blocks; a row of FP8 stores its scales apart and may end
-    /// within a block.
+    /// Returns the number of bytes of one block. A coded row has a header before its blocks; a row of FP8 stores its
+    /// scales apart and may end within a block.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -100,7 +100,7 @@ impl DType {
         }
     }
 
-    /// Bytes of a row of `cols` numbers; `None` if they are not whole blocks, or on overflow.
+    /// Returns the number of bytes of a row of `cols` numbers; `None` if they are not whole blocks, or on overflow.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         match self {
             Self::CodedBf16 { patches } => coded::row_bytes(cols, patches),
@@ -119,12 +119,13 @@ impl DType {
         }
     }
 
-    /// Whether the numbers are decoded before they are multiplied, instead of being multiplied as they are stored.
+    /// Returns whether the numbers are decoded before they are multiplied, instead of being multiplied as they are
+    /// stored.
     pub fn is_decoded(self) -> bool {
         self.decoded() != self
     }
 
-    /// Whether numbers are stored one by one, not in blocks.
+    /// Returns whether numbers are stored one by one, not in blocks.
     pub const fn is_plain(self) -> bool {
         self.block_len() == 1
     }

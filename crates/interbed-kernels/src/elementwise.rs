@@ -29,13 +29,14 @@ impl Activation {
 /// Cost of an exponential and a division, in multiply-adds.
 const ELEMENT_COST: usize = 16;
 
-/// Elements of a thread's smallest share: small enough to balance, large enough that starting it costs nothing.
+/// The number of elements of a thread's smallest share: small enough to balance, large enough that starting it costs
+/// nothing.
 const GRANULE: usize = 4096;
 
 /// Computes `gate[i] = activation(gate[i]) * up[i]`, or the corresponding formula of [`Activation::ClampedSwish`].
 ///
 /// # Panics
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub fn gated_activation(pool: &Pool, level: Level, activation: Activation, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
     let count = gate.len();
@@ -50,7 +51,7 @@ pub fn gated_activation(pool: &Pool, level: Level, activation: Activation, gate:
 /// Computes [`gated_activation`] on the calling thread.
 ///
 /// # Panics
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub(crate) fn gate_piece(level: Level, activation: Activation, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
     match activation {
@@ -68,7 +69,7 @@ pub(crate) fn gate_piece(level: Level, activation: Activation, gate: &mut [f32],
 /// Computes `sum[i] += branch[i] * scale`.
 ///
 /// # Panics
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub fn add_scaled(pool: &Pool, level: Level, sum: &mut [f32], branch: &[f32], scale: f32) {
     assert_eq!(sum.len(), branch.len());
     let count = sum.len();
@@ -87,7 +88,7 @@ pub fn add_scaled(pool: &Pool, level: Level, sum: &mut [f32], branch: &[f32], sc
 /// - `places`, `factors`: `[rows of out, places of each]`
 ///
 /// # Panics
-/// If `from` has no such row, or the lengths disagree.
+/// Panics if `from` has no such row, or the lengths disagree.
 pub fn combine_rows(
     pool: &Pool,
     level: Level,
@@ -119,7 +120,7 @@ pub fn combine_rows(
 /// Computes `out[row] = matrix[row_at(row)] * multiplier` for each row of `matrix.cols()` elements.
 ///
 /// # Panics
-/// If the matrix has no such row, or `out` is no whole number of rows.
+/// Panics if the matrix has no such row, or `out` is no whole number of rows.
 pub fn gather_rows(
     pool: &Pool,
     matrix: Matrix<'_>,

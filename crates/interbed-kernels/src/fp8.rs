@@ -19,10 +19,10 @@ use crate::simd::{LANES, Simd, dispatch};
 /// Numbers that share a scale.
 pub(crate) const BLOCK: usize = 128;
 
-/// Bytes of a scale; rows are a multiple of this size.
+/// The number of bytes of a scale; rows are a multiple of this size.
 const SCALE: usize = size_of::<f32>();
 
-/// Bytes of a row; `None` on overflow.
+/// Returns the number of bytes of a row; `None` on overflow.
 pub(crate) const fn row_bytes(cols: usize) -> Option<usize> {
     match codes_at(cols).checked_add(cols) {
         Some(bytes) => bytes.checked_next_multiple_of(SCALE),
@@ -49,7 +49,7 @@ pub(crate) fn bytes_of(columns: Range<usize>, cols: usize) -> Range<usize> {
 /// - `scales`: scales of the whole matrix, one row of them for each 128 rows
 ///
 /// # Panics
-/// If these are not whole rows, or there are no such scales.
+/// Panics if these are not whole rows, or there are no such scales.
 pub fn join_scales(matrix: &mut [u8], cols: usize, first_row: usize, scales: &[f32]) {
     let row_bytes = row_bytes(cols).expect("a row that can be addressed");
     assert!(cols > 0 && matrix.len().is_multiple_of(row_bytes));
@@ -70,7 +70,7 @@ pub fn join_scales(matrix: &mut [u8], cols: usize, first_row: usize, scales: &[f
 /// Decodes `columns` of a row of `cols`, from the start of a block on, and fills the rest of `out` with zeros.
 ///
 /// # Panics
-/// If the bytes are not those of a row of `cols`, or `out` is too short.
+/// Panics if the bytes are not those of a row of `cols`, or `out` is too short.
 pub(crate) fn decode_columns(level: Level, row: &[u8], cols: usize, columns: Range<usize>, out: &mut [f32]) {
     assert!(row_bytes(cols) == Some(row.len()) && columns.start.is_multiple_of(BLOCK) && columns.end <= cols);
     let (scales, codes) = row.split_at(codes_at(cols));
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Rows of codes with their scales.
+    /// Returns the number of rows of codes with their scales.
     fn joined(codes: &[u8], cols: usize, scales: &[f32]) -> Vec<u8> {
         let mut bytes = vec![0xa5; codes.len() / cols * row_bytes(cols).unwrap()];
         let at = bytes.len() - codes.len();

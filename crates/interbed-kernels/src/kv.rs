@@ -19,7 +19,7 @@ impl KvDType {
     /// Every type.
     pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::BF16, Self::Q8];
 
-    /// Elements of a head that share a scale in [`KvDType::Q8`]; the last group of a head may be shorter.
+    /// The number of elements of a head that share a scale in [`KvDType::Q8`]; the last group of a head may be shorter.
     pub const SCALED: usize = 32;
 
     /// The default type of keys and values for weights of `dtype`: the same type, or half precision for quantized
@@ -34,7 +34,7 @@ impl KvDType {
         }
     }
 
-    /// Bytes of one slot: one head of one token, keys or values, scales included.
+    /// Returns the number of bytes of one slot: one head of one token, keys or values, scales included.
     ///
     /// A slot of [`KvDType::Q8`] is its scales (bf16, one for each [`KvDType::SCALED`] elements), then its integers.
     pub const fn slot_bytes(self, head_dim: usize) -> usize {
@@ -65,9 +65,9 @@ impl std::fmt::Display for KvDType {
 /// Number and size of the heads whose keys and values a layer stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
-    /// Number of key-value heads.
+    /// The number of key-value heads.
     pub num_kv_heads: usize,
-    /// Elements of one head.
+    /// The number of elements of one head.
     pub head_dim: usize,
 }
 
@@ -80,7 +80,7 @@ pub struct KvLayout {
     block_size: usize,
     dtype: KvDType,
     block_bytes: usize,
-    /// Bytes of `block_bytes` that hold nothing.
+    /// The number of bytes of `block_bytes` that hold nothing.
     padding_bytes: usize,
     layers: Vec<KvLayer>,
 }
@@ -107,7 +107,7 @@ impl KvLayout {
     /// Pads each block to whole pages of `page` bytes.
     ///
     /// # Panics
-    /// If `page` is 0.
+    /// Panics if `page` is 0.
     pub fn in_pages(mut self, page: usize) -> Self {
         let padded = self.block_bytes.checked_next_multiple_of(page).unwrap_or(usize::MAX);
         self.padding_bytes += padded - self.block_bytes;
@@ -118,7 +118,7 @@ impl KvLayout {
         self
     }
 
-    /// Number of layers that store keys and values.
+    /// Returns the number of layers that store keys and values.
     pub fn num_layers(&self) -> usize {
         self.layers.len()
     }
@@ -133,15 +133,15 @@ impl KvLayout {
         self.dtype
     }
 
-    /// Bytes of one block: all layers, keys and values, and the padding of its last page.
+    /// Returns the number of bytes of one block: all layers, keys and values, and the padding of its last page.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// Bytes of one token's keys and values in all layers.
+    /// Returns the number of bytes of one token's keys and values in all layers.
     ///
     /// # Panics
-    /// If a block has room for no token.
+    /// Panics if a block has room for no token.
     pub fn token_bytes(&self) -> usize {
         (self.block_bytes - self.padding_bytes) / self.block_size
     }
@@ -151,7 +151,7 @@ impl KvLayout {
         self.block_bytes - self.padding_bytes
     }
 
-    /// Bytes of padding at the end of a block.
+    /// Returns the number of bytes of padding at the end of a block.
     pub fn padding_bytes(&self) -> usize {
         self.padding_bytes
     }
@@ -159,7 +159,7 @@ impl KvLayout {
     /// The layer at `index` among those that store keys and values.
     ///
     /// # Panics
-    /// If there is no such layer.
+    /// Panics if there is no such layer.
     pub fn layer(&self, index: usize) -> KvLayer {
         self.layers[index]
     }
@@ -173,17 +173,17 @@ pub struct KvLayer {
     dtype: KvDType,
     /// Offset of this layer's part in a block.
     offset: usize,
-    /// Bytes of a block with all layers.
+    /// The number of bytes of a block with all layers.
     block_bytes: usize,
 }
 
 impl KvLayer {
-    /// Number of key-value heads.
+    /// Returns the number of key-value heads.
     pub fn num_kv_heads(&self) -> usize {
         self.shape.num_kv_heads
     }
 
-    /// Elements of one head.
+    /// Returns the number of elements of one head.
     pub fn head_dim(&self) -> usize {
         self.shape.head_dim
     }
@@ -203,7 +203,7 @@ impl KvLayer {
         self.block_bytes
     }
 
-    /// Bytes of one head of one token, keys or values.
+    /// Returns the number of bytes of one head of one token, keys or values.
     pub fn slot_bytes(&self) -> usize {
         self.dtype.slot_bytes(self.shape.head_dim)
     }
@@ -218,7 +218,7 @@ impl KvLayer {
         self.shape.num_kv_heads * self.head_bytes()
     }
 
-    /// Bytes of this layer's part of a block, keys and values.
+    /// Returns the number of bytes of this layer's part of a block, keys and values.
     pub fn part_bytes(&self) -> usize {
         2 * self.value_offset()
     }
@@ -228,7 +228,7 @@ impl KvLayer {
         Self { offset: 0, block_bytes: self.part_bytes(), ..self }
     }
 
-    /// Bytes of one head's slots in a block, keys or values.
+    /// Returns the number of bytes of one head's slots in a block, keys or values.
     fn head_bytes(&self) -> usize {
         self.block_size * self.slot_bytes()
     }

@@ -29,7 +29,7 @@ impl<'a> KvBytes<'a> {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// Number of whole blocks in the range.
+    /// Returns the number of whole blocks in the range.
     pub(crate) fn num_blocks(&self, block_bytes: usize) -> usize {
         self.len / block_bytes
     }
@@ -37,7 +37,7 @@ impl<'a> KvBytes<'a> {
     /// Address of the byte at `offset`, which is not read.
     ///
     /// # Panics
-    /// If the offset is beyond the range.
+    /// Panics if the offset is beyond the range.
     pub(crate) fn at(&self, offset: usize) -> *const u8 {
         assert!(offset <= self.len, "byte {offset} of {}", self.len);
         self.start.wrapping_add(offset)
@@ -68,7 +68,7 @@ impl<'a> KvBytesMut<'a> {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// Number of whole blocks in the range.
+    /// Returns the number of whole blocks in the range.
     pub(crate) fn num_blocks(&self, block_bytes: usize) -> usize {
         self.len / block_bytes
     }

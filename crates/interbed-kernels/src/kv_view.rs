@@ -39,7 +39,7 @@ impl Blocks<'_> {
     /// The pool's block for the logical block `logical`.
     ///
     /// # Panics
-    /// If there is no such block.
+    /// Panics if there is no such block.
     fn number(self, logical: usize) -> usize {
         match self {
             Self::Listed(table) => table[logical] as usize,
@@ -54,7 +54,7 @@ pub struct KvRun {
     /// Bytes from a head's first slot in block 0, which [`KvLayer::key_offset`] gives, to the head's slot of the first
     /// of these positions.
     pub offset: usize,
-    /// Number of positions.
+    /// The number of positions.
     pub tokens: usize,
 }
 
@@ -77,7 +77,8 @@ impl<'a> KvView<'a> {
     /// Splits `positions` into the runs that they form in `layer`, in ascending order.
     ///
     /// # Panics
-    /// If the positions begin before the blocks do. The iterator panics if the block table ends before the positions.
+    /// Panics if the positions begin before the blocks do. The iterator panics if the block table ends before the
+    /// positions.
     pub fn runs(self, layer: &KvLayer, positions: Range<usize>) -> impl Iterator<Item = KvRun> + use<'a> {
         let (block_size, block_bytes, slot_bytes) = (layer.block_size(), layer.block_bytes(), layer.slot_bytes());
         let start = positions.start - self.first;
@@ -97,7 +98,7 @@ impl<'a> KvView<'a> {
     /// Checks that the slots of `positions` lie in a pool of `num_blocks` blocks, so that kernels need not check again.
     ///
     /// # Panics
-    /// If the block table ends before the positions do, or names a block that is not in the pool.
+    /// Panics if the block table ends before the positions do, or names a block that is not in the pool.
     pub(crate) fn check(self, layer: &KvLayer, num_blocks: usize, positions: &Range<usize>) {
         let positions = positions.start - self.first..positions.end - self.first;
         let blocks = positions.start / layer.block_size()..positions.end.div_ceil(layer.block_size());

@@ -79,7 +79,7 @@ impl Level {
         self.0
     }
 
-    /// Whether there are 32 vector registers of 16 lanes.
+    /// Returns whether there are 32 vector registers of 16 lanes.
     pub(crate) fn has_many_registers(self) -> bool {
         self.0 >= Instructions::Avx512
     }

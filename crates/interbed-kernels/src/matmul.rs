@@ -28,7 +28,7 @@ pub use columns::Columns;
 pub(crate) use columns::Output;
 pub(crate) use kernel::{Form, Kernel};
 
-/// Maximum number of groups of products in one sweep; further groups take another sweep.
+/// The maximum number of groups of products in one sweep; further groups take another sweep.
 const GROUPS_MAX: usize = 16;
 
 /// Rows that are never divided among threads: as many as the largest tile takes.
@@ -54,7 +54,7 @@ pub struct Product<'a> {
 /// types allow.
 ///
 /// # Panics
-/// If the shapes disagree.
+/// Panics if the shapes disagree.
 pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: impl IntoIterator<Item = Product<'p>>) {
     let mut products = products.into_iter().map(|product| [product]).peekable();
     while let Some([form]) = products.peek().map(|products| forms_of(level, products)) {
@@ -70,7 +70,7 @@ pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: 
 /// weights' types allow; `up.out` is used as scratch memory.
 ///
 /// # Panics
-/// If the shapes disagree.
+/// Panics if the shapes disagree.
 pub fn matmul_gated<'p>(
     pool: &Pool,
     level: Level,
@@ -133,7 +133,7 @@ fn cost(results: usize, cols: usize) -> usize {
 /// calls `job(thread, group, rows)` for chunks of rows of each.
 ///
 /// # Panics
-/// If the shapes disagree.
+/// Panics if the shapes disagree.
 fn sweep<'p, const N: usize>(
     pool: &Pool,
     level: Level,
@@ -212,7 +212,7 @@ impl<'a> SweptProduct<'a> {
         Self { kernel, weights, bias, out: out.output() }
     }
 
-    /// Number of rows to compute at a time.
+    /// Returns the number of rows to compute at a time.
     fn chunk_rows(&self, x: &PreparedActivations<'_>) -> usize {
         self.kernel.chunk_rows(x.tokens, self.weights.row_bytes())
     }

@@ -20,7 +20,7 @@ impl<'a> Matrix<'a> {
     /// A view of `bytes` as `[rows, cols]` elements of `dtype`. Loaders check shapes before they call this.
     ///
     /// # Panics
-    /// If `bytes` has another length, or a row is not whole blocks.
+    /// Panics if `bytes` has another length, or a row is not whole blocks.
     pub fn new(dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> Self {
         let expected = dtype.row_bytes(cols).and_then(|row| row.checked_mul(rows));
         assert_eq!(Some(bytes.len()), expected, "[{rows}, {cols}] of {dtype}");
@@ -32,17 +32,17 @@ impl<'a> Matrix<'a> {
         self.dtype
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Bytes of one row.
+    /// Returns the number of bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.bytes.len() / self.rows.max(1)
     }
@@ -55,7 +55,7 @@ impl<'a> Matrix<'a> {
     /// The bytes of row `row`.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// Panics if there is no such row.
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {
         assert!(row < self.rows);
         &self.bytes[row * self.row_bytes()..][..self.row_bytes()]
@@ -64,7 +64,7 @@ impl<'a> Matrix<'a> {
     /// Some columns of a vector of a plain type.
     ///
     /// # Panics
-    /// If the matrix has more than one row, is quantized, or has no such columns.
+    /// Panics if the matrix has more than one row, is quantized, or has no such columns.
     pub fn columns(&self, columns: Range<usize>) -> Self {
         assert!(self.rows == 1 && self.dtype.is_plain());
         let size = self.dtype.block_bytes();
@@ -74,7 +74,7 @@ impl<'a> Matrix<'a> {
     /// One element of a vector of a plain type.
     ///
     /// # Panics
-    /// If the matrix has more than one row, is quantized, or has no such element.
+    /// Panics if the matrix has more than one row, is quantized, or has no such element.
     pub fn element(&self, column: usize) -> f32 {
         let mut element = [0.0];
         self.columns(column..column + 1).widen_row(0, &mut element);
@@ -84,7 +84,7 @@ impl<'a> Matrix<'a> {
     /// Widens row `row` to f32 into `out` `[cols]`.
     ///
     /// # Panics
-    /// If there is no such row, or `out` has another length.
+    /// Panics if there is no such row, or `out` has another length.
     pub fn widen_row(&self, row: usize, out: &mut [f32]) {
         assert!(out.len() == self.cols);
         let bytes = self.row(row);

@@ -8,7 +8,7 @@ use crate::{Level, Share};
 /// Computes `out[row] = x[row] / sqrt(mean(x[row]^2) + epsilon) * weight` for each row of `weight.len()` elements.
 ///
 /// # Panics
-/// If the lengths disagree.
+/// Panics if the lengths disagree.
 pub fn rms_norm(pool: &Pool, level: Level, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     let cols = weight.len();
     assert!(x.len() == out.len() && x.len().is_multiple_of(cols));
@@ -29,7 +29,7 @@ pub fn rms_norm(pool: &Pool, level: Level, x: &[f32], weight: &[f32], epsilon: f
 /// - `sum`, `branch`, `out`: `[rows, weight.len()]`
 ///
 /// # Panics
-/// If the lengths disagree.
+/// Panics if the lengths disagree.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
 pub fn add_and_norm(
     pool: &Pool,
@@ -59,7 +59,7 @@ pub fn add_and_norm(
 /// Computes [`rms_norm`] of each head in place: `x` is `[rows, weight.len()]`, such as `[tokens * heads, head_dim]`.
 ///
 /// # Panics
-/// If the lengths disagree.
+/// Panics if the lengths disagree.
 pub fn rms_norm_heads(pool: &Pool, level: Level, x: &mut [f32], weight: &[f32], epsilon: f32) {
     let cols = weight.len();
     assert!(x.len().is_multiple_of(cols));

@@ -29,10 +29,11 @@ mod sync {
     pub(super) const CALLER_SPINS: u32 = 20_000;
 }
 
-/// Minimum number of multiply-adds that are worth a barrier: a vector unit computes this many in a few microseconds.
+/// The minimum number of multiply-adds that are worth a barrier: a vector unit computes this many in a few
+/// microseconds.
 const LEAST_SHARED_COST: usize = 1 << 17;
 
-/// Maximum number of runs that items are dealt from.
+/// The maximum number of runs that items are dealt from.
 const RUNS_MAX: usize = 64;
 
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
@@ -67,7 +68,7 @@ impl Pool {
         Self { signal, workers, turn: Mutex::new(()) }
     }
 
-    /// Number of threads in the pool.
+    /// Returns the number of threads in the pool.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -75,7 +76,7 @@ impl Pool {
     /// Calls `job(thread)` once for each thread of the pool, and returns when all calls have returned.
     ///
     /// # Panics
-    /// If the job panics on any thread.
+    /// Panics if the job panics on any thread.
     pub fn run(&self, job: impl Fn(usize) + Sync) {
         if self.workers.is_empty() {
             return job(0);

@@ -14,7 +14,7 @@ pub use unit::Unit;
 /// Shortest time of a measurement, long enough that starting the threads does not matter.
 const PROBE_TIME: Duration = Duration::from_millis(3);
 
-/// Number of rounds that a loop begins with.
+/// The number of rounds that a loop begins with.
 const ROUNDS_MIN: usize = 64;
 
 /// More rounds than any machine computes within [`PROBE_TIME`].

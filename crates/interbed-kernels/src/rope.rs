@@ -18,7 +18,7 @@ pub enum RopeStyle {
 /// - `cos`, `sin`: `[pairs]` of the token's position; at most `head_dim / 2`
 ///
 /// # Panics
-/// If the lengths disagree.
+/// Panics if the lengths disagree.
 #[inline(always)]
 pub fn rope(x: &mut [f32], head_dim: usize, style: RopeStyle, cos: &[f32], sin: &[f32]) {
     let half = cos.len();

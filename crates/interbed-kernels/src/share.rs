@@ -34,7 +34,7 @@ impl<'a, T> Share<'a, T> {
     /// While the piece is in use, nothing else reads or writes these elements.
     ///
     /// # Panics
-    /// If the range exceeds the buffer.
+    /// Panics if the range exceeds the buffer.
     pub(crate) unsafe fn slice(&self, first: usize, count: usize) -> &'a mut [T] {
         assert!(first <= self.len && count <= self.len - first);
         // SAFETY: within the buffer; exclusive as the caller guarantees.

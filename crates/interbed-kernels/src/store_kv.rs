@@ -31,8 +31,8 @@ const ELEMENT_COST: usize = 4;
 /// - `v`: the shape of `k`
 ///
 /// # Panics
-/// If a block table is too short or names a block that is not in the pool, or the lengths disagree. Nothing has been
-/// written then.
+/// Panics if a block table is too short or names a block that is not in the pool, or the lengths disagree. Nothing has
+/// been written then.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
 pub fn rotate_and_store(
     pool: &Pool,

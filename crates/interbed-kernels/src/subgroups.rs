@@ -18,7 +18,7 @@ const COLUMNS: usize = 8;
 /// Rows that are dealt to a thread of the pool at a time.
 const CHUNK_ROWS: usize = 16;
 
-/// Maximum number of threads of a subgroup on any GPU.
+/// The maximum number of threads of a subgroup on any GPU.
 const SUBGROUP_MAX: usize = 128;
 
 /// The order in which a GPU adds up products.
@@ -45,14 +45,14 @@ impl SubgroupActivations {
     /// Creates empty activations for sums of this order.
     ///
     /// # Panics
-    /// If no subgroup has this many threads.
+    /// Panics if no subgroup has this many threads.
     pub fn new(order: SubgroupOrder) -> Self {
         let threads = order.threads;
         assert!(threads.is_power_of_two() && (2..=SUBGROUP_MAX).contains(&threads), "subgroups of {threads}");
         Self { order, cols: 0, tokens: 0, turned: Vec::new(), work: Vec::new() }
     }
 
-    /// Whether this module multiplies weights of this type.
+    /// Returns whether this module multiplies weights of this type.
     pub fn multiplies(dtype: DType) -> bool {
         !matches!(dtype, DType::CodedBf16 { .. })
     }
@@ -60,7 +60,7 @@ impl SubgroupActivations {
     /// Replaces the activations with `x`, `[tokens, cols]`.
     ///
     /// # Panics
-    /// If `x` is not whole rows.
+    /// Panics if `x` is not whole rows.
     pub fn set(&mut self, x: &[f32], cols: usize) {
         assert!(cols > 0 && x.len().is_multiple_of(cols));
         (self.cols, self.tokens) = (cols, x.len() / cols);
@@ -73,7 +73,7 @@ impl SubgroupActivations {
     /// Computes the products of the activations with `products`, biases included.
     ///
     /// # Panics
-    /// If the shapes disagree, or a matrix has a type that is not [multiplied](Self::multiplies).
+    /// Panics if the shapes disagree, or a matrix has a type that is not [multiplied](Self::multiplies).
     pub fn multiply<'p>(&mut self, pool: &Pool, level: Level, products: impl IntoIterator<Item = Product<'p>>) {
         let Self { order, cols, tokens, turned, work } = self;
         let (order, cols, tokens) = (*order, *cols, *tokens);

@@ -19,7 +19,7 @@ use crate::tool_calls::{Family, JsonScan, Part, ToolParser};
 use crate::tool_list::{CallForm, begun_text_of_arguments, text_of_arguments};
 use crate::tool_use::ToolUse;
 
-/// Maximum number of bytes of white space between thinking and the constrained text.
+/// The maximum number of bytes of white space between thinking and the constrained text.
 const BLANKS_MAX: usize = 16;
 
 /// How the answers to a request are read: thinking, tool calls, and stop strings.
@@ -28,17 +28,17 @@ pub(crate) struct Form {
     tools: Option<ToolUse>,
     begins: Begins,
     continued: bool,
-    /// Prefix of the ids of tool calls.
+    /// The prefix of the ids of tool calls.
     ids_begin: &'static str,
 }
 
 impl Form {
-    /// Prepares reading the answers to a prompt: `begins` says where in its thinking an answer begins, and `continued`
-    /// whether it continues the last message. Moves the constraint of `common` behind the thinking. Blocking, and
-    /// CPU-bound.
+    /// Prepares reading the answers to a prompt. `begins` says where in its thinking an answer begins, and `continued`
+    /// whether the answer continues the last message. The constraint of `common` is moved behind the thinking. The
+    /// function blocks and is CPU-bound.
     ///
     /// # Errors
-    /// The text before the constraint cannot be described.
+    /// Fails if the text before the constraint cannot be described by a grammar.
     pub(crate) fn new(
         app: &App,
         tools: Option<ToolUse>,
@@ -82,7 +82,7 @@ impl Form {
         Self { ids_begin, ..self }
     }
 
-    /// Memory in bytes that the form uses.
+    /// Returns the memory, in bytes, that the form uses.
     pub(crate) fn bytes(&self) -> usize {
         let functions = self.tools.iter().flat_map(|tools| &tools.functions);
         let bytes = functions.map(|function| bytes_of(&function.parameters.to_string()) + function.name.len());
@@ -127,29 +127,30 @@ impl Form {
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// More of the model's thinking.
+    /// A further part of the model's thinking.
     Reasoning(String),
-    /// More of the text.
+    /// A further part of the text.
     Text(String),
-    /// Beginning of a tool call.
+    /// The beginning of a tool call.
     Call(Called),
-    /// More of the last call's arguments; the number is the index of that call.
+    /// A further part of the last call's arguments. The number is the index of that call.
     Arguments(usize, String),
 }
 
 /// A tool call, with its arguments so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Called {
-    /// Index of the call in the answer.
+    /// The index of the call in the answer.
     pub(crate) number: usize,
     pub(crate) id: String,
-    /// Name of the tool as the client knows it.
+    /// The name of the tool as the client knows it.
     pub(crate) name: String,
     /// Group of functions that the tool belongs to, if any.
     pub(crate) namespace: Option<String>,
     /// Whether the tool takes plain text in place of arguments.
     pub(crate) is_text: bool,
-    /// Text of a JSON object, which may be incomplete if the answer was cut off; or plain text, if the tool takes that.
+    /// The text of a JSON object, which may be incomplete if the answer was cut off; or plain text, if the tool takes
+    /// that.
     pub(crate) arguments: String,
 }
 
@@ -277,7 +278,7 @@ impl Answer {
         Piece::Text(self.stops.finish()).add_to(pieces);
     }
 
-    /// Whether the next text belongs to thinking.
+    /// Returns whether the next text belongs to thinking.
     pub(crate) fn is_thinking(&self) -> bool {
         match &self.reader {
             Reader::Harmony(parser) => parser.is_thinking(),

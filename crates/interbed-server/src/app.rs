@@ -135,7 +135,7 @@ impl App {
         self.speech.family.filter(|_| !reads_tools)
     }
 
-    /// Whether `text` is a special token.
+    /// Returns whether `text` is a special token.
     pub(crate) fn is_special(&self, text: &str) -> bool {
         self.tokenizer.id_of(text).is_some_and(|id| self.tokenizer.is_special(id))
     }

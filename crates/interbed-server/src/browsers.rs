@@ -82,8 +82,8 @@ pub(crate) async fn guard(
     Ok(next.run(request).await)
 }
 
-/// Whether a page of `origin` was loaded from this server, whose host name is `host`. A proxy may have removed TLS, so
-/// the scheme is ignored.
+/// Returns whether a page of `origin` was loaded from this server, whose host name is `host`. A proxy may have removed
+/// TLS, so the scheme is ignored.
 fn is_own(origin: &str, host: Option<&str>) -> bool {
     let Some(((scheme, of_page), host)) = origin.split_once("://").zip(host) else { return false };
     let port = match scheme {
@@ -95,7 +95,7 @@ fn is_own(origin: &str, host: Option<&str>) -> bool {
     bare(of_page) == bare(host)
 }
 
-/// Whether the user has followed a link to the page.
+/// Returns whether the user has followed a link to the page.
 fn is_link(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
     let is_shown = headers.get(DESTINATION).is_some_and(|destination| destination.as_bytes() == b"document");
     method == Method::GET && uri.path() == "/" && is_shown

@@ -19,13 +19,13 @@ pub(crate) enum Media {
 }
 
 impl Media {
-    /// For contents of the user's newest turn, or for earlier ones.
+    /// Returns how to treat media in the user's newest turn, or in earlier turns.
     pub(crate) fn of(is_newest: bool) -> Self {
         if is_newest { Self::Refused } else { Self::LeftOut }
     }
 }
 
-/// Kinds of parts that are not text, with a name for messages.
+/// The kinds of parts that are not text, with a name for messages.
 const MEDIA: [(&str, &str); 12] = [
     ("audio", "sound"),
     ("container_upload", "file"),
@@ -41,15 +41,15 @@ const MEDIA: [(&str, &str); 12] = [
     ("video_url", "video"),
 ];
 
-/// Kinds of parts whose text is in a field of the given name, or in `text`.
+/// The kinds of parts whose text is in a field of the given name, or in `text`.
 const TEXTS: [(&str, &str); 4] =
     [("input_text", "text"), ("output_text", "text"), ("refusal", "refusal"), ("text", "text")];
 
-/// The text of a content: a string, or a list of parts, which are joined by line ends; empty for `null`. `path` names
-/// the content in errors.
+/// Returns the text of a content, which is a string, or a list of parts that are joined by line ends. The text is empty
+/// for `null`. Errors name the content by its `path`.
 ///
 /// # Errors
-/// A part is invalid, or of an unsupported kind.
+/// Fails if a part is invalid, or of an unsupported kind.
 pub(crate) fn text_of(content: Value, path: &str, media: Media) -> Result<String, ApiError> {
     let parts = match content {
         Value::Null => return Ok(String::new()),

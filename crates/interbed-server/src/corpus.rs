@@ -17,9 +17,9 @@ use serde_json::{Map, Value, json};
 use crate::harmony::{self, HarmonyParser};
 use crate::tool_calls::{FAMILIES, Family, Function, Part, ToolParser, told_of};
 
-/// Maximum number of tokens of an answer.
+/// The maximum number of tokens of an answer.
 const TOKENS_MAX: usize = 2048;
-/// Maximum number of problems that are shown.
+/// The maximum number of problems that are shown.
 const PROBLEMS_SHOWN: usize = 60;
 
 fn folder() -> Option<PathBuf> {

@@ -7,7 +7,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::request_id::{ANSWERED_ID, REQUEST_ID};
 
-/// Time for which a browser may cache a preflight response.
+/// The time for which a browser may cache a preflight response.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
 /// The CORS middleware for the allowed `origins`; `None` if there are none.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::load_progress::LoadProgress;
 
-/// Seconds after which a client may retry, if no better estimate is known.
+/// The number of seconds after which a client may retry, if no better estimate is known.
 const RETRY_AFTER_S: u64 = 1;
 
 /// An error response.
@@ -17,10 +17,10 @@ const RETRY_AFTER_S: u64 = 1;
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
-    /// Name of the request field that is wrong.
+    /// The name of the request field that is wrong.
     pub(crate) param: Option<String>,
     pub(crate) code: Option<&'static str>,
-    /// Seconds after which the client may retry, if that makes sense.
+    /// The number of seconds after which the client may retry, if that makes sense.
     pub(crate) retry_after_s: Option<u64>,
     /// Token counts, if the prompt exceeds the context and they are known.
     pub(crate) overflow: Option<ContextOverflow>,

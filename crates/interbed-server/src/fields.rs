@@ -15,7 +15,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::ApiError;
 
-/// Longest value that an error message shows, in bytes.
+/// The longest value that an error message shows, in bytes.
 const SHOWN_BYTES_MAX: usize = 40;
 
 /// Parses the fields of `T` from a body that must be a JSON object.
@@ -72,14 +72,14 @@ pub(crate) fn shown(value: &str) -> &str {
     }
 }
 
-/// Whether `raw` is the JSON string `text`.
+/// Returns whether `raw` is the JSON string `text`.
 pub(crate) fn is_text(raw: &RawValue, text: &str) -> bool {
     serde_json::from_str::<String>(raw.get()).is_ok_and(|sent| sent == text)
 }
 
 /// A type that the value of a field may have.
 pub(crate) trait FromJson<'b>: Sized {
-    /// Description of the type for an error, such as "a number".
+    /// The description of the type for an error, such as "a number".
     const EXPECTED: &'static str;
 
     /// Parses the value.

@@ -25,7 +25,7 @@ use crate::request_log::{AskedFor, RequestLog};
 use crate::sampling::Common;
 use crate::tenant::Tenant;
 
-/// Step in bytes in which a growing answer is charged; [`SEQUENCE_BYTES`] covers the first one.
+/// The step, in bytes, in which a growing answer is charged; [`SEQUENCE_BYTES`] covers the first one.
 const CHARGED_AT_ONCE: usize = SEQUENCE_BYTES;
 
 /// A checked request: its prompts and the memory that it holds.
@@ -33,10 +33,10 @@ pub(crate) struct Asked {
     pub(crate) prompts: Vec<Vec<TokenId>>,
     /// How answers are split into thinking, text and calls. If `None`, the text is passed on unchanged.
     pub(crate) form: Option<Form>,
-    /// Bytes of prompt text that the answer repeats (`echo`).
+    /// The number of bytes of prompt text that the answer repeats (`echo`).
     pub(crate) echo_bytes: usize,
     pub(crate) caller: Caller,
-    /// Bytes of other data that the endpoint keeps for the request.
+    /// The number of bytes of other data that the endpoint keeps for the request.
     pub(crate) beside: usize,
     pub(crate) share: Share,
 }
@@ -50,9 +50,9 @@ pub(crate) struct Sequences {
     ready: VecDeque<(usize, Delta)>,
     observed: Observed,
     prompt_tokens: usize,
-    /// Number of choices per prompt.
+    /// The number of choices per prompt.
     n: usize,
-    /// Number of sequences per prompt.
+    /// The number of sequences per prompt.
     candidates: usize,
     /// Whether the answer contains log-probabilities.
     logprobs: bool,
@@ -105,7 +105,7 @@ pub(crate) struct Delta {
 /// Times at which a sequence reached its stages.
 #[derive(Default)]
 struct Timing {
-    /// Time that the sequence waited in the queue.
+    /// The time that the sequence waited in the queue.
     queued: Option<Duration>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
@@ -124,9 +124,9 @@ pub(crate) struct Output {
     pub(crate) tokens: Vec<(TokenId, PositionLogprobs)>,
     pub(crate) cause: Option<StopCause>,
     pub(crate) embedding: Vec<f32>,
-    /// Sum of the log-probabilities of all tokens, where they are known.
+    /// The sum of the log-probabilities of all tokens, where they are known.
     logprob: f64,
-    /// Number of generated tokens.
+    /// The number of generated tokens.
     num_tokens: usize,
 }
 

@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::thinking::begun_at_end;
 use crate::tool_calls::{Function, JsonScan, Part};
 
-/// Name of the format for `--tool-parser`.
+/// The name of the format for `--tool-parser`.
 pub(crate) const NAME: &str = "harmony";
-/// Beginning of a call in an unconstrained answer.
+/// The beginning of a call in an unconstrained answer.
 pub(crate) const CALL: &str = "to=functions.";
 
 const MESSAGE: &str = "<|message|>";
@@ -20,19 +20,20 @@ const CHANNEL: &str = "<|channel|>";
 /// Marks that end a message's content.
 const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL];
 
-/// Whether a model with this chat template uses the format.
+/// Returns whether a model with this chat template uses the format.
 pub(crate) fn is_spoken(source: &str) -> bool {
     [CHANNEL, MESSAGE].iter().all(|sign| source.contains(sign))
 }
 
 /// Parses the messages of one answer.
 pub(crate) struct HarmonyParser {
-    /// Functions that may be called. Calls of other functions count as text, but if the list is empty all calls do.
+    /// The functions that may be called. Calls of other functions count as text; if the list is empty, all calls count
+    /// as text.
     functions: Vec<String>,
     state: State,
     held: String,
-    /// Whether thinking, and whether text, has been reported: a further message of the same kind begins with an empty
-    /// line.
+    /// Whether thinking was reported, and whether text was reported. A further message of the same kind begins with an
+    /// empty line.
     told: (bool, bool),
 }
 
@@ -40,16 +41,16 @@ pub(crate) struct HarmonyParser {
 enum State {
     Header,
     Content(Kind),
-    /// Inside arguments, which are a JSON object: its strings may contain marks.
+    /// The parser is inside arguments, which are a JSON object. The strings of the object may contain marks.
     Arguments(JsonScan),
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Whether this is the first message of its kind, or has begun.
+    /// A message of thinking. The flag says whether this is the first message of its kind, or has begun.
     Thinking(bool),
     Text(bool),
-    /// Whether arguments have been reported.
+    /// A call. The flag says whether arguments have been reported.
     Call(bool),
 }
 
@@ -60,7 +61,7 @@ impl HarmonyParser {
         Self { functions, state, held: String::new(), told: (false, false) }
     }
 
-    /// Whether the text is inside a message of thinking.
+    /// Returns whether the text is inside a message of thinking.
     pub(crate) fn is_thinking(&self) -> bool {
         matches!(self.state, State::Content(Kind::Thinking(_)))
     }

@@ -42,9 +42,9 @@ pub(crate) fn newest_turn(is_by_user: impl DoubleEndedIterator<Item = bool> + Ex
 /// Fields of blocks and items that mean nothing to a model.
 const NOT_TOLD: [&str; 8] =
     ["cache_control", "encrypted_content", "encrypted_index", "file_id", "id", "result", "signature", "status"];
-/// Longest text without white space that is shown: longer ones are encoded files and images.
+/// The longest text without white space that is shown: longer ones are encoded files and images.
 const WORD_BYTES_MAX: usize = 1024;
-/// Deepest nesting within a block or item that is shown.
+/// The deepest nesting within a block or item that is shown.
 const TOLD_DEPTH_MAX: usize = 16;
 
 /// Describes a block or item of the history as text; files and images in it are left out.
@@ -70,7 +70,7 @@ fn told(value: Value, depth: usize) -> Value {
     }
 }
 
-/// Whether a text is an encoded file or image.
+/// Returns whether a text is an encoded file or image.
 fn is_encoded(text: &str) -> bool {
     let has_long_word = || text.split_ascii_whitespace().any(|word| word.len() > WORD_BYTES_MAX);
     text.starts_with("data:") || (text.len() > WORD_BYTES_MAX && has_long_word())
@@ -125,7 +125,7 @@ impl History {
         }
     }
 
-    /// Whether the last message is by the assistant, and has no calls.
+    /// Returns whether the last message is by the assistant, and has no calls.
     pub(crate) fn is_to_be_continued(&self) -> bool {
         self.messages.last().is_some_and(|last| is_by(last, ASSISTANT) && calls_of(last).is_empty())
     }

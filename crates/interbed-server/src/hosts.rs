@@ -16,7 +16,7 @@ impl Hosts {
         Self(names.map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect())
     }
 
-    /// Whether `authority`, a host with an optional port, is an accepted name or an IP address.
+    /// Returns whether `authority`, a host with an optional port, is an accepted name or an IP address.
     pub(crate) fn know(&self, authority: &str) -> bool {
         let Some(host) = Host::of(authority) else { return false };
         match host {
@@ -62,7 +62,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Whether a text is an IPv6 address with an optional zone: `fe80::1%eth0`, or `%25eth0` as in a URL.
+/// Returns whether a text is an IPv6 address with an optional zone: `fe80::1%eth0`, or `%25eth0` as in a URL.
 fn is_ipv6(text: &str) -> bool {
     let (address, zone) = text.split_once('%').map_or((text, None), |(address, zone)| (address, Some(zone)));
     let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'%');

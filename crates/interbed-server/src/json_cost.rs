@@ -21,7 +21,7 @@ impl JsonCost {
     const LIST_VALUE: usize = 3 * 72;
     const OBJECT: usize = 104 + 64 + 32;
     const OBJECT_ENTRY: usize = 3 * 104 + 24 + 32;
-    /// Bytes of the smallest allocation.
+    /// The number of bytes of the smallest allocation.
     const STRING: usize = 32;
 }
 
@@ -91,8 +91,8 @@ impl FromJson<'_> for JsonCost {
     }
 }
 
-/// Kind of a key in a JSON object. One reserved key of `serde_json` is refused: the string after it would be parsed as
-/// JSON, as deep as it likes and uncounted. Another reserved key marks a number, whose text follows.
+/// The kind of a key in a JSON object. One reserved key of `serde_json` is refused, because the string after it would
+/// be parsed as JSON of any depth, without being counted. Another reserved key marks a number, whose text follows.
 enum Key {
     Name,
     Number,

@@ -23,8 +23,8 @@ use crate::tenant::Tenant;
 pub(crate) use recent::Recent;
 use scene::Scene;
 
-/// Maximum number of viewers at a time, of all tenants together. Each viewer uses a connection, and memory for a few
-/// events.
+/// The maximum number of viewers at a time, of all tenants together. Each viewer uses a connection, and memory for a
+/// few events.
 const VIEWERS_MAX: usize = 16;
 
 /// Events that are buffered for a viewer before it misses one.
@@ -71,7 +71,7 @@ impl Live {
     /// Adds a viewer that belongs to `tenant`.
     ///
     /// # Errors
-    /// There are too many viewers, or the server is ending.
+    /// Fails if there are too many viewers, or the server is ending.
     pub(crate) fn join(self: &Arc<Self>, tenant: Tenant) -> Result<Viewer, ApiError> {
         let mut stage = self.stage();
         if *self.is_over.borrow() {

@@ -6,10 +6,11 @@ use serde_json::{Map, Value, json};
 
 use crate::json_text::{list_of, push};
 
-/// Replaces negative infinity, which JSON lacks, as in vLLM.
+/// The number that replaces negative infinity, which JSON lacks. vLLM uses this number too.
 const LOWEST: f32 = -9999.0;
 
-/// `logprobs` of `/v1/completions`: four lists of the same length, as text, as values would use many times the memory.
+/// The field `logprobs` of `/v1/completions`: four lists of the same length. The lists are kept as text, because their
+/// values would use many times the memory.
 #[derive(Default)]
 pub(crate) struct CompletionLogprobs {
     tokens: String,

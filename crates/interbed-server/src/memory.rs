@@ -79,9 +79,9 @@ pub(crate) const ECHO_LOGPROB_BYTES: usize = 512;
 /// Memory of one log-probability entry of a non-streamed answer: some twelve bytes until it ends, then text, once by
 /// itself and once as part of the answer.
 pub(crate) const LOGPROB_BYTES: usize = 320;
-/// Maximum time for which a request waits for its share.
+/// The maximum time for which a request waits for its share.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Bytes of one permit.
+/// The number of bytes of one permit.
 const PERMIT_BYTES: usize = 1024;
 
 /// The memory for requests, divided into parts.
@@ -139,7 +139,8 @@ impl MemoryPart {
         Arc::new(Self { permits: Permits::new(units), units, wait_max, keys, purpose })
     }
 
-    /// Maximum number of bytes that all requests of a tenant together may hold, which also limits each of them.
+    /// Returns the maximum number of bytes that all requests of a tenant together may hold, which also limits each of
+    /// them.
     pub(crate) fn bytes(&self) -> usize {
         self.most() * PERMIT_BYTES
     }
@@ -185,7 +186,7 @@ impl Share {
         self.permit.tenant()
     }
 
-    /// Whether another request waits for memory of this part.
+    /// Returns whether another request waits for memory of this part.
     pub(crate) fn is_wanted(&self) -> bool {
         self.part.permits.are_wanted()
     }

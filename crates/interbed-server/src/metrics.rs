@@ -38,7 +38,7 @@ const LENGTH_BUCKETS: &[f64] =
 const N_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 /// Reasons for which a sequence ends.
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
-/// Number of classes of HTTP statuses: one for each first digit from 0 to 5.
+/// The number of classes of HTTP statuses: one for each first digit from 0 to 5.
 const STATUS_CLASSES: usize = 6;
 
 /// The server's own counters.
@@ -75,7 +75,7 @@ pub(crate) struct Finished {
     pub(crate) max_tokens: usize,
     /// Time since the sequence was submitted.
     pub(crate) elapsed: Duration,
-    /// Time that the sequence waited in the queue; only for the first sequence of a prompt.
+    /// The time that the sequence waited in the queue; only for the first sequence of a prompt.
     pub(crate) queued: Option<Duration>,
     pub(crate) to_first_token: Option<Duration>,
     /// Time from the sequence's first token to its last.
@@ -366,7 +366,7 @@ pub(crate) struct Histogram {
     /// The number of values up to each bound and above the bound before it, and at the end the number of larger
     /// values.
     counts: Vec<AtomicU64>,
-    /// Sum of the observations in millionths, as there are no atomic floats.
+    /// The sum of the observations in millionths, as there are no atomic floats.
     sum_micro: AtomicU64,
 }
 

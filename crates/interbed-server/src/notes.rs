@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of features that are logged; clients can choose some of the names.
+/// The maximum number of features that are logged; clients can choose some of the names.
 const TOLD_MAX: usize = 256;
 
 /// The features that were logged already.

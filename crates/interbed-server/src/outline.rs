@@ -15,7 +15,7 @@ pub(crate) enum Block {
 pub(crate) enum Change {
     /// A new block begins.
     Opened(Block),
-    /// More of the block's text, or of its arguments.
+    /// A further part of the block's text, or of its arguments.
     More(String),
     /// The block is complete.
     Closed,
@@ -71,7 +71,7 @@ impl Outline {
         changes
     }
 
-    /// Index of the last block.
+    /// Returns the index of the last block.
     fn current(&self) -> usize {
         self.blocks.saturating_sub(1)
     }

@@ -53,7 +53,7 @@ impl Permits {
         (&mut waiting.coming).await.unwrap_or(none)
     }
 
-    /// Whether any request waits.
+    /// Returns whether any request waits.
     pub(crate) fn are_wanted(&self) -> bool {
         self.shares().is_wanted()
     }
@@ -122,7 +122,7 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 impl Permits {
-    /// Number of free permits.
+    /// Returns the number of free permits.
     pub(crate) fn free(&self) -> usize {
         self.shares().free()
     }

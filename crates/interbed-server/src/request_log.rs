@@ -45,7 +45,7 @@ pub(crate) struct Facts {
     pub(crate) completion_tokens: usize,
     /// Time of submission to the engine.
     pub(crate) submitted: Option<Instant>,
-    /// Time in the engine's queue.
+    /// The time in the engine's queue.
     pub(crate) queued: Option<Duration>,
     pub(crate) first_token: Option<Instant>,
     pub(crate) last_token: Option<Instant>,

@@ -17,13 +17,13 @@ use crate::tenant::Tenant;
 use crate::truncation::Truncation;
 use crate::unsupported::{Api, Supported};
 
-/// Maximum number of stop strings of a request (OpenAI allows 4).
+/// The maximum number of stop strings of a request (OpenAI allows 4).
 const STOPS_MAX: usize = 64;
-/// Longest stop string in bytes.
+/// The longest stop string in bytes.
 const STOP_BYTES_MAX: usize = 1024;
-/// Maximum number of `bad_words` of a request.
+/// The maximum number of `bad_words` of a request.
 const BAD_WORDS_MAX: usize = 256;
-/// Longest `cache_salt` in bytes.
+/// The longest `cache_salt` in bytes.
 const SALT_BYTES_MAX: usize = 1024;
 /// Priorities that clients may request. Waiting requests age, so that none of them starves.
 const PRIORITIES: RangeInclusive<i64> = -100..=100;
@@ -74,7 +74,7 @@ struct StreamOptions {
     include_usage: Option<Field<bool>>,
 }
 
-/// Longest model name if any name is accepted: each chunk of an answer repeats it.
+/// The longest model name if any name is accepted: each chunk of an answer repeats it.
 const MODEL_BYTES_MAX: usize = 256;
 
 /// The fields that the APIs of whole conversations, messages and responses, share.
@@ -99,7 +99,7 @@ pub(crate) struct Common {
     pub(crate) model: String,
     pub(crate) params: SamplingParams,
     pub(crate) text: TextOptions,
-    /// Maximum number of tokens of an answer, if the request sets a limit.
+    /// The maximum number of tokens of an answer, if the request sets a limit.
     pub(crate) max_tokens: Option<usize>,
     /// Whether the request says that an answer may be as long as the context allows.
     pub(crate) unlimited: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Common {
     pub(crate) priority: i32,
     /// How to truncate a prompt that is too long.
     pub(crate) truncation: Option<Truncation>,
-    /// Number of most likely tokens in the prompt's log-probabilities, if the response includes these.
+    /// The number of most likely tokens in the prompt's log-probabilities, if the response includes these.
     pub(crate) prompt_logprobs: Option<usize>,
     /// How to pool the prompt's embedding, if that is requested instead of text.
     pub(crate) embed: Option<Pooling>,
@@ -324,7 +324,7 @@ pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<String, Api
 /// The most tokens of an answer, by any of the names that it has.
 ///
 /// # Errors
-/// Two names have different values.
+/// Fails if two names have different values.
 fn most_tokens(fields: &SharedFields) -> Result<Option<MostTokens>, ApiError> {
     match (sent(fields.max_completion_tokens.or(fields.max_tokens)), sent(fields.n_predict)) {
         (Some(MostTokens(one)), Some(MostTokens(other))) if one != other => {

@@ -20,17 +20,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, nice, setrlimit};
 /// The command-line argument that makes a program act as the process that compiles schemas.
 pub const SCHEMA_WORKER: &str = "schema-worker";
 
-/// Maximum processor time for compiling one grammar.
+/// The maximum processor time for compiling one grammar.
 pub(crate) const WORK_MAX: Duration = Duration::from_secs(1);
-/// Maximum memory for compiling one grammar.
+/// The maximum memory for compiling one grammar.
 pub(crate) const BYTES_MAX: usize = 36 << 20;
-/// Maximum memory that the process may still hold after an answer; a process that holds more is replaced.
+/// The maximum memory that the process may still hold after an answer; a process that holds more is replaced.
 const KEPT_MAX: usize = 8 << 20;
-/// Interval at which the processor time is checked.
+/// The interval at which the processor time is checked.
 const LOOK: Duration = Duration::from_millis(20);
 /// Nice value of the process, which gives way to others.
 const NICE: i32 = 5;
-/// Longest frame in bytes, for a vocabulary.
+/// The longest frame in bytes, for a vocabulary.
 const FRAME_MAX: usize = 256 << 20;
 
 /// First byte of an answer: the grammar may be used.

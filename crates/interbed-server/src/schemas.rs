@@ -25,9 +25,9 @@ use crate::schema_worker::{BYTES_MAX, FITS, LEAVES, SCHEMA_WORKER, too_much};
 use crate::tenant::Tenant;
 use crate::turns::Turns;
 
-/// Maximum number of schemas and grammars that are compiled at a time.
+/// The maximum number of schemas and grammars that are compiled at a time.
 pub const COMPILING_MAX: usize = 2;
-/// Longest time that a request waits for its turn.
+/// The longest time that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Timeout for a worker's answer: several times its processor time, as the processors may be busy.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -35,9 +35,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const START_MAX: Duration = Duration::from_secs(30);
 /// Time without progress after which a turn counts as stuck.
 const STUCK: Duration = Duration::from_secs(20);
-/// Number of schemas that are remembered as compilable, and need not be tried in a worker again.
+/// The number of schemas that are remembered as compilable, and need not be tried in a worker again.
 const KNOWN_MAX: usize = 512;
-/// Longest answer of a worker in bytes.
+/// The longest answer of a worker in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Shortest interval at which the allocator returns memory that schemas have freed to the system; it is a lot, in small
 /// pieces.
@@ -53,7 +53,7 @@ pub const COMPILED_BYTES: usize = 40 << 20;
 /// The constraint on the answers to a request, not yet compiled.
 #[derive(Debug)]
 pub(crate) struct Bond {
-    /// Name of the request field that sets the constraint.
+    /// The name of the request field that sets the constraint.
     pub(crate) param: String,
     /// Alternatives in order of preference; the first that can be enforced applies.
     bindings: Vec<Binding>,
@@ -77,7 +77,7 @@ impl Bond {
         }
     }
 
-    /// Puts a preface before the constrained text; see [`Constraint::behind`].
+    /// Puts a preface before the constrained text, as [`Constraint::behind`] describes.
     pub(crate) fn behind(self, preface: Preface) -> Self {
         Self { preface: Some(preface), ..self }
     }
@@ -87,7 +87,8 @@ impl Bond {
         self.bindings.iter().map(|binding| bytes_of(&binding.to_text())).fold(0, usize::saturating_add)
     }
 
-    /// Puts a heading, which the server itself writes, before the constrained text; see [`Constraint::headed`].
+    /// Puts a heading, which the server itself writes, before the constrained text, as [`Constraint::headed`]
+    /// describes.
     pub(crate) fn headed(self, heading: GrammarSource) -> Self {
         Self { heading: Some(heading), ..self }
     }
@@ -97,10 +98,10 @@ impl Bond {
 pub(crate) struct Schemas {
     /// The program that acts as a worker with the argument [`SCHEMA_WORKER`].
     program: Mutex<Option<PathBuf>>,
-    /// Number of schemas that are compiled at a time; 0 if there is no memory for any.
+    /// The number of schemas that are compiled at a time; 0 if there is no memory for any.
     places: usize,
     turns: Mutex<Turns<oneshot::Sender<Turn>>>,
-    /// Number of each turn in progress, and the time of its last progress.
+    /// The number of each turn in progress, and the time of its last progress.
     progress: Mutex<Vec<(u64, Instant)>>,
     /// Workers that are idle.
     idle: Mutex<Vec<Worker>>,
@@ -131,7 +132,7 @@ impl Schemas {
         })
     }
 
-    /// Number of turns that make no progress, and the largest number of turns.
+    /// Returns the number of turns that make no progress, and the largest number of turns.
     pub(crate) fn stuck(&self) -> (usize, usize) {
         (lock(&self.progress).iter().filter(|(_, last)| last.elapsed() > STUCK).count(), self.places)
     }
@@ -139,7 +140,7 @@ impl Schemas {
     /// Waits for the turn of a request of `tenant`, whose field `param` sets the constraint.
     ///
     /// # Errors
-    /// No place becomes free in time, or there is no memory to compile at all.
+    /// Fails if no place becomes free in time, or there is no memory to compile at all.
     pub(crate) async fn turn(self: &Arc<Self>, tenant: Tenant, param: &str) -> Result<Turn, ApiError> {
         if self.places == 0 {
             let message = format!(
@@ -225,7 +226,7 @@ impl Turn {
     /// Compiles a constraint: the first of its bindings that can be enforced. Dropping the future ends the work.
     ///
     /// # Errors
-    /// No binding can be enforced, or memory or time is lacking now.
+    /// Fails if no binding can be enforced, or memory or time is lacking now.
     pub(crate) async fn compile(self, bond: &Bond, vocabulary: &Arc<Vocabulary>) -> Result<Constraint, ApiError> {
         let turn = Arc::new(self);
         let mut compiled = Err(failed());
@@ -348,7 +349,7 @@ enum Answer {
     Refused(Worker, String),
     /// The worker has ended.
     Gone,
-    /// No answer came in time; the worker has been killed.
+    /// The worker did not answer in time, and was killed.
     Late,
 }
 

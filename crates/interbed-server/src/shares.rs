@@ -5,15 +5,17 @@ use std::time::{Duration, Instant};
 
 use crate::tenant::Tenant;
 
-/// Time after its last request for which a tenant keeps its share.
+/// The time after its last request for which a tenant keeps its share.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// Divides an amount among tenants; knows no clock. Each tenant that has sent a request recently, holds some or waits
-/// may have an equal part of all, or one request of any size; a tenant that is alone may have all. Of the waiting
-/// tenants whose request fits, the one that holds the least comes first, and among equals the one whose last grant is
-/// the longest ago. Within a tenant, requests go in order of arrival, except that those which already hold some and
-/// need more come first, since others wait for what they hold. A request that does not fit keeps no other tenant
-/// waiting.
+/// Divides an amount among tenants.
+///
+/// Each tenant that has sent a request recently, holds some or waits may have an equal part of all, or one request of
+/// any size. A tenant that is alone may have all. Of the waiting tenants whose request fits, the one that holds the
+/// least comes first, and among equals the one whose last grant is the longest ago. Within a tenant, requests go in
+/// order of arrival, except that requests which already hold some and need more come first, since others wait for what
+/// they hold. A request that does not fit keeps no other tenant waiting. The type has no clock: the caller passes the
+/// time.
 #[derive(Debug)]
 pub(crate) struct Shares<W> {
     all: usize,
@@ -22,7 +24,7 @@ pub(crate) struct Shares<W> {
     recent: HashMap<Tenant, Instant>,
     /// State of each tenant that holds something or waits.
     tenants: HashMap<Tenant, Place<W>>,
-    /// Number of grants so far.
+    /// The number of grants so far.
     given: u64,
 }
 
@@ -41,7 +43,7 @@ pub(crate) struct Ask {
     pub(crate) amount: usize,
     /// The amount that the request already holds.
     pub(crate) has: usize,
-    /// Maximum amount that all requests of a tenant may hold together, whoever else is there.
+    /// The maximum amount that all requests of a tenant may hold together, whoever else is there.
     pub(crate) most: usize,
 }
 
@@ -95,7 +97,7 @@ impl<W> Shares<W> {
         self.forget_idle();
     }
 
-    /// Whether any request waits.
+    /// Returns whether any request waits.
     pub(crate) fn is_wanted(&self) -> bool {
         self.tenants.values().any(|place| !place.waiting.is_empty())
     }
@@ -123,7 +125,7 @@ impl<W> Shares<W> {
         self.free
     }
 
-    /// Number of tenants that hold something or wait.
+    /// Returns the number of tenants that hold something or wait.
     pub(crate) fn num_tenants(&self) -> usize {
         self.tenants.len()
     }

@@ -4,7 +4,7 @@ use crate::harmony;
 use crate::thinking::Tags;
 use crate::tool_calls::{FAMILIES, Family};
 
-/// Names of the tool-call syntaxes that `--tool-parser` accepts.
+/// Returns the names of the tool-call syntaxes that `--tool-parser` accepts.
 pub fn tool_parsers() -> Vec<&'static str> {
     FAMILIES.iter().map(|family| family.name).chain([harmony::NAME]).collect()
 }
@@ -34,12 +34,12 @@ impl Speech {
         Self { harmony, thinking: Tags::of_template(template), family }
     }
 
-    /// Whether the model can think before it answers.
+    /// Returns whether the model can think before it answers.
     pub(crate) fn thinks(&self) -> bool {
         self.harmony || self.thinking.is_some()
     }
 
-    /// Whether the model's syntax of tool calls is known.
+    /// Returns whether the model's syntax of tool calls is known.
     pub(crate) fn calls(&self) -> bool {
         self.harmony || self.family.is_some()
     }

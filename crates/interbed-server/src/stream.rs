@@ -23,7 +23,8 @@ use crate::generate::{Delta, Sequences};
 use crate::json_text::{add_field, with_field};
 use crate::memory::Share;
 
-/// Maximum number of chunks that are buffered for a slow client; later tokens wait in the channels of the sequences.
+/// The maximum number of chunks that are buffered for a slow client; later tokens wait in the channels of the
+/// sequences.
 const CHUNKS_WAITING: usize = 16;
 
 /// Converts the output of a sequence to entries of `choices`.

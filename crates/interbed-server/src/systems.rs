@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 /// Separator between texts that were separate messages.
 const BETWEEN: &str = "\n\n";
 
-/// Whether a message has the role `system`.
+/// Returns whether a message has the role `system`.
 pub(crate) fn is_by_system(message: &Value) -> bool {
     message["role"] == "system"
 }

@@ -14,9 +14,9 @@ pub(crate) struct TextOffsets {
     detokenizer: Detokenizer,
     skip_special: bool,
     started: bool,
-    /// Number of characters so far.
+    /// The number of characters so far.
     chars: usize,
-    /// Bytes of an incomplete character.
+    /// The number of bytes of an incomplete character.
     bytes: Vec<u8>,
 }
 
@@ -88,7 +88,7 @@ struct Place<'a> {
     text: &'a str,
     /// Offset of the position in bytes.
     at: usize,
-    /// Number of characters before the position.
+    /// The number of characters before the position.
     chars: usize,
 }
 

@@ -80,7 +80,7 @@ impl Thinking {
         Self { tags, state, held: String::new() }
     }
 
-    /// Whether thinking has begun, and not ended.
+    /// Returns whether thinking has begun, and not ended.
     pub(crate) fn is_inside(&self) -> bool {
         matches!(self.state, State::Inside(_))
     }
@@ -137,7 +137,7 @@ impl Thinking {
     }
 }
 
-/// Number of bytes at the end of `text` that may be the beginning of one of `marks`.
+/// Returns the number of bytes at the end of `text` that may be the beginning of one of `marks`.
 pub(crate) fn begun_at_end(text: &str, marks: &[&str]) -> usize {
     let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
     let first = (text.len() + 1).saturating_sub(longest);

@@ -15,14 +15,14 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Maximum number of bytes that a connection buffers for sending; they count as memory of connections.
+/// The maximum number of bytes that a connection buffers for sending; they count as memory of connections.
 const SEND_BYTES_MAX: usize = 16 << 10;
 /// Timeout for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Protocol that is offered to clients (ALPN).
 const PROTOCOL: &[u8] = b"http/1.1";
 
-/// Why a certificate or key cannot be used.
+/// The reasons why a certificate or a key cannot be used.
 #[derive(Debug, Error)]
 pub enum BadTls {
     /// The certificate is not valid PEM.
@@ -60,10 +60,10 @@ impl ResolvesServerCert for Current {
 }
 
 impl Tls {
-    /// Loads a chain of certificates, the server's own first, and its private key, both as PEM.
+    /// Loads a chain of certificates, of which the server's own is the first, and its private key, both as PEM.
     ///
     /// # Errors
-    /// [`BadTls`].
+    /// Returns a [`BadTls`] if the certificates or the key are not valid, or do not match.
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, BadTls> {
         let current = Arc::new(Current(RwLock::new(Arc::new(pair(certificates, key)?))));
         let builder = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
@@ -77,10 +77,11 @@ impl Tls {
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), current })
     }
 
-    /// Replaces certificate and key for new handshakes. Open connections are not affected.
+    /// Replaces the certificate and its key for new handshakes. Open connections are not affected.
     ///
     /// # Errors
-    /// [`BadTls`]; the old certificate stays in use.
+    /// Returns a [`BadTls`] if the certificates or the key are not valid, or do not match. The old certificate then
+    /// stays in use.
     pub fn replace(&self, certificates: &[u8], key: &[u8]) -> Result<(), BadTls> {
         let new = Arc::new(pair(certificates, key)?);
         *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = new;

@@ -27,7 +27,7 @@ pub(crate) enum Part {
     /// The model's thinking.
     Reasoning(String),
     Text(String),
-    /// Beginning of a call, with the name of its function.
+    /// The beginning of a call, with the name of its function.
     Call(String),
     /// More of the last call's arguments; all pieces together are the text of a JSON object.
     Arguments(String),
@@ -50,7 +50,7 @@ impl Function {
 
 /// The tool-call syntax of a family of models.
 pub(crate) struct Family {
-    /// Name of the family for `--tool-parser`.
+    /// The name of the family for `--tool-parser`.
     pub(crate) name: &'static str,
     /// Texts by which a chat template of this family is recognized: all texts of one of the lists.
     signs: &'static [&'static [&'static str]],
@@ -85,7 +85,7 @@ pub(crate) enum Reading {
 /// A call whose name is known.
 pub(crate) struct Begun {
     name: String,
-    /// Number of bytes up to the arguments.
+    /// The number of bytes up to the arguments.
     length: usize,
     /// Arguments that are known already.
     arguments: String,
@@ -98,7 +98,7 @@ pub(crate) const FAMILIES: [&Family; 6] =
     [&qwen3_coder::FAMILY, &glm::FAMILY, &deepseek::FAMILY, &mistral::FAMILY, &hermes::FAMILY, &llama3::FAMILY];
 
 impl Family {
-    /// Whether a call may begin at the start of an answer without a marker.
+    /// Returns whether a call may begin at the start of an answer without a marker.
     pub(crate) fn needs_no_marker(&self) -> bool {
         self.bare.is_some()
     }
@@ -284,7 +284,7 @@ impl ToolParser {
         text.trim_start_matches(is_blank)
     }
 
-    /// Whether a function with this name may be called.
+    /// Returns whether a function with this name may be called.
     fn knows(&self, name: &str) -> bool {
         self.functions.iter().any(|function| function.name == name)
     }
@@ -300,7 +300,7 @@ impl ToolParser {
         around.chain(marker).chain(bare).min_by_key(|&(start, length, _)| (start, std::cmp::Reverse(length)))
     }
 
-    /// Number of bytes in which no marker can begin any more.
+    /// Returns the number of bytes in which no marker can begin any more.
     fn certain(&self) -> usize {
         let markers = || self.family.around.iter().chain([&self.family.marker]);
         let begins = |start: usize| {

@@ -69,7 +69,7 @@ impl ToolList {
     /// Parses the tools of a chat.
     ///
     /// # Errors
-    /// A tool is invalid, or of an unknown kind.
+    /// Fails if a tool is invalid, or of an unknown kind.
     pub(crate) fn of_chat(tools: Vec<Value>, notes: &Notes) -> Result<Self, ApiError> {
         let mut list = Self::default();
         for (index, tool) in tools.into_iter().enumerate() {
@@ -99,7 +99,7 @@ impl ToolList {
     /// Parses the tools of `/v1/responses`.
     ///
     /// # Errors
-    /// A tool is invalid, or of an unknown kind.
+    /// Fails if a tool is invalid, or of an unknown kind.
     pub(crate) fn of_responses(tools: &[Value], notes: &Notes) -> Result<Self, ApiError> {
         let mut list = Self::default();
         for (index, tool) in tools.iter().enumerate() {
@@ -134,7 +134,7 @@ impl ToolList {
     /// Parses the tools of `/v1/messages`.
     ///
     /// # Errors
-    /// A tool is invalid, or of an unknown kind.
+    /// Fails if a tool is invalid, or of an unknown kind.
     pub(crate) fn of_messages(tools: Vec<Value>, notes: &Notes) -> Result<Self, ApiError> {
         let mut list = Self::default();
         for (index, tool) in tools.into_iter().enumerate() {
@@ -158,12 +158,12 @@ impl ToolList {
         self.functions.iter().filter_map(|tool| tool["function"]["name"].as_str())
     }
 
-    /// Whether the model knows a tool by this name.
+    /// Returns whether the model knows a tool by this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.known.contains(name)
     }
 
-    /// Whether a tool of this name or kind was sent and left out.
+    /// Returns whether a tool of this name or kind was sent and left out.
     pub(crate) fn is_left_out(&self, name: &str) -> bool {
         self.left_out.contains(name)
     }
@@ -171,7 +171,7 @@ impl ToolList {
     /// Adds a function, and how the client knows it, if that differs.
     ///
     /// # Errors
-    /// Another tool has the same name, so calls would be ambiguous.
+    /// Fails if another tool has the same name, so calls would be ambiguous.
     fn add(&mut self, function: Value, form: Option<CallForm>, path: &str) -> Result<(), ApiError> {
         let name = function["function"]["name"].as_str().unwrap_or_default().to_owned();
         let is_new = self.known.insert(name.clone());
@@ -259,7 +259,7 @@ impl ToolList {
     }
 }
 
-/// Whether tools of this `type` are run by others.
+/// Returns whether tools of this `type` are run by others.
 pub(crate) fn is_of_others(kind: &str) -> bool {
     of_others(kind).is_some()
 }

@@ -57,7 +57,7 @@ impl AskedTools {
     /// Parses the fields of a chat.
     ///
     /// # Errors
-    /// A field is invalid.
+    /// Fails if a field is invalid.
     pub(crate) fn of_chat(app: &App, body: &[u8]) -> Result<Self, ApiError> {
         let fields: Fields<'_> = read(body)?;
         let list = ToolList::of_chat(sent(fields.tools).unwrap_or_default(), &app.notes)?;
@@ -66,12 +66,12 @@ impl AskedTools {
     }
 }
 
-/// The tools that the answers of `common` may call; `None` if they must not call any, or if this model's syntax of
-/// calls is unknown. Constrains the answers to that syntax, from the first token or from the marker of a call on.
-/// Blocking, and CPU-bound.
+/// Returns the tools that the answers of `common` may call, or `None` if they must not call any or if this model's
+/// syntax of calls is unknown. The function constrains the answers to that syntax, from the first token or from the
+/// marker of a call on. The function blocks and is CPU-bound.
 ///
 /// # Errors
-/// The choice cannot be enforced, or not together with another constraint; or a schema of arguments cannot be enforced.
+/// Fails if the choice or a schema of arguments cannot be enforced, or cannot be combined with another constraint.
 pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<Option<ToolUse>, ApiError> {
     let AskedTools { list, choice, parallel } = asked;
     let Some(chosen) = &choice.choice else { return Ok(None) };

@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use crate::fields::shown;
 use crate::json_text::object;
 
-/// Longest name of a function in bytes.
+/// The longest name of a function in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
 /// Builds a function in the format of a chat's tools.
@@ -45,7 +45,7 @@ pub(crate) fn check_function(function: &Map<String, Value>, path: &str, schema: 
     Ok(())
 }
 
-/// Whether the name can be written in every syntax of calls. OpenAI and Anthropic allow fewer characters.
+/// Returns whether the name can be written in every syntax of calls. OpenAI and Anthropic allow fewer characters.
 fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte))

@@ -27,15 +27,15 @@ use tokio::time::{sleep_until, timeout};
 use crate::request_log::{Came, Facts, Listener};
 use otlp::{ExportRequest, KeyValue, OneValue, Resource, ResourceSpans, Scope, ScopeSpans, Span};
 
-/// Maximum number of spans that wait to be sent.
+/// The maximum number of spans that wait to be sent.
 const WAITING: usize = 4096;
-/// Maximum number of spans that are sent together.
+/// The maximum number of spans that are sent together.
 const BATCH: usize = 512;
 /// Time to wait for more spans before sending.
 const GATHER: Duration = Duration::from_millis(500);
 /// Timeout for the collector.
 const SEND_MAX: Duration = Duration::from_secs(5);
-/// Path of a collector's address without a path.
+/// The path of a collector's address without a path.
 const PATH: &str = "/v1/traces";
 
 /// A collector's address.
@@ -87,7 +87,7 @@ pub(crate) struct Traces {
 #[derive(Default)]
 pub(crate) struct TraceCounts {
     pub(crate) sent: AtomicU64,
-    /// Number of spans that were dropped: the queue was full, or the collector did not accept them.
+    /// The number of spans that were dropped: the queue was full, or the collector did not accept them.
     pub(crate) dropped: AtomicU64,
 }
 

@@ -6,7 +6,8 @@
 
 use crate::tenant::Tenant;
 
-/// Places, their holders, and the waiting tenants. Knows no clock: the caller reports how long a turn took.
+/// Divides a number of places among tenants, and keeps the waiting tenants. The type has no clock: the caller reports
+/// how long a turn took.
 #[derive(Debug)]
 pub(crate) struct Turns<W> {
     places: usize,
@@ -71,7 +72,7 @@ impl<W> Turns<W> {
         self.settle();
     }
 
-    /// Number of places that are taken.
+    /// Returns the number of places that are taken.
     pub(crate) fn taken(&self) -> usize {
         self.accounts.iter().map(|account| account.taken).sum()
     }

@@ -185,7 +185,7 @@ pub(crate) trait Api {
     /// The endpoint that supports the field, if this API does not.
     fn elsewhere(name: &str) -> Option<&'static str>;
 
-    /// Whether this API reads the field, although most do not support it.
+    /// Returns whether this API reads the field, although most do not support it.
     fn reads(_name: &str) -> bool {
         false
     }

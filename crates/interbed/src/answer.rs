@@ -56,7 +56,7 @@ pub struct Stats {
 /// text so far.
 ///
 /// # Errors
-/// The request is refused or fails, or `show` fails.
+/// Fails if the request is refused or fails, or `show` fails.
 pub fn answer(
     loaded: &Loaded,
     question: Question,

@@ -5,10 +5,10 @@ use interbed_model::tokenizer::Tokenizer;
 
 use crate::footprint::Footprint;
 
-/// Minimum memory, in bytes, for requests of many clients: bodies, texts, token ids.
+/// The minimum memory, in bytes, for requests of many clients: bodies, texts, token ids.
 pub const REQUEST_BYTES: usize = 128 << 20;
 
-/// Minimum memory, in bytes, for texts if one is answered at a time: enough to tokenize a short conversation.
+/// The minimum memory, in bytes, for texts if one is answered at a time: enough to tokenize a short conversation.
 const TEXT_BYTES: u64 = 1 << 20;
 
 /// Tokenizing a conversation may take one part in this many of the budget.

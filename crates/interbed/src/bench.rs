@@ -214,7 +214,7 @@ struct Bench {
     runner: ModelRunner,
     limits: MachineLimits,
     block_size: usize,
-    /// Maximum number of tokens of a prompt that one pass computes.
+    /// The maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
     vocab: usize,
 }

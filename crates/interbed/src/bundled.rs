@@ -11,7 +11,7 @@ use rustix::process::getuid;
 use crate::failure::Advised;
 use crate::user_folders;
 
-/// Path of the model's folder, from the root of a checkout or from `share/interbed`.
+/// The path of the model's folder, from the root of a checkout or from `share/interbed`.
 const PLACE: &str = "models/storyteller";
 
 /// The name that clients see, which is the name of the folder.
@@ -38,7 +38,7 @@ const FILES: [(&str, &[u8]); 6] = [
 /// that are compiled into it.
 ///
 /// # Errors
-/// No folder has the model, and it cannot be unpacked.
+/// Fails if no folder has the model, and it cannot be unpacked.
 pub fn bundled_model() -> Result<PathBuf> {
     let starts = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     let found = starts

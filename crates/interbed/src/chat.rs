@@ -31,7 +31,7 @@ use habits::ForeignCommand;
 use lines::{Input, Lines};
 use screen::Screen;
 
-/// Number of tokens that are kept free for an answer; a quarter of the context if that is less.
+/// The number of tokens that are kept free for an answer; a quarter of the context if that is less.
 const ANSWER_ROOM: usize = 256;
 
 /// Variable of chat templates that says whether the model thinks.
@@ -80,7 +80,7 @@ pub struct ChatArgs {
 /// Runs `interbed chat`.
 ///
 /// # Errors
-/// The model cannot be loaded or has no chat template; or stdin is not a terminal and a message fails.
+/// Fails if the model cannot be loaded or has no chat template; or stdin is not a terminal and a message fails.
 pub fn run(args: ChatArgs) -> Result<()> {
     args.sampling.over(SamplingParams::default())?;
     let mut limits = args.model.limits.clone();

@@ -42,7 +42,7 @@ pub fn complete(args: &CompletionsArgs, mut root: Command) -> Result<()> {
 /// Runs `interbed man` for the command line `root`.
 ///
 /// # Errors
-/// The command does not exist, or stdout cannot be written.
+/// Fails if the command does not exist, or stdout cannot be written.
 pub fn man(args: &ManArgs, mut root: Command) -> Result<()> {
     root.build();
     let page = match &args.command {

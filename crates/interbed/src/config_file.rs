@@ -21,7 +21,7 @@ use toml_edit::{DocumentMut, Item, Table, Value};
 use crate::failure::Advised;
 use crate::spelling::{distance, is_near};
 
-/// Maximum size of the file, in bytes.
+/// The maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The option's name, without hyphens.
@@ -58,7 +58,7 @@ fn option() -> Arg {
 /// Returns the command line with the options of the file that `--config` in `args` names as defaults.
 ///
 /// # Errors
-/// The file cannot be read, is not TOML, or contains a key that is not an option.
+/// Fails if the file cannot be read, is not TOML, or contains a key that is not an option.
 pub fn apply(root: Command, args: &[OsString]) -> Result<Command> {
     let Some((name, path)) = find(&root, args) else { return Ok(root) };
     let text = read(&path)?;

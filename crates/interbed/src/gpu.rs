@@ -47,7 +47,7 @@ pub struct OnGpu {
 /// Loads the model onto a GPU if the options choose one; `None` if the processor computes.
 ///
 /// # Errors
-/// The GPU does not exist, has too little memory for the model, or an option does not work with a GPU.
+/// Fails if the GPU does not exist, has too little memory for the model, or an option does not work with a GPU.
 pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Option<OnGpu>> {
     let number = match limits.compute.device {
         DeviceOption::Cpu => {
@@ -127,7 +127,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
 /// Returns the number of the GPU that the options choose, and facts about it.
 ///
 /// # Errors
-/// The GPU does not exist, or the options choose the processor.
+/// Fails if the GPU does not exist, or the options choose the processor.
 pub fn wanted(dir: &ModelDir, limits: &LimitOptions) -> Result<(usize, GpuInfo)> {
     let number = match limits.compute.device {
         DeviceOption::Cpu => anyhow::bail!("--device cpu is no GPU"),

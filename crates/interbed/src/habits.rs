@@ -87,7 +87,8 @@ pub struct Translated {
 /// Translates `args` for the command line that `root` describes. The first of `args` is the program.
 ///
 /// # Errors
-/// A command or an option of another program has no equivalent in Interbed; the message says what to use instead.
+/// Fails if a command or an option of another program has no equivalent in Interbed; the message says what to use
+/// instead.
 pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translated> {
     let mut words = args.into_iter().peekable();
     let mut done = Translated { args: words.next().into_iter().collect(), notes: Vec::new() };
@@ -176,7 +177,7 @@ pub fn of_environment(args: &[OsString], root: &Command) -> Vec<String> {
 }
 
 impl Takes {
-    /// Whether the next word is the option's value.
+    /// Returns whether the next word is the option's value.
     fn may_be(self, next: &str) -> bool {
         match self {
             Self::Nothing => false,
@@ -209,7 +210,7 @@ impl Place<'_> {
         !std::ptr::eq(self.command, self.root)
     }
 
-    /// Whether the command has the option `typed`, or all commands have it.
+    /// Returns whether the command has the option `typed`, or all commands have it.
     fn has(&self, typed: &str) -> bool {
         has_option(self.command, typed) || has_option(self.root, typed)
     }
@@ -230,7 +231,7 @@ impl Place<'_> {
         cases.iter().find(|(option, _)| *option == "*" || self.has(option)).map(|(_, meaning)| *meaning)
     }
 
-    /// Whether more words after this option's value are values too, because MODEL has been given already.
+    /// Returns whether more words after this option's value are values too, because MODEL has been given already.
     fn is_of_several(&self, word: &OsStr) -> bool {
         self.has_model && word == OF_SEVERAL && has_option(self.command, OF_SEVERAL)
     }
@@ -261,7 +262,7 @@ impl Place<'_> {
     /// Applies the meaning of an option with this value, or notes that it is refused.
     ///
     /// # Errors
-    /// The option has no command before it or no value behind it, or contradicts another one.
+    /// Fails if the option has no command before it or no value behind it, or contradicts another one.
     fn take(
         &mut self,
         done: &mut Translated,
@@ -369,7 +370,7 @@ fn tables() -> impl Iterator<Item = &'static Habit> {
     [models::HABITS, memory::HABITS, sampling::HABITS, server::HABITS].into_iter().flatten()
 }
 
-/// Whether a command has the option `typed`, such as `-n` or `--memory`.
+/// Returns whether a command has the option `typed`, such as `-n` or `--memory`.
 fn has_option(command: &Command, typed: &str) -> bool {
     let mut letters = typed.chars().skip(1);
     let letter = letters.next().filter(|_| letters.next().is_none());

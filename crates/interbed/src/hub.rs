@@ -27,7 +27,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(30);
 /// The branch that a name without a revision means.
 const MAIN: &str = "main";
 
-/// Number of digits of a commit that are shown.
+/// The number of digits of a commit that are shown.
 const COMMIT_SHOWN: usize = 8;
 
 /// Receives the progress of a download: the commit, the bytes that are there, and the total bytes.
@@ -38,7 +38,8 @@ pub type Tell<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 /// streamed, is refused after its headers have been read.
 ///
 /// # Errors
-/// The model does not exist, access is denied, there is no network or no disk space, or the model cannot run here.
+/// Fails if the model does not exist, access is denied, there is no network or no disk space, or the model cannot run
+/// here.
 pub fn local(model: Option<&Path>, limits: &LimitOptions, audience: Audience<'_>) -> Result<Option<PathBuf>> {
     fetched(model, &limits.hub, &|dir| divide(dir, limits, audience), &|_, _, _| ())
 }
@@ -55,7 +56,8 @@ pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
 /// the bytes that are there, and the total bytes.
 ///
 /// # Errors
-/// The model does not exist, access is denied, there is no network or no disk space, or the model cannot run here.
+/// Fails if the model does not exist, access is denied, there is no network or no disk space, or the model cannot run
+/// here.
 pub fn whole_telling(model: &Path, options: &HubOptions, tell: Tell<'_>) -> Result<PathBuf> {
     let path = fetched(Some(model), options, &|_| Ok(None), tell)?;
     Ok(path.unwrap_or_else(|| model.to_owned()))
@@ -64,7 +66,7 @@ pub fn whole_telling(model: &Path, options: &HubOptions, tell: Tell<'_>) -> Resu
 /// Returns the path of a model; a name is looked up in the cache only.
 ///
 /// # Errors
-/// The cache does not have the model.
+/// Fails if the cache does not have the model.
 pub fn cached(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     let Some(name) = named(Some(model), options)? else { return Ok(model.to_owned()) };
     let hub = open(&HubOptions { offline: true, ..options.clone() })?;
@@ -84,7 +86,7 @@ pub struct Fetched {
 /// for a path. `None` if the text is no name.
 ///
 /// # Errors
-/// The text is a short name that stands for no model.
+/// Fails if the text is a short name that stands for no model.
 pub fn full_name(text: &str) -> Result<Option<String>> {
     let long = short_names::find(text)?;
     let text = long.as_deref().unwrap_or(text);
@@ -97,7 +99,7 @@ pub fn full_name(text: &str) -> Result<Option<String>> {
 /// Returns all models that are complete in the cache, with their names. Each of several GGUF files counts as a model.
 ///
 /// # Errors
-/// The cache cannot be read.
+/// Fails if the cache cannot be read.
 pub fn all_fetched(options: &HubOptions) -> Result<Vec<Fetched>> {
     let hub = open(&HubOptions { offline: true, ..options.clone() })?;
     let mut all = Vec::new();
@@ -151,7 +153,7 @@ pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
 /// weights.
 ///
 /// # Errors
-/// The model does not exist, access is denied, there is no network, or the model cannot be computed.
+/// Fails if the model does not exist, access is denied, there is no network, or the model cannot be computed.
 pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
     let Some(name) = named(model, options)? else { return ModelDir::open(model) };
     let hub = open(options)?;
@@ -180,7 +182,7 @@ pub fn names_of(model: Option<&Path>) -> Vec<String> {
 /// `None` if `model` is no name.
 ///
 /// # Errors
-/// `model` is a short name that stands for no model, or a word that is no name.
+/// Fails if `model` is a short name that stands for no model, or a word that is no name.
 pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
     let Some(text) = model.to_str() else { return Ok(None) };
     if let Some(model) = short_names::find(text)? {
@@ -196,7 +198,7 @@ pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
 /// Refuses a text that is neither a path nor a model's name, such as a prompt in the place of MODEL.
 ///
 /// # Errors
-/// The text is such a word or prompt; the message says what the user may have meant.
+/// Fails if the text is such a word or prompt; the message says what the user may have meant.
 pub fn check(model: Option<&Path>) -> Result<()> {
     let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Ok(()) };
     if short_names::find(text)?.is_some() || name_in(text).is_some() {
@@ -209,7 +211,7 @@ pub fn check(model: Option<&Path>) -> Result<()> {
 /// Returns the Hub settings from the environment, with those that the options add.
 ///
 /// # Errors
-/// An address or a token is invalid, or there is no folder for the cache.
+/// Fails if an address or a token is invalid, or there is no folder for the cache.
 pub fn settings(options: &HubOptions) -> Result<HubSettings> {
     let settings = HubSettings::from_env().map_err(|problem| {
         Advised::input(problem.to_string(), "correct the variable, or give the path of a model that is here")

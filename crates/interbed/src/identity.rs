@@ -19,10 +19,10 @@ use crate::fingerprint::Fingerprint;
 use crate::user_folders;
 use note::{Note, NoteFile};
 
-/// Name of the folder for notes, in the user's cache folder.
+/// The name of the folder for notes, in the user's cache folder.
 const FOLDER: &str = "identity";
 
-/// Maximum granularity of a file system's times. If a file changed less than this before it was read, no note is
+/// The maximum granularity of a file system's times. If a file changed less than this before it was read, no note is
 /// written, because another change might leave its time unchanged.
 const COARSEST_TIME: Duration = Duration::from_secs(2);
 
@@ -34,7 +34,7 @@ const PIECE_EACH: Duration = Duration::from_millis(100);
 /// Interval between checks whether the disk is idle.
 const LOOK_EACH: Duration = Duration::from_millis(10);
 
-/// Maximum number of tries to read a piece, and the pause between two tries.
+/// The maximum number of tries to read a piece, and the pause between two tries.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -88,7 +88,7 @@ impl WeightsIdentity {
     /// Returns the identity, if it is known by now.
     ///
     /// # Errors
-    /// The files have changed since they were opened.
+    /// Fails if the files have changed since they were opened.
     pub fn known(&self) -> Result<Option<[u8; 32]>, IoError> {
         let (identity, began) = match &self.state {
             State::Known(identity) => (*identity, None),
@@ -111,7 +111,7 @@ impl WeightsIdentity {
     /// idle.
     ///
     /// # Errors
-    /// A read failed `ATTEMPTS` times, or the files have changed since they were opened.
+    /// Fails if a read failed `ATTEMPTS` times, or the files have changed since they were opened.
     pub fn complete(&self) -> Result<[u8; 32]> {
         let (mut buffer, mut failures, mut last) = (Vec::new(), 0, Instant::now());
         loop {
@@ -140,7 +140,7 @@ impl WeightsIdentity {
     /// Hashes the rest of the weights without waiting for other readers of the disk, and returns the identity.
     ///
     /// # Errors
-    /// A read failed, or the files have changed since they were opened.
+    /// Fails if a read failed, or the files have changed since they were opened.
     pub fn complete_now(&self) -> Result<[u8; 32]> {
         let mut buffer = Vec::new();
         if let State::Read(hash, _) = &self.state {

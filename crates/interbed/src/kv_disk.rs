@@ -30,10 +30,10 @@ const BUFFERS_MAX: u64 = 64 << 20;
 /// If `--kv-memory` limits KV, buffers take at most one part in this many of it.
 const KV_BUFFERS_SHARE: u64 = 8;
 
-/// Minimum and maximum number of frames that are read ahead.
+/// The minimum and maximum number of frames that are read ahead.
 const FRAMES: (usize, usize) = (4, 12);
 
-/// Time for which a conversation is idle before its KV is written to disk.
+/// The time for which a conversation is idle before its KV is written to disk.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 
 /// Returns the memory for buffers and index of KV on disk, of a budget of `total` bytes.
@@ -58,7 +58,7 @@ pub struct DiskPlace {
 /// Opens and locks the directory, if the options name one. Returns `None` with a warning if another server uses it.
 ///
 /// # Errors
-/// The directory cannot be used.
+/// Fails if the directory cannot be used.
 pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Option<DiskPlace>> {
     let Some(options) = &limits.kv_disk else { return Ok(None) };
     let Some(path) = &options.kv_disk else { return Ok(None) };
@@ -102,7 +102,7 @@ impl DiskPlace {
     /// Returns the number of tokens for which the store has room.
     ///
     /// # Errors
-    /// The store would be too small.
+    /// Fails if the store would be too small.
     pub fn capacity_tokens(&self) -> Result<usize> {
         DiskTier::tokens_within(&self.shape, &self.options).map_err(|error| refused(&error))
     }
@@ -119,7 +119,7 @@ impl DiskPlace {
     /// `None`, the directory's own secret does.
     ///
     /// # Errors
-    /// The store cannot be opened.
+    /// Fails if the store cannot be opened.
     pub fn open(self, fingerprint: [u8; 32], names: Option<KeyChain>) -> Result<KvDisk> {
         let Self { directory, path, shape, options, mode } = self;
         let secret = directory.secret();

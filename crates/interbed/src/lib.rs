@@ -171,7 +171,8 @@ fn command_line() -> clap::Command {
     config_file::offer(Cli::command()).mut_subcommand("serve", serve::arrange_help)
 }
 
-/// Whether logs should be JSON. The arguments are searched before they are parsed, so that parse errors are JSON, too.
+/// Returns whether logs should be JSON. The arguments are searched before they are parsed, so that parse errors are
+/// JSON, too.
 fn logs_json() -> bool {
     let mut words = std::env::args_os().skip(1).map_while(|word| (word != "--").then_some(word));
     while let Some(word) = words.next() {

@@ -34,10 +34,10 @@ use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
 use crate::{gpu, kv_events, routing, small_files, swap};
 
-/// Maximum number of log-probabilities per token that a request may ask for, as in vLLM.
+/// The maximum number of log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
 
-/// Maximum width of a beam search, if as many sequences may run at a time.
+/// The maximum width of a beam search, if as many sequences may run at a time.
 const MAX_BEAM_WIDTH: usize = 64;
 
 /// Time without a completed step after which `/health` reports a stalled engine. A pass of a large model may take
@@ -55,7 +55,7 @@ const IDLE_TURN: Duration = Duration::from_millis(50);
 /// Default of the maximum number of requests that wait; a further request is refused.
 pub const MAX_WAITING: usize = 1024;
 
-/// Maximum number of bytes of KV blocks that are made resident at the start.
+/// The maximum number of bytes of KV blocks that are made resident at the start.
 const KV_TOUCHED: usize = 1 << 30;
 
 /// A model that is ready to serve.
@@ -89,7 +89,7 @@ pub struct Loaded {
     pub processor: String,
     /// Bytes that requests may hold outside the engine.
     pub request_bytes: usize,
-    /// Number of schemas and grammars that may be compiled at a time.
+    /// The number of schemas and grammars that may be compiled at a time.
     pub schemas: usize,
 }
 
@@ -137,7 +137,7 @@ pub struct Runnable {
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,
-    /// Maximum number of tokens in one pass.
+    /// The maximum number of tokens in one pass.
     pub batched_tokens: usize,
     /// The tiers of KV below memory.
     pub below: Below,
@@ -217,7 +217,7 @@ pub struct Started {
     pub plan: MemoryPlan,
     /// Streams weights that do not fit into memory. Dropping it stops every pass.
     pub streamed: Option<Streaming>,
-    /// Maximum number of tokens in one pass.
+    /// The maximum number of tokens in one pass.
     pub batched_tokens: usize,
     on_gpu: bool,
     below: Below,

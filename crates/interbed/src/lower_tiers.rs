@@ -46,7 +46,7 @@ impl LowerTiers {
     /// level, or a GPU. Different ones compute KV that differs in some bits, so they do not share it.
     ///
     /// # Errors
-    /// A directory, an address or a key cannot be used.
+    /// Fails if a directory, an address or a key cannot be used.
     pub fn prepare(
         (config, weights): (&ModelConfig, Option<&WeightsIdentity>),
         limits: &LimitOptions,
@@ -73,7 +73,7 @@ impl LowerTiers {
         Ok(Self { places, fingerprint, weights: weights.cloned() })
     }
 
-    /// Whether `limits` ask for any tier.
+    /// Returns whether `limits` ask for any tier.
     pub fn are_wanted(limits: &LimitOptions) -> bool {
         let disk = limits.kv_disk.as_ref().is_some_and(|options| options.kv_disk.is_some());
         disk || limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some())
@@ -87,7 +87,7 @@ impl LowerTiers {
     /// Opens the tiers of a model whose weights are all in memory.
     ///
     /// # Errors
-    /// A tier cannot be opened, or the model's files have changed while they were read.
+    /// Fails if a tier cannot be opened, or the model's files have changed while they were read.
     pub fn open_loaded(self) -> Result<TiersBelow> {
         let identity = self.weights.as_ref().map(WeightsIdentity::complete_now).transpose()?;
         identity.map_or(Ok(TiersBelow::default()), |identity| self.open(identity))
@@ -142,7 +142,7 @@ impl Below {
     /// out.
     ///
     /// # Errors
-    /// The system cannot start a thread.
+    /// Fails if the system cannot start a thread.
     pub fn attachments(self) -> Result<(TiersBelow, Option<LaterTiers>)> {
         let long_tokens = self.long_tokens()?;
         let tiers = match self {

@@ -34,13 +34,14 @@ const BLOCK_BOOKKEEPING: u64 = 192;
 pub struct WeightNeeds {
     /// The type of most weights.
     pub dtype: DType,
-    /// Bytes of all weights.
+    /// The number of bytes of all weights.
     pub whole: Bytes,
     /// The minimum memory with which the weights can be streamed.
     pub streamed: Bytes,
 }
 
-/// Bytes of page tables for one page of a block: an entry where the block is, and on average four entries in strips.
+/// The number of bytes of page tables for one page of a block: an entry where the block is, and on average four entries
+/// in strips.
 const PAGE_TABLES: usize = 5 * size_of::<u64>();
 
 /// Returns the configuration of the block manager.

@@ -28,7 +28,7 @@ impl Opened {
     /// Opens the model at the path `model`, or the bundled model.
     ///
     /// # Errors
-    /// The model cannot be computed, or has no tokenizer.
+    /// Fails if the model cannot be computed, or has no tokenizer.
     pub fn open(model: Option<&Path>) -> Result<Self> {
         let mut dir = ModelDir::open(model)?;
         let tokenizer = dir.tokenizer()?;
@@ -63,7 +63,7 @@ impl Opened {
     /// The model's chat template.
     ///
     /// # Errors
-    /// The model has no chat template.
+    /// Fails if the model has no chat template.
     pub fn chat_template(&self) -> Result<Arc<ChatTemplate>> {
         self.template.clone().ok_or_else(|| {
             Advised::input(

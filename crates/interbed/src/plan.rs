@@ -129,7 +129,8 @@ pub struct MachineOptions {
 /// Runs `interbed plan`.
 ///
 /// # Errors
-/// The model does not exist, figures contradict each other, a memory is too small, or a disk cannot be measured.
+/// Fails if the model does not exist, figures contradict each other, a memory is too small, or a disk cannot be
+/// measured.
 pub fn run(args: PlanArgs) -> Result<()> {
     if args.model.is_none() {
         return shapes::run(&args);

@@ -28,7 +28,7 @@ struct Recorder {
 /// Returns a sink that writes the routing of a model to `path`.
 ///
 /// # Errors
-/// The model has no experts, or the file cannot be written.
+/// Fails if the model has no experts, or the file cannot be written.
 pub fn record(dir: &ModelDir, path: &Path) -> Result<Box<dyn RouteSink>> {
     let Some(mixture) = dir.config.blueprint.mixture() else {
         return Err(Advised::input(

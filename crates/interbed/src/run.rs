@@ -33,7 +33,7 @@ const MAX_TOKENS: usize = 256;
 /// Estimated bytes of text per token, rather too low than too high for most texts.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// Number of bytes that a prompt token takes, in the prompt's list and in lists of the engine.
+/// The number of bytes that a prompt token takes, in the prompt's list and in lists of the engine.
 const BYTES_PER_ID: usize = 32;
 
 /// Ask a model, or continue a text; without a prompt, on a terminal: chat
@@ -109,7 +109,7 @@ pub struct RunArgs {
 /// Runs `interbed run`.
 ///
 /// # Errors
-/// The model, the prompt or a parameter cannot be used; a pass fails; or the user presses Ctrl-C.
+/// Fails if the model, the prompt or a parameter cannot be used; a pass fails; or the user presses Ctrl-C.
 pub fn run(args: RunArgs) -> Result<()> {
     if args.is_chat() {
         let RunArgs { system, model, counts, compute, sampling, .. } = args;
@@ -176,7 +176,7 @@ pub fn run(args: RunArgs) -> Result<()> {
 }
 
 impl RunArgs {
-    /// Whether the command starts a chat: on a terminal, without a prompt and without options that need one.
+    /// Returns whether the command starts a chat: on a terminal, without a prompt and without options that need one.
     fn is_chat(&self) -> bool {
         let needs_prompt =
             self.raw || self.no_echo || self.stats || self.timeline.timeline.is_some() || self.record_routing.is_some();

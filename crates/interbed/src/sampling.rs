@@ -13,12 +13,12 @@ use crate::options::count;
 use crate::report::report;
 use crate::seed::random_seed;
 
-/// Maximum number of stop strings.
+/// The maximum number of stop strings.
 const STOPS_MAX: usize = 64;
-/// Maximum length of a stop string, in bytes.
+/// The maximum length of a stop string, in bytes.
 const STOP_BYTES_MAX: usize = 1024;
 
-/// Maximum of `--max-tokens`, which is more than any context.
+/// The maximum of `--max-tokens`, which is more than any context.
 const TOKENS_MAX: usize = 1 << 30;
 
 /// How the next token is chosen, and when generation ends.

@@ -48,16 +48,16 @@ use stop::Stop;
 
 pub use help::arrange as arrange_help;
 
-/// Number of connections that the system queues until the server accepts them.
+/// The number of connections that the system queues until the server accepts them.
 const BACKLOG: u32 = 1024;
 
-/// Number of open files that the server asks the system for.
+/// The number of open files that the server asks the system for.
 const DESCRIPTORS: u64 = 1 << 16;
 
-/// Number of threads that handle requests; a small number, because computing needs the cores.
+/// The number of threads that handle requests; a small number, because computing needs the cores.
 const WORKERS: usize = 2;
 
-/// Maximum number of threads for blocking work such as tokenizing; a small number, because the allocator keeps some
+/// The maximum number of threads for blocking work such as tokenizing; a small number, because the allocator keeps some
 /// freed memory for each thread.
 const BLOCKING_WORKERS: usize = 8;
 
@@ -65,7 +65,7 @@ const BLOCKING_WORKERS: usize = 8;
 /// it.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Time that work in progress gets after the server has drained.
+/// The time that work in progress gets after the server has drained.
 const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// Serve a model over HTTP, or all that are on this machine
@@ -238,7 +238,7 @@ fn token_gap(text: &str) -> Result<Duration, String> {
 /// Runs `interbed serve` until a signal stops it.
 ///
 /// # Errors
-/// A model cannot be served, or the server cannot listen on its address.
+/// Fails if a model cannot be served, or the server cannot listen on its address.
 pub fn run(args: ServeArgs) -> Result<()> {
     share_heaps();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -16,13 +16,13 @@ const LATEST: &str = "latest";
 /// Prefixes that may precede names of Ollama's library.
 const LIBRARIES: [&str; 3] = ["registry.ollama.ai/library/", "ollama.com/library/", "library/"];
 
-/// Maximum number of similar names that an error message lists.
+/// The maximum number of similar names that an error message lists.
 const NEAR_MAX: usize = 3;
 
-/// Maximum number of letters in which a mistyped name may differ.
+/// The maximum number of letters in which a mistyped name may differ.
 const LETTERS_MAX: usize = 2;
 
-/// Minimum number of letters of a name for which similar names are looked up.
+/// The minimum number of letters of a name for which similar names are looked up.
 const LETTERS_LEAST: usize = 5;
 
 /// Parts of tags that say what a model was trained for. Such a part is ignored if the name on the Hub says the same:
@@ -52,7 +52,7 @@ impl Row {
         self.tags.split(',').filter_map(behind).min_by_key(|rest| rest.len())
     }
 
-    /// Whether the model's name on the Hub says that it was trained for this.
+    /// Returns whether the model's name on the Hub says that it was trained for this.
     fn is_trained_for(&self, what: &str) -> bool {
         let repository = self.model.split(':').next().unwrap_or_default().to_ascii_lowercase();
         repository.split(['/', '-']).any(|part| part == what)
@@ -80,7 +80,7 @@ impl Row {
 /// `None` if the text is no short name.
 ///
 /// # Errors
-/// The name is known, but not with this tag; or the model cannot be computed.
+/// Fails if the name is known, but not with this tag; or the model cannot be computed.
 pub fn find(text: &str) -> anyhow::Result<Option<String>> {
     let bare = without_library(text);
     let (name, tag) = bare.split_once(':').unwrap_or((bare, LATEST));

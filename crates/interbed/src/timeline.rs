@@ -13,14 +13,14 @@ use serde_json::json;
 use crate::report::report;
 use crate::streaming::Streaming;
 
-/// Number of the timeline's line for the forward pass; lines for reads follow.
+/// The number of the timeline's line for the forward pass; lines for reads follow.
 const PASS_LINE: usize = 0;
 
 /// Writes what has happened since the last call as Chrome trace events. One line shows when the pass computes or
 /// waits; other lines show reads, as many lines as reads were in flight at once, and each queue of a GPU has a line.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Fails if the file cannot be written.
 pub fn write(streaming: &Streaming, path: &Path) -> Result<()> {
     let monitor = &*streaming.monitor;
     let mut events = monitor.take_events();

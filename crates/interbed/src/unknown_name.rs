@@ -59,7 +59,7 @@ fn in_cache(text: &str, cache: &HubCache) -> Vec<String> {
     names
 }
 
-/// Whether `text` looks like a word, or a word with a tag, and not like a path.
+/// Returns whether `text` looks like a word, or a word with a tag, and not like a path.
 fn is_plain(text: &str) -> bool {
     let is_word = |part: &str| {
         part.starts_with(|first: char| first.is_ascii_alphanumeric())

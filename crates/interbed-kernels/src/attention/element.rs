@@ -11,7 +11,7 @@ pub(crate) struct Q8;
 
 /// One of the types in which keys and values are stored.
 pub(crate) trait KvElement: Copy {
-    /// Number of elements in 16 bytes.
+    /// The number of elements in 16 bytes.
     const COLUMNS: usize;
 
     /// Byte offset of element `d` in a slot.

@@ -146,11 +146,11 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
 pub(super) struct RowSlots<'a> {
     /// A slot for each key of the run; only slots of visible keys are read.
     pub slots: &'a [*const u8; RUN],
-    /// Number of elements of a slot.
+    /// The number of elements of a slot.
     pub head_dim: usize,
     /// The first element wanted, a multiple of [`LANES`].
     pub first: usize,
-    /// Number of elements wanted, up to [`CHUNK`].
+    /// The number of elements wanted, up to [`CHUNK`].
     pub count: usize,
 }
 

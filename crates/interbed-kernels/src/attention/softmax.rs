@@ -46,7 +46,7 @@ pub(super) unsafe fn weigh_rows(
 /// Merges the state `from` with its sums `others` into `into` with its `sums`.
 ///
 /// # Panics
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub(super) fn merge(level: Level, into: &mut Seen, sums: &mut [f32], from: Seen, others: &[f32]) {
     assert_eq!(sums.len(), others.len());
     dispatch!(level, merge_kernel::<_>(into: &mut Seen, sums: &mut [f32], from: Seen, others: &[f32]));

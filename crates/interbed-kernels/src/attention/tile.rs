@@ -13,13 +13,13 @@ use crate::{KvDType, KvLayer, KvView, Level, Matrix};
 /// Rows (tokens times query heads) of a tile, which share each read of keys and values.
 pub(super) const ROWS: usize = 64;
 
-/// Maximum number of elements of the sums of a tile's rows.
+/// The maximum number of elements of the sums of a tile's rows.
 const SUMS: usize = 16 << 10;
 
 /// Tiles with at least this many rows widen values once for all rows rather than for each block of rows.
 const ROWS_TO_WIDEN: usize = 12;
 
-/// Maximum number of rows of a tile for heads of `head_dim` elements.
+/// Returns the maximum number of rows of a tile for heads of `head_dim` elements.
 pub(super) const fn rows_max(head_dim: usize) -> usize {
     let fitting = SUMS / head_dim;
     if fitting < ROWS { fitting } else { ROWS }
@@ -37,11 +37,11 @@ pub(super) struct Tile<'a> {
     /// elements apart.
     pub queries: *const f32,
     pub token_stride: usize,
-    /// Number of query heads of the tile.
+    /// The number of query heads of the tile.
     pub heads: usize,
     /// Position of the first token.
     pub first_position: usize,
-    /// Number of consecutive tokens; times `heads`, at most [`rows_max`].
+    /// The number of consecutive tokens; times `heads`, at most [`rows_max`].
     pub tokens: usize,
     pub window: Option<usize>,
     pub scale: f32,
@@ -283,7 +283,7 @@ fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>)
     slots
 }
 
-/// Bytes of a cache line.
+/// The number of bytes of a cache line.
 const LINE: usize = 64;
 
 /// Prefetches `bytes` bytes at `offset` of each slot.

@@ -12,7 +12,7 @@ const REST: u16 = 0x807f;
 /// Decodes a coded row to f32.
 ///
 /// # Panics
-/// If the bytes are not those of a row as long as `out`.
+/// Panics if the bytes are not those of a row as long as `out`.
 pub(crate) fn widen_row(row: &[u8], patches: u16, out: &mut [f32]) {
     let row = CodedRow::new(row, patches, out.len());
     row.decode(Level::PORTABLE, &mut Progress::default(), out);
@@ -21,7 +21,7 @@ pub(crate) fn widen_row(row: &[u8], patches: u16, out: &mut [f32]) {
 /// Decodes the next columns of a coded row of `cols`: whole blocks, from where `progress` stands.
 ///
 /// # Panics
-/// If the bytes are not those of a row of `cols`, or fewer columns are left.
+/// Panics if the bytes are not those of a row of `cols`, or fewer columns are left.
 pub(crate) fn decode_columns<N: Number>(
     level: Level,
     row: &[u8],
@@ -41,7 +41,7 @@ pub(crate) fn widened(bits: u16) -> f32 {
 /// Decodes a whole row to bf16.
 ///
 /// # Panics
-/// If the bytes are not those of a row as long as `out`.
+/// Panics if the bytes are not those of a row as long as `out`.
 pub(super) fn decode_row(level: Level, row: &[u8], patches: u16, out: &mut [u16]) {
     CodedRow::new(row, patches, out.len()).decode(level, &mut Progress::default(), out);
 }
@@ -51,9 +51,9 @@ pub(super) fn decode_row(level: Level, row: &[u8], patches: u16, out: &mut [u16]
 pub(crate) struct Progress {
     /// Numbers decoded so far.
     numbers: usize,
-    /// Number of patches used so far.
+    /// The number of patches used so far.
     patches: usize,
-    /// Index of the number that the last patch was for.
+    /// The index of the number that the last patch was for.
     patched: usize,
 }
 
@@ -68,7 +68,7 @@ impl<'a> CodedRow<'a> {
     /// Splits a coded row into its parts.
     ///
     /// # Panics
-    /// If the bytes are not those of a row of `cols`.
+    /// Panics if the bytes are not those of a row of `cols`.
     fn new(row: &'a [u8], patches: u16, cols: usize) -> Self {
         assert_eq!(row_bytes(cols, patches), Some(row.len()), "{cols} numbers, {patches} patches");
         let (exponents, rest) = row.split_at(TABLE);
@@ -81,7 +81,7 @@ impl<'a> CodedRow<'a> {
     /// Decodes the next blocks.
     ///
     /// # Panics
-    /// If fewer blocks are left.
+    /// Panics if fewer blocks are left.
     fn decode<N: Number>(&self, level: Level, progress: &mut Progress, out: &mut [N]) {
         let first = progress.numbers;
         progress.numbers += out.len();

@@ -5,18 +5,19 @@ use std::ops::Range;
 use super::decode::decode_row;
 use crate::{DType, Level, Matrix, fp8};
 
-/// Maximum number of bf16 rows that are decoded at a time: as many as the largest tile takes.
+/// The maximum number of bf16 rows that are decoded at a time: as many as the largest tile takes.
 const PANEL_ROWS: usize = 32;
 
-/// Bytes of a cache line.
+/// The number of bytes of a cache line.
 const LINE: usize = 64;
 
-/// Maximum number of rows of type `weights` that are decoded at a time.
+/// Returns the maximum number of rows of type `weights` that are decoded at a time.
 pub(crate) const fn panel_rows(weights: DType) -> usize {
     PANEL_ROWS * size_of::<u16>() / weights.decoded().block_bytes()
 }
 
-/// Elements of f32 that a [`Panel`] for rows of `cols` needs, including room to align it to a cache line.
+/// Returns the number of elements of f32 that a [`Panel`] for rows of `cols` needs, including room to align it to a
+/// cache line.
 pub(crate) const fn panel_len(cols: usize) -> usize {
     (PANEL_ROWS * cols * size_of::<u16>() + LINE).div_ceil(size_of::<f32>())
 }
@@ -54,7 +55,7 @@ impl<'a> Panel<'a> {
 /// Decodes `rows` of a coded matrix into `out`, `[rows, cols]` in bf16.
 ///
 /// # Panics
-/// If the matrix is not coded, has no such rows, or `out` has another length.
+/// Panics if the matrix is not coded, has no such rows, or `out` has another length.
 fn decode_rows(level: Level, weights: Matrix<'_>, rows: Range<usize>, out: &mut [u16]) {
     let DType::CodedBf16 { patches } = weights.dtype() else { panic!("{} is not coded", weights.dtype()) };
     let (cols, row_bytes) = (weights.cols(), weights.row_bytes());

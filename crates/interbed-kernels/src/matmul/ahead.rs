@@ -31,7 +31,7 @@ impl Ahead {
         Self { first: cached.cast(), row_bytes: 0, step_bytes: 0, in_place: false }
     }
 
-    /// Whether the weights are read in place.
+    /// Returns whether the weights are read in place.
     #[inline(always)]
     pub fn is_in_place(self) -> bool {
         self.in_place

@@ -11,11 +11,11 @@ use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{DType, Level, Matrix};
 
-/// Elements of one vector of pairs; activations are padded to whole vectors with zeros.
+/// The number of elements of one vector of pairs; activations are padded to whole vectors with zeros.
 #[cfg(target_arch = "x86_64")]
 const STEP: usize = 32;
 
-/// Whether `level` has the instructions of these kernels. (AMX is faster still.)
+/// Returns whether `level` has the instructions of these kernels. (AMX is faster still.)
 pub(crate) fn runs_at(level: Level) -> bool {
     level.instructions() >= Instructions::Avx512Bf16 && cfg!(target_arch = "x86_64")
 }
@@ -23,7 +23,7 @@ pub(crate) fn runs_at(level: Level) -> bool {
 /// The token that proves that `level` has the instructions.
 ///
 /// # Panics
-/// If the level does not have them.
+/// Panics if the level does not have them.
 #[cfg(target_arch = "x86_64")]
 fn token(level: Level) -> crate::simd::Bf16Dots {
     crate::simd::Bf16Dots::of(level).expect("a level that multiplies bf16")
@@ -123,7 +123,7 @@ mod x86 {
     /// Rounds one row to bf16 and pads it with zeros.
     ///
     /// # Panics
-    /// If `to` is shorter than the row in whole steps.
+    /// Panics if `to` is shorter than the row in whole steps.
     pub(super) fn pack_row(s: Bf16Dots, from: &[f32], to: &mut [u16]) {
         // SAFETY: the token proves the instructions.
         unsafe { pack_row_kernel(s, from, to) };

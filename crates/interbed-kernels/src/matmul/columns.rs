@@ -17,7 +17,7 @@ impl<'a> Columns<'a> {
     /// All columns of `out`, `[tokens, columns]`.
     ///
     /// # Panics
-    /// If `out` is not whole rows.
+    /// Panics if `out` is not whole rows.
     pub fn new(out: &'a mut [f32], columns: usize) -> Self {
         assert!(columns > 0 && out.len().is_multiple_of(columns));
         let tokens = out.len() / columns;
@@ -27,19 +27,19 @@ impl<'a> Columns<'a> {
     /// Splits off the first `count` columns; returns them and the rest.
     ///
     /// # Panics
-    /// If there are fewer columns.
+    /// Panics if there are fewer columns.
     pub fn split_at(self, count: usize) -> (Self, Self) {
         assert!(count <= self.columns);
         let behind = Self { first: self.first.wrapping_add(count), columns: self.columns - count, ..self };
         (Self { columns: count, ..self }, behind)
     }
 
-    /// Number of tokens (rows).
+    /// Returns the number of tokens (rows).
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn columns(&self) -> usize {
         self.columns
     }

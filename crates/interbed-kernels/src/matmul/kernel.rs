@@ -15,13 +15,13 @@ use super::{bf16, panel, tiles, vector};
 use crate::quantized::Layout;
 use crate::{DType, Level, cache, coded};
 
-/// Number of tokens from which a product is limited by arithmetic rather than by reading weights.
+/// The number of tokens from which a product is limited by arithmetic rather than by reading weights.
 const MANY_TOKENS: usize = 64;
 
-/// Rows of a chunk of work for many tokens, so that its outputs stay in the cache.
+/// The number of rows of a chunk of work for many tokens, so that its outputs stay in the cache.
 const CHUNK_ROWS: usize = panel::ROWS;
 
-/// Bytes of weights in a chunk of work for few tokens: enough to be read at full speed.
+/// The number of bytes of weights in a chunk of work for few tokens: enough to be read at full speed.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Form of the activations that a kernel reads.
@@ -86,18 +86,18 @@ impl Kernel {
         }
     }
 
-    /// Whether the kernel reads coded weights directly; for other kernels they are decoded first.
+    /// Returns whether the kernel reads coded weights directly; for other kernels they are decoded first.
     pub fn decodes(self) -> bool {
         matches!(self, Self::Panels | Self::DotPanels)
     }
 
-    /// Number of rows of `row_bytes` bytes that a thread computes at a time.
+    /// Returns the number of rows of `row_bytes` bytes that a thread computes at a time.
     pub fn chunk_rows(self, tokens: usize, row_bytes: usize) -> usize {
         if self.decodes() || tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / row_bytes }
     }
 
-    /// Number of rows of `cols` weights, stored as `weights`, to decode at a time. Weights for few tokens are used only
-    /// once, so the decoded rows should still be in the L1 cache then.
+    /// Returns the number of rows of `cols` weights, stored as `weights`, to decode at a time. Weights for few tokens
+    /// are used only once, so the decoded rows should still be in the L1 cache then.
     pub fn rows_decoded(self, weights: DType, tokens: usize, cols: usize) -> usize {
         let most = coded::panel_rows(weights);
         if tokens > vector::TILE_TOKENS || self == Self::Tiles {

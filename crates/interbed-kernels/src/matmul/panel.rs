@@ -14,13 +14,13 @@ use super::wanted::{LINE, Wanted};
 use crate::simd::{Bf16, Element, F16, F32, Simd, dispatch};
 use crate::{DType, Level, Matrix, coded, fp8};
 
-/// Number of tokens from which panels pay. With many registers and weights that need no decoding, tiles that read
-/// weights in place stay faster for longer.
+/// Returns the number of tokens from which panels pay. With many registers and weights that need no decoding, tiles
+/// that read weights in place stay faster for longer.
 pub(super) fn tokens_min(level: Level, coded: bool) -> usize {
     if level.has_many_registers() && !coded { 81 } else { 19 }
 }
 
-/// Rows of a panel: 264 KiB, beside which the next panel's weights just about fit an L2 cache of 512 KiB.
+/// The number of rows of a panel: 264 KiB, beside which the next panel's weights just about fit an L2 cache of 512 KiB.
 pub(super) const ROWS: usize = 128;
 
 /// Weight rows of a tile: 4 x 6 sums, 4 weights and an activation fill 29 of AVX-512's 32 registers.
@@ -32,18 +32,19 @@ const TILE_ROWS_FEW: usize = 2;
 /// Token columns of a tile with few registers.
 const TILE_TOKENS_FEW: usize = 3;
 
-/// Bytes of a chain's elements.
+/// The number of bytes of a chain's elements.
 const CHAIN_BYTES: usize = CHAIN * size_of::<f32>();
 /// Bytes from one row of a panel or tile to the next.
 const STRIDE_BYTES: usize = CHAIN_BYTES + LINE;
 
-/// Number of rows ahead for which weights are prefetched while a panel is filled.
+/// The number of rows ahead for which weights are prefetched while a panel is filled.
 const ROWS_AHEAD: usize = 4;
 
 /// Steps of a sum after which a line of each row is prefetched.
 const STEPS_A_LINE: usize = 2;
 
-/// Elements of a thread's work area: a panel, a tile's activations, and room to align them to a cache line.
+/// The number of elements of a thread's work area: a panel, a tile's activations, and room to align them to a cache
+/// line.
 pub(crate) const WORK_LEN: usize = ((ROWS + TILE_TOKENS) * STRIDE_BYTES + LINE) / size_of::<f32>();
 
 /// Splits `tokens` into tiles of about equal size, at most `most` each.
@@ -110,7 +111,7 @@ impl<'a, X: bytemuck::Pod> PanelOperands<'a, X> {
     /// Operands with activations `x`, which has a row of `x_cols` for each token; `work` has [`WORK_LEN`] elements.
     ///
     /// # Panics
-    /// If `x` is not whole rows at least as long as the weights', there are no such rows of weights or more than
+    /// Panics if `x` is not whole rows at least as long as the weights', there are no such rows of weights or more than
     /// [`ROWS`], or `work` is too short.
     pub fn new(
         level: Level,

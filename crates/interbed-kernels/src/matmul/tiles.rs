@@ -22,13 +22,13 @@ use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{Level, Matrix};
 
-/// Tokens of a tile.
+/// The number of tokens of a tile.
 const GROUP: usize = 16;
 
-/// Columns of a tile.
+/// The number of columns of a tile.
 const STEP: usize = 32;
 
-/// Rows of a panel: two tiles.
+/// The number of rows of a panel: two tiles.
 const PANEL_ROWS: usize = 32;
 
 /// Rows whose sums are stored at a time if columns are split into blocks.
@@ -40,18 +40,18 @@ const TOKEN_BLOCK: usize = 512;
 /// Up to this many tokens, columns are not split, and weights are read once.
 const STREAMED_TOKENS: usize = 4 * GROUP;
 
-/// Maximum number of steps of a block of columns.
+/// The maximum number of steps of a block of columns.
 const BLOCK_STEPS_MAX: usize = 16;
 
 /// Steps that one work item packs.
 const PACK_STEPS: usize = 16;
 
-/// Whether `level` has the instructions of these kernels.
+/// Returns whether `level` has the instructions of these kernels.
 pub(crate) fn runs_at(level: Level) -> bool {
     level.instructions() >= Instructions::Amx && cfg!(target_arch = "x86_64")
 }
 
-/// Elements of a thread's work area: the sums of one block of outputs.
+/// Returns the number of elements of a thread's work area: the sums of one block of outputs.
 pub(crate) const fn work_len(tokens: usize) -> usize {
     let padded = tokens.next_multiple_of(GROUP);
     match padded <= STREAMED_TOKENS {
@@ -181,7 +181,7 @@ mod x86 {
     /// The level's instructions exist.
     ///
     /// # Panics
-    /// If `to` does not have the length of the step's pairs.
+    /// Panics if `to` does not have the length of the step's pairs.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
     pub(super) unsafe fn pack_step(s: Bf16Dots, x: &[f32], cols: usize, step: usize, to: &mut [u16]) {
         let members = x.len() / cols;

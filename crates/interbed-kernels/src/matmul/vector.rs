@@ -17,7 +17,8 @@ use crate::cache;
 use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
 use crate::{DType, Level, Matrix};
 
-/// Columns of one chain of sums in f32; longer rows have several chains, whose sums are added up in order.
+/// The number of columns of one chain of sums in f32; longer rows have several chains, whose sums are added up in
+/// order.
 pub(super) const CHAIN: usize = 512;
 
 /// Weight rows of a tile: as many load streams as a core follows with ease.
@@ -26,15 +27,15 @@ pub(super) const TILE_ROWS: usize = 4;
 /// Token columns of a tile with many registers: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
 pub(super) const TILE_TOKENS: usize = 6;
 
-/// Maximum number of rows of a panel.
+/// The maximum number of rows of a panel.
 const PANEL_ROWS: usize = 32;
 
 /// Stands for the number of rows to prefetch where a tile's rows are far apart and the next tile's rows follow directly
 /// on them, so that a core sees long streams. (A tile of neighbouring rows would jump four rows at the end of each.)
 const STREAMS: usize = 0;
 
-/// Maximum number of tokens for which the hardware's prefetcher alone is faster than prefetching by instruction. With
-/// more tokens it sees the next loads too late.
+/// The maximum number of tokens for which the hardware's prefetcher alone is faster than prefetching by instruction.
+/// With more tokens it sees the next loads too late.
 const FOLLOWED_TOKENS: usize = 2;
 
 /// Bytes that streams are prefetched ahead.
@@ -48,9 +49,9 @@ pub(super) trait Unit: Copy {
     /// Types of a vector of either, and of a vector of sums.
     type Vector: Copy;
     type Sums: Copy;
-    /// Columns of a vector.
+    /// The number of columns of a vector.
     const STEP: usize;
-    /// Columns of a chain, in whole vectors.
+    /// The number of columns of a chain, in whole vectors.
     const CHAIN: usize;
     /// Whether 24 vectors fit into the registers; otherwise eight do.
     const MANY_REGISTERS: bool;
@@ -78,7 +79,7 @@ pub(super) trait Unit: Copy {
     /// Stores a vector in the format that [`Unit::load`] reads, for weights that are multiplied with many tokens.
     ///
     /// # Panics
-    /// If `to` does not have [`Unit::STEP`] elements.
+    /// Panics if `to` does not have [`Unit::STEP`] elements.
     fn store(self, v: Self::Vector, to: &mut [Self::X]);
     fn multiply_add(self, w: Self::Vector, x: Self::Vector, sums: Self::Sums) -> Self::Sums;
     /// Writes the sum of each vector to `to`, or adds it if `added`.
@@ -238,7 +239,7 @@ pub(super) unsafe fn rows_kernel<U: Unit>(u: U, o: &RowOperands<U::X, U::W>, fir
     }
 }
 
-/// Whether `asked` is the number of rows to prefetch for a single tile of tokens.
+/// Returns whether `asked` is the number of rows to prefetch for a single tile of tokens.
 const fn is_alone(asked: usize) -> bool {
     matches!(asked, TILE_ROWS | STREAMS)
 }

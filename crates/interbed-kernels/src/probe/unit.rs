@@ -35,7 +35,7 @@ impl Unit {
         }
     }
 
-    /// Whether a machine of this level has the unit.
+    /// Returns whether a machine of this level has the unit.
     pub fn exists_at(self, level: Level) -> bool {
         match self {
             Self::F32Fma | Self::Int8Dot => true,

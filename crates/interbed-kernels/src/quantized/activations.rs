@@ -21,16 +21,17 @@ pub(super) const BLOCK: usize = 32;
 /// Tokens that are adjacent in the lanes of a vector.
 pub(super) const TILE: usize = 16;
 
-/// Maximum number of tokens for which AVX-512 unpacks weights into registers; for more, it pays to store them unpacked.
+/// The maximum number of tokens for which AVX-512 unpacks weights into registers; for more, it pays to store them
+/// unpacked.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ROW_TOKENS: usize = 3;
 
-/// Minimum number of tokens for which AMX pays: a tile costs the same for one token as for sixteen, most of it for the
-/// scaling after the product, while vectors cost the same for each token. Estimated, not measured.
+/// The minimum number of tokens for which AMX pays: a tile costs the same for one token as for sixteen, most of it for
+/// the scaling after the product, while vectors cost the same for each token. Estimated, not measured.
 #[cfg(target_arch = "x86_64")]
 const TILE_TOKENS_MIN: usize = TILE / 2 + 1;
 
-/// Bytes of a cache line, to which the codes are aligned.
+/// The number of bytes of a cache line, to which the codes are aligned.
 const LINE: usize = 64;
 
 /// Multiple to which [`Layout::Rows`] pads a token's columns: whole vectors of four blocks.
@@ -66,7 +67,7 @@ impl Layout {
         }
     }
 
-    /// Number of tokens that are never divided among threads.
+    /// Returns the number of tokens that are never divided among threads.
     fn granule(self) -> usize {
         match self {
             Self::Rows | Self::Spans => 1,
@@ -80,7 +81,7 @@ impl Layout {
 pub(super) struct Activations<'a> {
     pub layout: Layout,
     pub tokens: usize,
-    /// Number of blocks of 32 in a row.
+    /// The number of blocks of 32 in a row.
     pub blocks: usize,
     pub codes: &'a [i8],
     pub scales: &'a [f32],
@@ -89,7 +90,7 @@ pub(super) struct Activations<'a> {
 }
 
 impl Activations<'_> {
-    /// Number of blocks from one token to the next in [`Layout::Rows`].
+    /// Returns the number of blocks from one token to the next in [`Layout::Rows`].
     #[inline(always)]
     pub fn row_blocks(&self) -> usize {
         debug_assert_eq!(self.layout, Layout::Rows);
@@ -97,10 +98,10 @@ impl Activations<'_> {
     }
 }
 
-/// Bytes of scratch memory that [`quantize`] needs for `tokens` tokens, in any layout.
+/// Returns the number of bytes of scratch memory that [`quantize`] needs for `tokens` tokens, in any layout.
 ///
 /// # Panics
-/// If the number overflows.
+/// Panics if the number overflows.
 pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     Layout::ALL.into_iter().fold(0, |most, layout| most.max(Sizes::of(layout, tokens, cols).total()))
 }
@@ -109,7 +110,7 @@ pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
 /// already holds.
 ///
 /// # Panics
-/// If `cols` is not a multiple of 32, or the scratch memory is smaller than [`scratch_bytes`].
+/// Panics if `cols` is not a multiple of 32, or the scratch memory is smaller than [`scratch_bytes`].
 pub(super) fn quantize<'a>(
     pool: &Pool,
     level: Level,
@@ -166,7 +167,7 @@ impl Sizes {
         }
     }
 
-    /// Bytes of all parts, with room for alignment.
+    /// Returns the number of bytes of all parts, with room for alignment.
     fn total(&self) -> usize {
         let total = self.codes.checked_add(self.scales).and_then(|sum| sum.checked_add(self.sums));
         total.and_then(|sum| sum.checked_add(LINE)).expect("activations that exist can be counted")

@@ -47,7 +47,7 @@ pub(super) unsafe fn tiles<F: Unpack>(s: Amx, job: &ProductRows<'_>) {
     }
 }
 
-/// Columns of one tile product.
+/// Returns the number of columns of one tile product.
 const fn columns<F: Unpack>() -> usize {
     if F::HALVES { BLOCK / 2 } else { BLOCK }
 }

@@ -12,7 +12,7 @@ use crate::DType;
 /// `blocks`: any number of blocks. `out`: as many numbers as they hold.
 ///
 /// # Panics
-/// If `dtype` is a plain type, or the lengths disagree.
+/// Panics if `dtype` is a plain type, or the lengths disagree.
 pub fn dequantize(dtype: DType, blocks: &[u8], out: &mut [f32]) {
     assert_eq!(dtype.row_bytes(out.len()), Some(blocks.len()), "{} numbers of {dtype}", out.len());
     match dtype {

@@ -25,9 +25,9 @@ pub(super) trait Format: Copy {
     const HALVES: bool = false;
     /// Whether a minimum is subtracted from each number.
     const MINIMA: bool = false;
-    /// Bytes of a block of the type.
+    /// The number of bytes of a block of the type.
     const BYTES: usize = Self::DTYPE.block_bytes();
-    /// Bytes of a span of a row.
+    /// The number of bytes of a span of a row.
     const SPAN_BYTES: usize = Self::BYTES * (SPAN / Self::DTYPE.block_len());
 
     /// Unpacks the codes of 32-column block `block` (below 8) of the span.

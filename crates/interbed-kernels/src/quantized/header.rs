@@ -3,16 +3,16 @@
 /// Rows whose scales lie in the lanes of a vector.
 pub(super) const ROWS: usize = 16;
 
-/// Columns of a span, which is one block of the K types.
+/// The number of columns of a span, which is one block of the K types.
 pub(super) const SPAN: usize = 256;
-/// Number of 32-column blocks in a span.
+/// The number of 32-column blocks in a span.
 pub(super) const SPAN_BLOCKS: usize = 8;
 
 /// Blocks of 32 columns of a row that are unpacked at once.
 #[cfg(target_arch = "x86_64")]
 pub(super) const GROUP: usize = 4;
 #[cfg(target_arch = "x86_64")]
-/// Number of groups of [`GROUP`] blocks in a span.
+/// The number of groups of [`GROUP`] blocks in a span.
 pub(super) const GROUPS: usize = SPAN_BLOCKS / GROUP;
 
 /// One number for each of sixteen rows.

@@ -33,7 +33,7 @@ pub(crate) struct PreparedBytes<'a> {
     activations: Activations<'a>,
 }
 
-/// Bytes of scratch memory that [`prepare`] needs for `tokens` tokens.
+/// Returns the number of bytes of scratch memory that [`prepare`] needs for `tokens` tokens.
 pub(crate) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     activations::scratch_bytes(tokens, cols)
 }
@@ -42,8 +42,8 @@ pub(crate) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
 /// it already. One preparation serves any number of products at the same level.
 ///
 /// # Panics
-/// If `cols` is not a multiple of 32, as the columns of quantized weights are, or the scratch memory is smaller than
-/// [`scratch_bytes`].
+/// Panics if `cols` is not a multiple of 32, as the columns of quantized weights are, or the scratch memory is smaller
+/// than [`scratch_bytes`].
 pub(crate) fn prepare<'a>(
     pool: &Pool,
     level: Level,
@@ -63,7 +63,7 @@ pub(crate) fn prepare<'a>(
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
 ///
 /// # Panics
-/// If `w` is not quantized, has other columns than the activations, or fewer rows.
+/// Panics if `w` is not quantized, has other columns than the activations, or fewer rows.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "clippy does not see the comment through the macro")]
 pub(crate) unsafe fn rows(prepared: &PreparedBytes<'_>, w: Matrix<'_>, share: Range<usize>, out: Output) {
     let x = prepared.activations;

@@ -14,7 +14,7 @@ use crate::DType;
 /// `numbers`: whole blocks. `out`: [`DType::row_bytes`] of `numbers.len()`.
 ///
 /// # Panics
-/// If `dtype` is another type, or the lengths disagree.
+/// Panics if `dtype` is another type, or the lengths disagree.
 pub fn quantize(dtype: DType, numbers: &[f32], out: &mut [u8]) {
     assert_eq!(dtype.row_bytes(numbers.len()), Some(out.len()), "{} numbers as {dtype}", numbers.len());
     match dtype {

@@ -8,7 +8,7 @@ use super::header::ROWS;
 use super::job::ProductRows;
 use crate::simd::{Avx512, load128};
 
-/// Bytes of a span of the largest type.
+/// The number of bytes of a span of the largest type.
 const MAX_BYTES: usize = Q8_0::SPAN_BYTES;
 
 /// The spans of sixteen rows, at equal distances.
@@ -101,7 +101,7 @@ impl<'a, F: Format> Span<'a, F> {
     /// `N` bytes from byte `at` on.
     ///
     /// # Panics
-    /// If they exceed the span.
+    /// Panics if they exceed the span.
     #[inline(always)]
     pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
         assert!(N <= F::SPAN_BYTES && at <= F::SPAN_BYTES - N);
@@ -127,7 +127,7 @@ impl<'a, F: Format> Block<'a, F> {
     /// `N` bytes from byte `at` on.
     ///
     /// # Panics
-    /// If they exceed the block.
+    /// Panics if they exceed the block.
     #[inline(always)]
     pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
         assert!(N <= F::BYTES && at <= F::BYTES - N);

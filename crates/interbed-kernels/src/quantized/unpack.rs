@@ -13,7 +13,7 @@ use crate::simd::{Avx512, load128};
 
 /// A type whose codes AVX-512 can unpack.
 pub(super) trait Unpack: Collect + Octet {
-    /// Number of 32-column blocks in a block of the type.
+    /// The number of 32-column blocks in a block of the type.
     const PARTS: usize = SPAN_BLOCKS / (Self::SPAN_BYTES / Self::BYTES);
 
     /// Unpacks the codes of part `part`, 32 columns, of four blocks of the type: the first halves, 16 bytes each in the

@@ -60,7 +60,7 @@ pub(super) struct State {
     stripping: bool,
     /// The bytes of an incomplete character (byte level), or of a run of byte pieces (SentencePiece).
     bytes: Vec<u8>,
-    /// The window of [`DecoderKind::Other`]: the latest tokens.
+    /// The window of [`DecoderKind::Other`]: the latest tokens, of which the first `window_read` have become text.
     window: Vec<u32>,
     window_read: usize,
 }
@@ -147,8 +147,9 @@ impl State {
         text.push_str(piece);
     }
 
-    /// For decoders that are not understood: what the text of a window of tokens gains by one more. The window begins
-    /// one emission back, so that what depends on the neighbour comes out right.
+    /// Appends the text that a window of tokens gains by one more token. The window is used for decoders of other
+    /// kinds. Its first tokens have become text already, so that a token whose text depends on the token before it is
+    /// decoded correctly.
     fn push_window(&mut self, tokenizer: &Tokenizer, id: u32, text: &mut String) {
         self.window.push(id);
         let (before, now) = self.window_texts(tokenizer);

@@ -136,7 +136,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
 /// asks for no log-probabilities.
 ///
 /// # Errors
-/// `top_logprobs` is set, but `logprobs` is not true.
+/// Fails if `top_logprobs` is set, but `logprobs` is not true.
 pub(crate) fn logprobs(told: Option<bool>, top: Option<usize>) -> Result<Option<usize>, ApiError> {
     match (told.unwrap_or(false), top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
@@ -191,7 +191,7 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -
 /// Checks a chat's messages and brings them into the form that chat templates expect.
 ///
 /// # Errors
-/// The list is empty, or a message is invalid.
+/// Fails if the list is empty, or a message is invalid.
 pub(crate) fn turns(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
@@ -375,7 +375,7 @@ fn message(index: usize, message: Value, media: Media, called: &mut Option<Strin
     Ok(Value::Object(message))
 }
 
-/// Whether a content is neither a string nor null.
+/// Returns whether a content is neither a string nor null.
 fn is_other(content: &Value) -> bool {
     !content.is_string() && !content.is_null()
 }

@@ -202,7 +202,7 @@ struct Writer {
     prompts: Vec<Prompt>,
     n: usize,
     echo: bool,
-    /// Number of alternatives whose log-probabilities the answer lists for each token; `None` if it lists no
+    /// The number of alternatives whose log-probabilities the answer lists for each token; `None` if it lists no
     /// log-probabilities.
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,

@@ -26,16 +26,16 @@ use crate::sampling::{Common, check_name, unasked};
 use crate::stream;
 use crate::truncation::Truncation;
 
-/// Maximum number of texts in a request, as in OpenAI's API.
+/// The maximum number of texts in a request, as in OpenAI's API.
 pub(crate) const INPUTS_MAX: usize = 2048;
-/// Maximum number of texts of one request that are in the engine at a time, so that a large request does not hold up
-/// others.
+/// The maximum number of texts of one request that are in the engine at a time, so that a large request does not hold
+/// up others.
 const AT_A_TIME: usize = 32;
-/// Maximum number of bytes of a vector's number as text, with a comma.
+/// The maximum number of bytes of a vector's number as text, with a comma.
 pub(crate) const FLOAT_BYTES: usize = 20;
-/// Number of bytes of a vector's 32-bit float in base64, rounded up.
+/// The number of bytes of a vector's 32-bit float in base64, rounded up.
 const BASE64_BYTES: usize = 6;
-/// Number of bytes around a vector in the answer.
+/// The number of bytes around a vector in the answer.
 const ENTRY_BYTES: usize = 128;
 
 /// The request fields of `/v1/embeddings`.
@@ -107,7 +107,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 /// tokens of all prompts. The caller holds the memory of the prompts.
 ///
 /// # Errors
-/// A prompt is refused, or computing it fails.
+/// Fails if a prompt is refused, or computing it fails.
 pub(crate) async fn embed(
     app: &Arc<App>,
     caller: &Caller,
@@ -133,7 +133,7 @@ pub(crate) async fn embed(
 /// Returns how the model computes embeddings.
 ///
 /// # Errors
-/// The model computes no embeddings.
+/// Fails if the model computes no embeddings.
 pub(crate) fn embeddings_of(app: &App) -> Result<Embeddings, ApiError> {
     let made = app.config.embeddings.clone();
     made.map_err(|why| ApiError::malformed(format!("this server makes no embeddings with this model: {why}")))
@@ -142,7 +142,7 @@ pub(crate) fn embeddings_of(app: &App) -> Result<Embeddings, ApiError> {
 /// Returns how many numbers of each vector the answer should have; the default is all `width` of them.
 ///
 /// # Errors
-/// `asked` is 0, or more than `width`.
+/// Fails if `asked` is 0, or more than `width`.
 pub(crate) fn checked_dimensions(asked: Option<usize>, width: usize) -> Result<usize, ApiError> {
     let dimensions = asked.unwrap_or(width);
     if dimensions == 0 || dimensions > width {

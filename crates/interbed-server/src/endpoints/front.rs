@@ -35,7 +35,7 @@ pub(crate) use pulling::{pull, pull_parts};
 use wanted::Wanted;
 pub(crate) use watching::events;
 
-/// Maximum number of model names that an error message lists.
+/// The maximum number of model names that an error message lists.
 const NAMES_TOLD: usize = 12;
 
 /// The state that all handlers of a server with several models share.

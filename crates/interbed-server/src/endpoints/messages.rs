@@ -439,7 +439,7 @@ fn choice(choice: Option<Object<AskedChoice<'_>>>) -> Result<(Option<Choice>, bo
     Ok((choice, parallel))
 }
 
-/// Prefix of a billing header that some clients put at the start of the system prompt. The server removes it: it
+/// The prefix of a billing header that some clients put at the start of the system prompt. The server removes it: it
 /// differs from request to request, and is not meant for the model.
 const BILLING: &str = "x-anthropic-billing-header:";
 
@@ -481,7 +481,7 @@ fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<History, ApiEr
     Ok(turns)
 }
 
-/// Whether a message is by the user and holds more than results of tools.
+/// Returns whether a message is by the user and holds more than results of tools.
 fn is_turn_of_user(message: &Value) -> bool {
     let says = match &message["content"] {
         Value::Array(blocks) => blocks.iter().any(|block| block["type"] != "tool_result"),
@@ -530,11 +530,11 @@ fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: M
 /// the context.
 const PAST: [&str; 4] = ["server_tool_use", "mcp_tool_use", "_tool_result", "compaction"];
 
-/// Maximum number of pings in a row before the server sends another event: Claude Code ignores pings, and gives up
+/// The maximum number of pings in a row before the server sends another event: Claude Code ignores pings, and gives up
 /// after five minutes without another event.
 const PINGS_MAX: usize = 5;
 
-/// Whether the `User-Agent` header names Claude Code.
+/// Returns whether the `User-Agent` header names Claude Code.
 fn is_claude_code(headers: &HeaderMap) -> bool {
     let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     agent.is_some_and(|agent| agent.starts_with("claude-cli/"))
@@ -549,7 +549,7 @@ struct Writer {
     /// delta without content.
     minds_pings: bool,
     has_begun: bool,
-    /// Number of pings since the last event of another kind.
+    /// The number of pings since the last event of another kind.
     pings: usize,
     has_called: bool,
     outline: Outline,

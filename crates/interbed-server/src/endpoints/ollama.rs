@@ -88,7 +88,7 @@ pub(crate) async fn version() -> Json<Value> {
 /// is none.
 ///
 /// # Errors
-/// The server has no model of this name.
+/// Fails if the server has no model of this name.
 fn named(app: &App, model: Option<String>) -> Result<String, ApiError> {
     let Some(model) = model else { return Ok(tagged(app.model_name())) };
     let bare = |name: &str| name.strip_suffix(TAG).unwrap_or(name).to_owned();

@@ -34,9 +34,9 @@ use crate::tool_list::{ToolList, arguments_of_text, joined_name};
 use crate::tool_use::{AskedTools, bind};
 use crate::unsupported::{Api, Supported, of_messages};
 
-/// Maximum number of entries of `metadata`, as in OpenAI's API.
+/// The maximum number of entries of `metadata`, as in OpenAI's API.
 const METADATA_MAX: usize = 16;
-/// Maximum number of bytes of a key or a value of `metadata`.
+/// The maximum number of bytes of a key or a value of `metadata`.
 const METADATA_BYTES_MAX: usize = 512;
 /// Estimated bytes of a token's text, rather too high than too low. Streams reserve memory by it, because their last
 /// events repeat the whole text.
@@ -507,7 +507,7 @@ struct Writer {
     ids: Vec<String>,
     reasoning_tokens: usize,
     cause: Option<StopCause>,
-    /// Number of events so far.
+    /// The number of events so far.
     number: u64,
 }
 

@@ -38,7 +38,7 @@ pub(super) fn changes<T: Copy + PartialEq>(
     count > 0
 }
 
-/// Number of values that are compared at once.
+/// The number of values that are compared at once.
 const STRIDE: usize = 256;
 
 /// Returns the first index at which two lists differ. Most values are equal, so the search compares pieces of the

@@ -61,7 +61,7 @@ impl Scene {
         *self = Self { begin: self.begin, ..Self::new(about, keys, source) };
     }
 
-    /// Whether a state has been read.
+    /// Returns whether a state has been read.
     pub(super) fn is_known(&self) -> bool {
         self.figures != UNKNOWN
     }

@@ -41,7 +41,7 @@ type ReadParameter = for<'t> fn(&'t str, Option<&Function>) -> Parameter<'t>;
 struct Tagged {
     read: ReadParameter,
     function: String,
-    /// Names of the parameters that were reported.
+    /// The names of the parameters that were reported.
     keys: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl Body {
         Self { step: Step::Ends(0), closing }
     }
 
-    /// Whether only the end of a tag can make progress.
+    /// Returns whether only the end of a tag can make progress.
     pub(super) fn waits_for_tags(&self) -> bool {
         matches!(self.step, Step::Tagged(_))
     }
@@ -206,7 +206,7 @@ fn named<'f>(functions: &'f [Function], name: &str) -> Option<&'f Function> {
 /// Finds the end of a JSON object or array that arrives in pieces.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct JsonScan {
-    /// Number of open brackets.
+    /// The number of open brackets.
     depth: usize,
     in_string: bool,
     escaped: bool,

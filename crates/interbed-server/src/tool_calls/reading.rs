@@ -182,7 +182,7 @@ pub(super) fn value<'t>(
     until(text, close)
 }
 
-/// Whether a text is exactly one JSON object.
+/// Returns whether a text is exactly one JSON object.
 fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(text).is_ok()
 }

@@ -259,7 +259,7 @@ fn values_have_their_type_where_the_root_is_a_reference() {
     }
 }
 
-/// Names of calls, each with its arguments, and texts.
+/// Returns the names of calls, each with its arguments, and texts.
 pub(crate) fn told_of(parts: &[Part]) -> Vec<String> {
     let mut told: Vec<String> = Vec::new();
     for part in parts {

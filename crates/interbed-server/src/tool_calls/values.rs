@@ -31,7 +31,7 @@ fn is_of(kind: &Value, json: &str) -> bool {
     }
 }
 
-/// Longest chain of references.
+/// The longest chain of references.
 const REFERENCES_MAX: usize = 8;
 
 /// The schema of the parameter `name`.
@@ -52,7 +52,8 @@ pub(super) fn root_of(schema: &Value) -> &Value {
     root
 }
 
-/// Whether all values of a parameter are strings, which are written unescaped. Other values are written as JSON.
+/// Returns whether all values of a parameter are strings, which are written unescaped. Other values are written as
+/// JSON.
 pub(super) fn is_plain_text(schema: Option<&Value>) -> bool {
     let Some(schema) = schema else { return false };
     let choices = schema["enum"].as_array().filter(|choices| !choices.is_empty());
@@ -72,8 +73,8 @@ fn compact(json: &str) -> String {
     json.chars().filter(stays).collect()
 }
 
-/// Whether JSON ends within a number, such as after a decimal point, which its parser takes for an error rather than an
-/// incomplete number.
+/// Returns whether JSON ends within a number, such as after a decimal point, which its parser takes for an error rather
+/// than an incomplete number.
 pub(super) fn ends_within_a_number(json: &str) -> bool {
     let whole = || serde_json::from_str::<&RawValue>(&format!("{json}0")).err();
     json.ends_with(['.', 'e', 'E', '+', '-']) && whole().is_some_and(|error| error.is_eof())

@@ -27,7 +27,7 @@ use crate::options::LimitOptions;
 use crate::streaming::Streaming;
 use crate::{hub, progress};
 
-/// Number of tokens in the prompt of each sequence.
+/// The number of tokens in the prompt of each sequence.
 const CONTEXT: usize = 16;
 
 /// Bytes that are read to measure the disk before each pass.
@@ -36,13 +36,13 @@ const DISK_SAMPLE: u64 = 128 << 20;
 /// Bytes that are read in one call while passes run.
 const BESIDE_BYTES: u64 = 64 << 20;
 
-/// Number of small reads in one measurement of the disk's latency.
+/// The number of small reads in one measurement of the disk's latency.
 const SMALL_READS: usize = 8;
 
-/// Number of passes that measure the time of computing.
+/// The number of passes that measure the time of computing.
 const REPEATS: usize = 7;
 
-/// Maximum number of repetitions of a pass until [`REPEATS`] of them have read nothing.
+/// The maximum number of repetitions of a pass until [`REPEATS`] of them have read nothing.
 const REPEATS_MAX: usize = 40;
 
 /// Measure a mixture whose experts are streamed: bytes and seconds a token, beside what its own routing allows
@@ -173,7 +173,7 @@ struct ExpertsBench {
     vocab: usize,
     /// All passes so far, in the form that the simulator takes.
     passes: Vec<RoutingPass>,
-    /// Number of the sample of the file that is read by the next measurement of the disk.
+    /// The number of the sample of the file that is read by the next measurement of the disk.
     disk_at: u64,
 }
 

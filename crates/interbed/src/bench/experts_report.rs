@@ -9,9 +9,9 @@ use serde_json::json;
 /// The experts that a pass needed in one mixture layer.
 #[derive(Debug, Clone, Copy)]
 pub struct VisitCost {
-    /// Number of experts that were in memory.
+    /// The number of experts that were in memory.
     pub hits: usize,
-    /// Number of experts that were not in memory.
+    /// The number of experts that were not in memory.
     pub misses: usize,
     /// Sum over the experts of the number of tokens that use them.
     pub rows: usize,
@@ -45,7 +45,7 @@ pub struct Beside {
 pub struct PassCost {
     /// Bytes per second that the disk reads.
     pub disk: f64,
-    /// Seconds from the start of a read to its first byte.
+    /// The number of seconds from the start of a read to its first byte.
     pub latency: f64,
     pub computing: ComputeCost,
 }
@@ -97,19 +97,19 @@ pub struct ExpertsLine {
     pub stall_share: f64,
     /// Bytes per second of plain reads.
     pub disk: f64,
-    /// Seconds of a read of one block.
+    /// The number of seconds of a read of one block.
     pub latency: f64,
-    /// Bytes of experts per token: those that were read, those that the simulator reads, and the minimum.
+    /// The number of bytes of experts per token: those that were read, those that the simulator reads, and the minimum.
     pub bytes: f64,
     pub simulated: f64,
     pub least: f64,
-    /// Number of experts that passes needed per token; each expert counts once per pass and layer.
+    /// The number of experts that passes needed per token; each expert counts once per pass and layer.
     pub experts: f64,
     /// The share of needed experts that were in memory.
     pub hits: f64,
-    /// Number of experts that were read ahead, per token.
+    /// The number of experts that were read ahead, per token.
     pub read_ahead: f64,
-    /// Number of reads beyond one for each expert that a pass needed and that was not in memory.
+    /// The number of reads beyond one for each expert that a pass needed and that was not in memory.
     pub read_again: i64,
 }
 

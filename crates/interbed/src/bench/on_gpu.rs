@@ -19,7 +19,7 @@ use crate::model_dir::ModelDir;
 use crate::options::{LimitOptions, StreamPolicyOption};
 use crate::{progress, timeline};
 
-/// Bytes of the copies that measure the GPU's memory and link, if the GPU has enough memory.
+/// The number of bytes of the copies that measure the GPU's memory and link, if the GPU has enough memory.
 const COPY: u64 = 256 << 20;
 
 /// On a GPU with little memory, a measured copy takes this fraction of that memory: one part in eight.
@@ -29,15 +29,15 @@ const COPY_SHARE: u64 = 8;
 pub struct GpuMeasurements<'a> {
     /// Numbers of sequences that decode together.
     pub batch: Vec<usize>,
-    /// Number of tokens of each sequence before decode is measured.
+    /// The number of tokens of each sequence before decode is measured.
     pub context: usize,
     /// Numbers of tokens of the prompts.
     pub prompt_tokens: Vec<usize>,
-    /// Number of passes in each measurement.
+    /// The number of passes in each measurement.
     pub repeat: usize,
     /// Streaming policies to measure, if only streamed weights are measured.
     pub policies: Option<&'a [StreamPolicyOption]>,
-    /// Path of the file for the timeline.
+    /// The path of the file for the timeline.
     pub timeline: Option<&'a std::path::Path>,
     pub json: bool,
 }
@@ -45,7 +45,7 @@ pub struct GpuMeasurements<'a> {
 /// Measures a model on a GPU, and prints the results.
 ///
 /// # Errors
-/// The GPU does not exist, it has too little memory for the model, or a pass fails.
+/// Fails if the GPU does not exist, it has too little memory for the model, or a pass fails.
 pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) -> Result<()> {
     let rates = rates(dir, limits)?;
     let work = ModelWork::of(dir, limits);
@@ -124,14 +124,14 @@ fn check_room(on_gpu: &OnGpu, wanted: &GpuMeasurements<'_>) -> Result<()> {
 
 struct GpuBench {
     runner: GpuRunner,
-    /// Maximum number of tokens of a prompt that one pass computes.
+    /// The maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
     block_size: usize,
     vocab: usize,
     rates: CopyRates,
     /// Bytes per second of the disk, measured at the start; 0 if nothing is read from disk.
     disk: f64,
-    /// Bytes of weights that stay on the GPU.
+    /// The number of bytes of weights that stay on the GPU.
     resident: u64,
     /// The streaming policy, if weights are streamed.
     policy: Option<StreamPolicyOption>,
@@ -285,7 +285,7 @@ impl Figure {
 /// The results of a run.
 struct Report {
     model: String,
-    /// Bytes of weights that a pass uses.
+    /// The number of bytes of weights that a pass uses.
     swept: Bytes,
     rates: CopyRates,
     used: DeviceStats,

@@ -19,23 +19,23 @@ pub struct Work {
 pub struct ModelWork {
     /// The type of most weights.
     pub weights: DType,
-    /// Number of parameters of the whole model.
+    /// The number of parameters of the whole model.
     pub parameters: u64,
-    /// Bytes of all tensors, each counted once.
+    /// The number of bytes of all tensors, each counted once.
     pub weight_bytes: u64,
-    /// Bytes of the layers' tensors, without experts.
+    /// The number of bytes of the layers' tensors, without experts.
     layer_bytes: u64,
-    /// Bytes of all experts, and the number of their parameters.
+    /// The number of bytes of all experts, and the number of their parameters.
     experts: (u64, u64),
     mixture: Option<Mixture>,
-    /// Bytes of the final norm and the head.
+    /// The number of bytes of the final norm and the head.
     head_bytes: u64,
-    /// Number of parameters, without embedding, head and experts.
+    /// The number of parameters, without embedding, head and experts.
     layer_parameters: u64,
-    /// Number of the last layer's parameters after its attention. Only rows whose logits are read use them.
+    /// The number of the last layer's parameters after its attention. Only rows whose logits are read use them.
     last_parameters: u64,
     head_parameters: u64,
-    /// Bytes of the keys and values of one token.
+    /// The number of bytes of the keys and values of one token.
     kv_bytes: u64,
 }
 

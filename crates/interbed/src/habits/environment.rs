@@ -7,7 +7,7 @@ use clap::Command;
 
 use super::has_option;
 
-/// Prefix of the environment variables by which llama.cpp sets options.
+/// The prefix of the environment variables by which llama.cpp sets options.
 const OF_LLAMA_CPP: &str = "LLAMA_ARG_";
 
 /// An environment variable of another program.

@@ -77,7 +77,7 @@ impl NoteFile {
     /// Writes the note, in place of an older one.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write(&self, note: &Note) -> Result<()> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(note.claim.unwrap_or_default());

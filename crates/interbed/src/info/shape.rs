@@ -37,7 +37,7 @@ struct Stored {
 /// Returns a description of the shape `name` as a table and as JSON.
 ///
 /// # Errors
-/// The options contradict the model.
+/// Fails if the options contradict the model.
 pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
     let of = |dtype: Option<DType>| Subject::imagined(Path::new(name), dtype);
     let Some(own) = of(None)? else { anyhow::bail!("{name} is no shape that Interbed knows") };

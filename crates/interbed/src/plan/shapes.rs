@@ -20,7 +20,7 @@ use crate::short_names;
 /// The type that weights are assumed to have: 4 bits, which most people use.
 const DTYPE: DType = DType::Q4K;
 
-/// Prefix of the names of models that are published in MXFP4 only.
+/// The prefix of the names of models that are published in MXFP4 only.
 const IN_MXFP4: &str = "gpt-oss";
 
 /// Shapes for tests, and other names of shapes that are listed; both are left out.
@@ -46,7 +46,7 @@ impl Row {
 /// Prints the table of shapes.
 ///
 /// # Errors
-/// The machine cannot be measured.
+/// Fails if the machine cannot be measured.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let asked = args.dtype.map(DType::from);
     let dtype = asked.unwrap_or(DTYPE);

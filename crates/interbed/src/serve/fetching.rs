@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Sender;
 use super::configure::own_program;
 use crate::failure::BAD_INPUT;
 
-/// Maximum number of bytes of the process's error output that are read.
+/// The maximum number of bytes of the process's error output that are read.
 const SAID_BYTES_MAX: u64 = 64 << 10;
 
 /// The channel on which a client is told about progress.
@@ -24,7 +24,7 @@ pub type Told = Sender<Result<PullStep, LibraryError>>;
 /// when the receiver of `told` is dropped, and holds its `place` until it ends. Must be called within a runtime.
 ///
 /// # Errors
-/// The system cannot start a process.
+/// Fails if the system cannot start a process.
 pub fn begin(
     name: &str,
     offline: bool,

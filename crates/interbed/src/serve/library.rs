@@ -30,10 +30,10 @@ use crate::report::report;
 use crate::sampling::{self, model_defaults};
 use crate::small_files;
 
-/// Time for which a list of the models is used before it is read again.
+/// The time for which a list of the models is used before it is read again.
 const LISTED_FOR: Duration = Duration::from_secs(2);
 
-/// Maximum number of models that are fetched at a time.
+/// The maximum number of models that are fetched at a time.
 const FETCHED_AT_A_TIME: usize = 2;
 
 /// The models on this machine.
@@ -64,7 +64,7 @@ impl CacheLibrary {
     /// requests wait, further ones are refused.
     ///
     /// # Errors
-    /// The cache cannot be read.
+    /// Fails if the cache cannot be read.
     pub fn open(base: ServerConfig, limits: LimitOptions, max_waiting: usize) -> Result<Self> {
         let bundled = bundled_model().inspect_err(|error| report!("note: {error:#}")).ok();
         let library = Self {

@@ -27,7 +27,7 @@ const TOKENS: usize = 128;
 /// spilled; with four tokens none would be, but that is not faster.)
 const SET: usize = 6;
 
-/// Number of times that four columns fit into a block.
+/// The number of times that four columns fit into a block.
 const QUADS: usize = BLOCK / 4;
 
 /// Unpacked codes of a span.
@@ -56,7 +56,7 @@ impl Next {
     const LINE: usize = 64;
     const PARTS: usize = 1 << 16;
 
-    /// Maximum number of sets of tokens that prefetch.
+    /// The maximum number of sets of tokens that prefetch.
     const SETS_MAX: usize = 3;
 
     /// Prefetches span `span` of the panel that begins at row `first`, which may not exist, during `sets` sets of

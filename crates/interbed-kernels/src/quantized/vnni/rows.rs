@@ -13,7 +13,7 @@ use crate::quantized::spans::{Quad, Spans};
 use crate::quantized::unpack::Unpack;
 use crate::simd::{Avx512, Simd, Vnni};
 
-/// Bytes of a cache line.
+/// The number of bytes of a cache line.
 const LINE: usize = 64;
 
 /// Computes the job's rows, for activations in [`Layout::Rows`] with at most [`ROW_TOKENS`] tokens.

@@ -24,9 +24,9 @@ use crate::openapi::{Part, part};
 use crate::shelf::refusal;
 use crate::stream::{self, LINES, line};
 
-/// Minimum time between two progress lines about one content.
+/// The minimum time between two progress lines about one content.
 const TOLD_EVERY: Duration = Duration::from_millis(250);
-/// Number of characters of a content's name in its progress line.
+/// The number of characters of a content's name in its progress line.
 const DIGITS_TOLD: usize = 12;
 
 /// Headers by which a proxy on another machine shows that it passed the request on.

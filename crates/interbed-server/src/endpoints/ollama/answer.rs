@@ -55,7 +55,7 @@ impl Task {
     /// Returns the task of a request without a prompt.
     ///
     /// # Errors
-    /// The request asks to unload the model, which a server with one model never does.
+    /// Fails if the request asks to unload the model, which a server with one model never does.
     pub(super) fn load(settings: Settings) -> Result<Self, ApiError> {
         if settings.unloads {
             let problem = "asks for nothing but to unload the model, which this server keeps as long as it runs; end \

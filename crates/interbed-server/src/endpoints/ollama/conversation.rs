@@ -22,7 +22,7 @@ struct Calls {
 /// Translates messages into the form of OpenAI's chats.
 ///
 /// # Errors
-/// A message is not an object, or the user's newest turn has pictures.
+/// Fails if a message is not an object, or the user's newest turn has pictures.
 pub(super) fn as_chat(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     let path = |index: usize| format!("messages[{index}]");
     let messages = messages.into_iter().enumerate().map(|(index, message)| object_of(message, &path(index)));

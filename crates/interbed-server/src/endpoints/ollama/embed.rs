@@ -29,9 +29,9 @@ use crate::openapi::{Part, part};
 use crate::sampling::{Common, unasked};
 use crate::stream;
 
-/// Number of bytes around a vector in the answer.
+/// The number of bytes around a vector in the answer.
 const ENTRY_BYTES: usize = 16;
-/// Number of bytes that follow the last vector in the answer.
+/// The number of bytes that follow the last vector in the answer.
 const END_BYTES: usize = 256;
 
 /// The fields of `/api/embed`.

@@ -116,7 +116,7 @@ fn details(facts: &ModelFacts) -> Value {
 pub(crate) struct Portrait<'a> {
     pub(crate) name: &'a str,
     pub(crate) facts: &'a ModelFacts,
-    /// Number of tokens of the context that the server has, or would have with enough memory.
+    /// The number of tokens of the context that the server has, or would have with enough memory.
     pub(crate) context: usize,
     pub(crate) vocabulary: usize,
     pub(crate) sampling: &'a SamplingParams,

@@ -80,7 +80,7 @@ pub(super) struct Settings {
     pub(super) common: Common,
     /// The template variables that turn thinking on or off.
     pub(super) kwargs: Map<String, Value>,
-    /// Maximum number of tokens of prompt and answer together, if the request sets it.
+    /// The maximum number of tokens of prompt and answer together, if the request sets it.
     context: Option<usize>,
     /// Whether the model should be unloaded after the answer.
     pub(super) unloads: bool,
@@ -108,7 +108,7 @@ impl Settings {
     /// Reads and checks the fields. `share` grows by the memory that a schema takes. Blocks.
     ///
     /// # Errors
-    /// A field is invalid, or asks for something that the model or the server cannot do.
+    /// Fails if a field is invalid, or asks for something that the model or the server cannot do.
     pub(super) fn read(app: &App, body: &[u8], share: &mut Share) -> Result<Self, ApiError> {
         let fields: Fields<'_> = read(body)?;
         let model = named(app, sent(fields.model))?;
@@ -129,7 +129,7 @@ impl Settings {
     /// Limits the length of the answer to a prompt of `prompt` tokens.
     ///
     /// # Errors
-    /// The context length that the request asks for is too short for the prompt.
+    /// Fails if the context length that the request asks for is too short for the prompt.
     pub(super) fn bound(&mut self, app: &App, prompt: usize) -> Result<(), ApiError> {
         let own = app.engine.limits().max_model_len;
         if let Some(asked) = self.context.filter(|&asked| asked < own && asked <= prompt) {
