@@ -67,7 +67,7 @@ impl<'a> Activations<'a> {
         Self { x, cols, scratch, prepared }
     }
 
-    /// The form that the scratch memory holds now, if any.
+    /// Returns the form that the scratch memory holds now, if any.
     pub fn prepared(&self) -> Option<PreparedForm> {
         self.prepared
     }

@@ -75,8 +75,8 @@ pub(crate) struct TileConfig {
 }
 
 impl TileConfig {
-    /// Configuration for products of one or two tiles of weights, of `heights` rows, with one or two groups of
-    /// `members` tokens; 0 means that there is no second one. Registers 0 to 3 hold sums (of weights 0 with groups 0
+    /// Returns the configuration for products of one or two tiles of weights, of `heights` rows, with one or two groups
+    /// of `members` tokens; 0 means that there is no second one. Registers 0 to 3 hold sums (of weights 0 with groups 0
     /// and 1, then of weights 1), 4 and 5 weights, 6 and 7 activations.
     pub(crate) fn new(heights: [usize; 2], members: [usize; 2]) -> Self {
         let mut config = Self { palette: 1, ..Self::default() };
@@ -97,8 +97,8 @@ impl TileConfig {
 }
 
 impl TileConfig {
-    /// Configuration for products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`. Registers 0 and 1
-    /// hold sums, 4 and 5 the first operand, 6 and 7 the second.
+    /// Returns the configuration for products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`.
+    /// Registers 0 and 1 hold sums, 4 and 5 the first operand, 6 and 7 the second.
     pub(crate) fn for_bytes(rows: usize, columns: usize, tokens: usize) -> Self {
         let mut config = Self { palette: 1, ..Self::default() };
         let shapes = [(rows, 4 * tokens), (rows, columns), (columns / 4, 4 * tokens)];

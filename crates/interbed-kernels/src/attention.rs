@@ -70,7 +70,7 @@ pub struct AttentionSpan {
 }
 
 impl AttentionSpan {
-    /// A span whose keys and values are all in memory.
+    /// Returns a span whose keys and values are all in memory.
     pub fn new(first_position: usize, tokens: usize, place: impl Into<KvPlace>) -> Self {
         let held = 0..first_position.saturating_add(tokens);
         Self { first_position, tokens, held, place: place.into() }
@@ -94,7 +94,7 @@ impl AttentionSpan {
         self.held.end >= self.positions().end
     }
 
-    /// The part of `stretches` whose keys and values are in memory.
+    /// Returns the part of `stretches` whose keys and values are in memory.
     fn held_of(&self, stretches: &Range<usize>) -> Range<usize> {
         let held = stretches_of(&self.held);
         let start = stretches.start.max(held.start);
@@ -288,14 +288,14 @@ impl Plan {
         plan
     }
 
-    /// Stretches in memory that a tile of tokens sees.
+    /// Returns the stretches in memory that a tile of tokens sees.
     fn seen_by(&self, span: &AttentionSpan, tile: usize) -> Range<usize> {
         let first = span.first_position + tile * self.tile_tokens;
         let end = (first + self.tile_tokens).min(span.first_position + span.tokens);
         span.held_of(&stretches_of(&(seen_from(first, self.layer.window).start..end)))
     }
 
-    /// Stretches in memory that the token at `position` sees.
+    /// Returns the stretches in memory that the token at `position` sees.
     fn stretches_seen(&self, span: &AttentionSpan, position: usize) -> Range<usize> {
         span.held_of(&stretches_of(&seen_from(position, self.layer.window)))
     }
@@ -456,14 +456,14 @@ impl<'a> AttentionOperands<'a> {
         }
     }
 
-    /// Returns the index of the part that the token at `position` gets from the first of `stretches`; `None` if the
+    /// Returns the index of the part that the token at `position` gets from the first of `stretches`, or `None` if the
     /// token sees nothing of that stretch.
     fn part_of(&self, span: &AttentionSpan, position: usize, stretches: &Range<usize>) -> Option<usize> {
         let own = self.plan.stretches_seen(span, position);
         own.contains(&stretches.start).then(|| stretches.start - own.start)
     }
 
-    /// The first `count` parts of a row.
+    /// Returns the first `count` parts of a row.
     ///
     /// # Safety
     /// Nothing else reads or writes these parts while they are in use.
@@ -474,7 +474,7 @@ impl<'a> AttentionOperands<'a> {
         unsafe { self.parts.slice(row * self.plan.parts_per_row * len, count * len) }
     }
 
-    /// One part of a row: its head and its sums.
+    /// Returns one part of a row: its head and its sums.
     ///
     /// # Safety
     /// Nothing else reads or writes this part while it is in use.

@@ -38,7 +38,7 @@ const TABLE: usize = 1 << PLANES;
 /// The number of bytes of a patch.
 const PATCH: usize = 2;
 
-/// Returns the number of bytes of a row with room for `patches` patches; `None` if `cols` is not whole blocks, or on
+/// Returns the number of bytes of a row with room for `patches` patches, or `None` if `cols` is not whole blocks, or on
 /// overflow.
 pub(crate) const fn row_bytes(cols: usize, patches: u16) -> Option<usize> {
     match cols.is_multiple_of(BLOCK) {
@@ -50,20 +50,21 @@ pub(crate) const fn row_bytes(cols: usize, patches: u16) -> Option<usize> {
     }
 }
 
-/// The bytes of a row that hold `columns`, which are whole blocks; for the first block also the header before it.
+/// Returns the bytes of a row that hold `columns`, which are whole blocks; for the first block also the header before
+/// it.
 pub(crate) fn bytes_of(columns: Range<usize>, patches: u16) -> Range<usize> {
     let at = |column: usize| TABLE + PATCH * usize::from(patches) + column / BLOCK * BLOCK_BYTES;
     let start = if columns.start == 0 { 0 } else { at(columns.start) };
     start..at(columns.end)
 }
 
-/// Index in the block of the number that byte `j`, and bit `j` of each plane, belong to.
+/// Returns the index in the block of the number that byte `j`, and bit `j` of each plane, belong to.
 const fn number_at(j: usize) -> usize {
     // Of every 16 bytes, the first 8 belong to the first half of the block.
     j / 16 * 8 + j % 8 + j % 16 / 8 * (BLOCK / 2)
 }
 
-/// The exponent of a bf16 number.
+/// Returns the exponent of a bf16 number.
 const fn exponent(bits: u16) -> u8 {
     (bits >> 7) as u8
 }
@@ -94,7 +95,7 @@ impl RowCode {
         Self { table, codes }
     }
 
-    /// Positions of the patches, including those that only bridge long gaps.
+    /// Returns the positions of the patches, including those that only bridge long gaps.
     fn patches(&self, row: &[u16]) -> impl Iterator<Item = usize> {
         let mut last = 0;
         row.iter().enumerate().filter(|(_, bits)| self.codes[usize::from(exponent(**bits))].is_none()).flat_map(
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
     use crate::Level;
 
-    /// Random rows that resemble those of a trained model, with arbitrary bits in some places.
+    /// Returns random rows that resemble those of a trained model, with arbitrary bits in some places.
     fn rows() -> impl Strategy<Value = Vec<u16>> {
         let number = prop_oneof![
             60 => (-1.0f32..1.0, -6i32..2).prop_map(|(x, scale)| half::bf16::from_f32(x * 2f32.powi(scale)).to_bits()),

@@ -67,7 +67,7 @@ impl DType {
         Self::Mxfp4,
     ];
 
-    /// Numbers of one block.
+    /// Returns how many numbers one block has.
     pub const fn block_len(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
@@ -100,7 +100,7 @@ impl DType {
         }
     }
 
-    /// Returns the number of bytes of a row of `cols` numbers; `None` if they are not whole blocks, or on overflow.
+    /// Returns the number of bytes of a row of `cols` numbers, or `None` if they are not whole blocks, or on overflow.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         match self {
             Self::CodedBf16 { patches } => coded::row_bytes(cols, patches),
@@ -110,7 +110,7 @@ impl DType {
         }
     }
 
-    /// Type of the numbers after decoding, which products depend on.
+    /// Returns the type of the numbers after decoding, which products depend on.
     pub const fn decoded(self) -> Self {
         match self {
             Self::CodedBf16 { .. } => Self::BF16,
@@ -130,7 +130,7 @@ impl DType {
         self.block_len() == 1
     }
 
-    /// The type's name in safetensors headers and GGUF tools, where it has one there.
+    /// Returns the type's name in safetensors headers and GGUF tools, where it has one there.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",

@@ -22,7 +22,7 @@ pub(crate) const BLOCK: usize = 128;
 /// The number of bytes of a scale; rows are a multiple of this size.
 const SCALE: usize = size_of::<f32>();
 
-/// Returns the number of bytes of a row; `None` on overflow.
+/// Returns the number of bytes of a row, or `None` on overflow.
 pub(crate) const fn row_bytes(cols: usize) -> Option<usize> {
     match codes_at(cols).checked_add(cols) {
         Some(bytes) => bytes.checked_next_multiple_of(SCALE),
@@ -30,12 +30,12 @@ pub(crate) const fn row_bytes(cols: usize) -> Option<usize> {
     }
 }
 
-/// Offset of the codes in a row.
+/// Returns the offset of the codes in a row.
 pub(crate) const fn codes_at(cols: usize) -> usize {
     cols.div_ceil(BLOCK) * SCALE
 }
 
-/// The bytes of a row that hold the codes of `columns`; for the first block also the scales before them.
+/// Returns the bytes of a row that hold the codes of `columns`; for the first block also the scales before them.
 pub(crate) fn bytes_of(columns: Range<usize>, cols: usize) -> Range<usize> {
     let start = if columns.start == 0 { 0 } else { codes_at(cols) + columns.start };
     start..codes_at(cols) + columns.end

@@ -22,8 +22,8 @@ impl KvDType {
     /// The number of elements of a head that share a scale in [`KvDType::Q8`]; the last group of a head may be shorter.
     pub const SCALED: usize = 32;
 
-    /// The default type of keys and values for weights of `dtype`: the same type, or half precision for quantized
-    /// weights.
+    /// Returns the default type of keys and values for weights of `dtype`: the same type, or half precision for
+    /// quantized weights.
     pub const fn beside(dtype: DType) -> Self {
         match dtype.decoded() {
             // Models in FP8 compute in bf16 outside of their FP8 products.
@@ -45,7 +45,7 @@ impl KvDType {
         }
     }
 
-    /// The name that reports show.
+    /// Returns the name that reports show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -86,7 +86,7 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// A layout of blocks of `block_size` tokens, with one shape for each layer that stores keys and values.
+    /// Returns a layout of blocks of `block_size` tokens, with one shape for each layer that stores keys and values.
     ///
     /// The size of a block too large for a `usize` saturates: no memory can hold it, and allocating it fails.
     pub fn new(block_size: usize, dtype: KvDType, layers: impl IntoIterator<Item = KvShape>) -> Self {
@@ -123,12 +123,12 @@ impl KvLayout {
         self.layers.len()
     }
 
-    /// Tokens of one block.
+    /// Returns the number of tokens of one block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// Storage type of the elements.
+    /// Returns the storage type of the elements.
     pub fn dtype(&self) -> KvDType {
         self.dtype
     }
@@ -146,7 +146,7 @@ impl KvLayout {
         (self.block_bytes - self.padding_bytes) / self.block_size
     }
 
-    /// Bytes at the start of a block that hold keys and values, without the padding.
+    /// Returns the number of bytes at the start of a block that hold keys and values, without the padding.
     pub fn content_bytes(&self) -> usize {
         self.block_bytes - self.padding_bytes
     }
@@ -156,7 +156,7 @@ impl KvLayout {
         self.padding_bytes
     }
 
-    /// The layer at `index` among those that store keys and values.
+    /// Returns the layer at `index` among those that store keys and values.
     ///
     /// # Panics
     /// Panics if there is no such layer.
@@ -188,17 +188,17 @@ impl KvLayer {
         self.shape.head_dim
     }
 
-    /// Tokens of one block.
+    /// Returns the number of tokens of one block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// Storage type of the elements.
+    /// Returns the storage type of the elements.
     pub fn dtype(&self) -> KvDType {
         self.dtype
     }
 
-    /// Bytes from the start of one block to that of the next.
+    /// Returns the number of bytes from the start of one block to that of the next.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
@@ -208,12 +208,12 @@ impl KvLayer {
         self.dtype.slot_bytes(self.shape.head_dim)
     }
 
-    /// Bytes from the start of a block to the first slot of the keys of `kv_head`.
+    /// Returns the number of bytes from the start of a block to the first slot of the keys of `kv_head`.
     pub fn key_offset(&self, kv_head: usize) -> usize {
         self.offset + kv_head * self.head_bytes()
     }
 
-    /// Bytes from a slot of keys to the slot of the same token's values.
+    /// Returns the number of bytes from a slot of keys to the slot of the same token's values.
     pub fn value_offset(&self) -> usize {
         self.shape.num_kv_heads * self.head_bytes()
     }
@@ -223,7 +223,7 @@ impl KvLayer {
         2 * self.value_offset()
     }
 
-    /// The layout of blocks that contain only this layer, adjacent to each other.
+    /// Returns the layout of blocks that contain only this layer, adjacent to each other.
     pub fn alone(self) -> Self {
         Self { offset: 0, block_bytes: self.part_bytes(), ..self }
     }

@@ -34,7 +34,7 @@ impl<'a> KvBytes<'a> {
         self.len / block_bytes
     }
 
-    /// Address of the byte at `offset`, which is not read.
+    /// Returns the address of the byte at `offset`, which is not read.
     ///
     /// # Panics
     /// Panics if the offset is beyond the range.
@@ -73,7 +73,7 @@ impl<'a> KvBytesMut<'a> {
         self.len / block_bytes
     }
 
-    /// A [`Share`] from which threads take disjoint slots that the spans name.
+    /// Returns a [`Share`] from which threads take disjoint slots that the spans name.
     pub(crate) fn share(self) -> Share<'a, u8> {
         // SAFETY: only slots that spans name are taken, and `new` requires that these are writable.
         unsafe { Share::from_raw(self.start, self.len) }

@@ -36,7 +36,7 @@ enum Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// The pool's block for the logical block `logical`.
+    /// Returns the pool's block for the logical block `logical`.
     ///
     /// # Panics
     /// Panics if there is no such block.
@@ -64,7 +64,7 @@ impl<'a> KvView<'a> {
         Self { blocks: Blocks::Listed(block_table), first: 0 }
     }
 
-    /// Adjacent blocks, from block `first` of the pool on.
+    /// Returns adjacent blocks, from block `first` of the pool on.
     pub fn contiguous(first: u32) -> Self {
         Self { blocks: Blocks::From(first), first: 0 }
     }

@@ -73,7 +73,7 @@ impl Level {
     /// Plain Rust, which every machine runs.
     pub(crate) const PORTABLE: Self = Self(Instructions::Portable);
 
-    /// The set of instructions. Only this module creates a `Level`, from what was detected.
+    /// Returns the set of instructions. Only this module creates a `Level`, from what was detected.
     #[inline(always)]
     pub(crate) const fn instructions(self) -> Instructions {
         self.0
@@ -84,7 +84,7 @@ impl Level {
         self.0 >= Instructions::Avx512
     }
 
-    /// The name that `INTERBED_CPU` accepts.
+    /// Returns the name that `INTERBED_CPU` accepts.
     pub const fn name(self) -> &'static str {
         match self.0 {
             Instructions::Portable => "portable",

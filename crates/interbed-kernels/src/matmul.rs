@@ -124,7 +124,7 @@ fn forms_of<const N: usize>(level: Level, products: &[Product<'_>; N]) -> [Form;
     products.each_ref().map(|product| Form::of(level, product.weights.dtype()))
 }
 
-/// Multiply-adds of `results` results, each a sum over `cols`.
+/// Returns the number of multiply-adds of `results` results, each a sum over `cols`.
 fn cost(results: usize, cols: usize) -> usize {
     results.saturating_mul(cols)
 }
@@ -294,7 +294,7 @@ impl PreparedActivations<'_> {
         }
     }
 
-    /// The thread's own part of the work area.
+    /// Returns the thread's own part of the work area.
     fn work_of<'w>(&self, work: &Share<'w, f32>, thread: usize) -> &'w mut [f32] {
         let len = work_len(self.tokens, self.cols);
         // SAFETY: each thread has its own part, and uses it for one chunk at a time.

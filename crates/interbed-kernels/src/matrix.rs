@@ -17,7 +17,7 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// A view of `bytes` as `[rows, cols]` elements of `dtype`. Loaders check shapes before they call this.
+    /// Returns a view of `bytes` as `[rows, cols]` elements of `dtype`. Loaders check shapes before they call this.
     ///
     /// # Panics
     /// Panics if `bytes` has another length, or a row is not whole blocks.
@@ -27,7 +27,7 @@ impl<'a> Matrix<'a> {
         Self { dtype, rows, cols, bytes }
     }
 
-    /// Storage type of the elements.
+    /// Returns the storage type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -47,12 +47,12 @@ impl<'a> Matrix<'a> {
         self.bytes.len() / self.rows.max(1)
     }
 
-    /// The elements' bytes, row-major.
+    /// Returns the elements' bytes, row-major.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The bytes of row `row`.
+    /// Returns the bytes of row `row`.
     ///
     /// # Panics
     /// Panics if there is no such row.
@@ -61,7 +61,7 @@ impl<'a> Matrix<'a> {
         &self.bytes[row * self.row_bytes()..][..self.row_bytes()]
     }
 
-    /// Some columns of a vector of a plain type.
+    /// Returns some columns of a vector of a plain type.
     ///
     /// # Panics
     /// Panics if the matrix has more than one row, is quantized, or has no such columns.
@@ -71,7 +71,7 @@ impl<'a> Matrix<'a> {
         Self::new(self.dtype, 1, columns.len(), &self.bytes[columns.start * size..columns.end * size])
     }
 
-    /// One element of a vector of a plain type.
+    /// Returns one element of a vector of a plain type.
     ///
     /// # Panics
     /// Panics if the matrix has more than one row, is quantized, or has no such element.

@@ -53,7 +53,7 @@ struct SharedJob(*const Job<'static>);
 unsafe impl Send for SharedJob {}
 
 impl Pool {
-    /// A pool of `threads` threads, including the caller's.
+    /// Returns a pool of `threads` threads, including the caller's.
     pub fn new(threads: NonZeroUsize) -> Self {
         let signal = Arc::new(Signal::new());
         let workers = (1..threads.get())

@@ -72,7 +72,7 @@ pub struct BatchRows {
     wanted: Vec<LogitRow>,
     /// For each of `wanted`, whether its hidden state is wanted instead of its logits.
     wanted_hidden: Vec<bool>,
-    /// For each of `wanted`, how many of the greatest logits suffice; `None` if all are needed.
+    /// For each of `wanted`, how many of the greatest logits suffice, or `None` if all are needed.
     wanted_best: Vec<Option<usize>>,
     /// The row numbers of `wanted`.
     wanted_rows: Vec<u32>,

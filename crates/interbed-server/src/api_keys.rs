@@ -46,7 +46,7 @@ pub enum BadKeys {
 }
 
 impl ApiKey {
-    /// A key without a name.
+    /// Returns a key without a name.
     pub fn new(key: impl Into<String>) -> Self {
         Self { key: key.into(), name: None }
     }
@@ -159,7 +159,7 @@ impl ApiKeys {
         found.map(|name| Owner { tenant: Tenant::of_digest(&sent), name })
     }
 
-    /// The name of this tenant's key, if it has one.
+    /// Returns the name of this tenant's key, if it has one.
     pub(crate) fn name_of(&self, tenant: Tenant) -> Option<Arc<str>> {
         let known = self.known();
         let at = known.binary_search_by_key(&tenant, |known| known.tenant).ok()?;

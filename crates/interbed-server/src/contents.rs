@@ -63,7 +63,7 @@ pub(crate) fn text_of(content: Value, path: &str, media: Media) -> Result<String
     Ok(parts.into_iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
-/// The text of one part.
+/// Returns the text of one part.
 pub(crate) fn part_text(part: Value, path: &str, media: Media) -> Result<String, ApiError> {
     let mut part = match part {
         Value::Object(part) => part,
@@ -111,7 +111,7 @@ pub(crate) fn part_text(part: Value, path: &str, media: Media) -> Result<String,
     }
 }
 
-/// The text of a document part; `None` if the document is not text.
+/// Returns the text of a document part, or `None` if the document is not text.
 fn document_text(part: &mut Map<String, Value>, path: &str) -> Result<Option<String>, ApiError> {
     let title = part.get("title").and_then(Value::as_str).map(str::to_owned);
     let Some(source) = part.get_mut("source") else { return Ok(None) };

@@ -140,7 +140,7 @@ impl Way {
         Ok(Function { parameters, ..function.clone() })
     }
 
-    /// The grammar of an answer that is a tool call, for a tokenizer without tokens for markers.
+    /// Returns the grammar of an answer that is a tool call, for a tokenizer without tokens for markers.
     fn grammar(self, functions: &[Function]) -> String {
         match self {
             Self::Family(family) => {
@@ -177,7 +177,7 @@ impl Way {
         calls.iter().map(one).collect::<Vec<_>>().join(between)
     }
 
-    /// The parts of a text that comes in these pieces, without thinking.
+    /// Returns the parts of a text that comes in these pieces, without thinking.
     fn read(self, functions: &[Function], pieces: &[&str]) -> Vec<Part> {
         let mut parts: Vec<Part> = match self {
             Self::Family(family) => {

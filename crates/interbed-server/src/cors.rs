@@ -10,7 +10,7 @@ use crate::request_id::{ANSWERED_ID, REQUEST_ID};
 /// The time for which a browser may cache a preflight response.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// The CORS middleware for the allowed `origins`; `None` if there are none.
+/// Returns the CORS middleware for the allowed `origins`, or `None` if there are none.
 pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
     let allowed = match origins {
         [] => return None,

@@ -93,12 +93,12 @@ fn elsewhere<S: Clone + Send + Sync + 'static>(has: &[&str]) -> Vec<(&'static st
     paths.map(|path| (path, any(ollama::elsewhere))).collect()
 }
 
-/// The route of the events that the web page shows; it requires an API key if the server has keys.
+/// Returns the route of the events that the web page shows; it requires an API key if the server has keys.
 fn live() -> Vec<Route> {
     vec![("/live/events", get(live::events))]
 }
 
-/// Every operation of the API, as `/openapi.json` describes it.
+/// Returns every operation of the API, as `/openapi.json` describes it.
 pub(crate) fn operations() -> Vec<Operation> {
     let post = Operation::post;
     vec![
@@ -159,7 +159,7 @@ pub(crate) fn operations() -> Vec<Operation> {
     ]
 }
 
-/// All routes of a server with one model.
+/// Returns all routes of a server with one model.
 pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     let for_clients = with(guarded()).merge(with(live()));
     let open = with(open()).merge(with(elsewhere(&[])));
@@ -167,12 +167,12 @@ pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     around(routes, &app.config.allow_origins, observers).with_state(app)
 }
 
-/// The routes of one of several models. API keys are checked before a request gets here.
+/// Returns the routes of one of several models. API keys are checked before a request gets here.
 pub(crate) fn of_model(app: Arc<App>) -> Router {
     with(guarded()).with_state(app)
 }
 
-/// All routes of a server with several models.
+/// Returns all routes of a server with several models.
 pub(crate) fn of_library(front: Arc<Front>, observers: Observers) -> Router {
     let open = Router::new()
         .route("/health", get(front::health))
@@ -222,7 +222,7 @@ fn behind_guards<S: Clone + Send + Sync + 'static>(
         .method_not_allowed_fallback(wrong_method)
 }
 
-/// The routes while the model is being loaded: those for monitoring answer, those for clients refuse.
+/// Returns the routes while the model is being loaded: those for monitoring answer, those for clients refuse.
 pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<LoadProgress>) -> Router {
     let refused = |routes: Vec<Route>| with(routes.into_iter().map(|(path, _)| (path, any(loading::refuse))).collect());
     let browsers = middleware::from_fn_with_state(Browsers::of(config), browsers::guard);
@@ -285,7 +285,7 @@ async fn refuse_without_room(request: Request, next: Next) -> Result<Response, A
 /// A function that writes a refusal as the JSON of one API; the text is the request's id.
 type Form = fn(&ApiError, Option<&str>) -> Value;
 
-/// Returns how refusals are written at `path`; `None` for OpenAI's form.
+/// Returns how refusals are written at `path`, or `None` for OpenAI's form.
 fn form_at(path: &str) -> Option<Form> {
     match path {
         _ if path.starts_with("/v1/messages") => Some(messages::refusal),

@@ -44,7 +44,7 @@ fn parse<'b, T: Deserialize<'b>>(text: &'b [u8]) -> Result<T, (Option<String>, s
     Ok(fields)
 }
 
-/// Why the values of a field cannot be built, as the rest of a sentence.
+/// Returns why the values of a field cannot be built, as the rest of a sentence.
 pub(crate) fn unbuildable(error: &serde_json::Error) -> String {
     match error.classify() {
         Category::Data => problem(error).trim_start().to_owned(),
@@ -52,7 +52,7 @@ pub(crate) fn unbuildable(error: &serde_json::Error) -> String {
     }
 }
 
-/// The message of an error without its position, which may be relative to a part of the body.
+/// Returns the message of an error without its position, which may be relative to a part of the body.
 fn problem(error: &serde_json::Error) -> String {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let told = error.to_string();
@@ -88,7 +88,7 @@ pub(crate) trait FromJson<'b>: Sized {
     /// Describes the problem, as the rest of a sentence that begins with the field's name.
     fn from_json(raw: &'b RawValue) -> Result<Self, String>;
 
-    /// The error for a value of another type.
+    /// Returns the error for a value of another type.
     fn other(raw: &RawValue) -> String {
         format!("must be {}, but is {}", Self::EXPECTED, shown(raw.get()))
     }
@@ -105,7 +105,7 @@ impl<'de, T: FromJson<'de>> Deserialize<'de> for Field<T> {
     }
 }
 
-/// The value of a field, if it was sent.
+/// Returns the value of a field, if it was sent.
 pub(crate) fn sent<T>(field: Option<Field<T>>) -> Option<T> {
     field.map(|Field(value)| value)
 }
@@ -253,7 +253,8 @@ pub(crate) fn token_ids(raw: &RawValue, most: usize) -> Result<Vec<u32>, String>
     Ok(ids)
 }
 
-/// The first items of the array `raw`, at most `most`, and the number of all items; `None` if it is not an array.
+/// Returns the first items of the array `raw`, at most `most`, and the number of all items, or `None` if it is not an
+/// array.
 pub(crate) fn entries(raw: &RawValue, most: usize) -> Option<(Vec<&RawValue>, usize)> {
     struct Entries(usize);
     impl<'de> Visitor<'de> for Entries {
@@ -276,7 +277,7 @@ pub(crate) fn entries(raw: &RawValue, most: usize) -> Option<(Vec<&RawValue>, us
     serde_json::Deserializer::from_str(list).deserialize_seq(Entries(most)).ok()
 }
 
-/// The fields of the object `raw` in order, with values of type `T`.
+/// Returns the fields of the object `raw` in order, with values of type `T`.
 ///
 /// # Errors
 /// Fails like [`FromJson::from_json`].

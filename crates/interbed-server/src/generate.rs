@@ -78,7 +78,7 @@ struct Observed {
 
 struct Stream {
     text: TextStream,
-    /// Splits the answer into thinking, text and calls; `None` if the text is passed on unchanged.
+    /// Splits the answer into thinking, text and calls. The value is `None` if the text is passed on unchanged.
     answer: Option<Answer>,
     prompt_tokens: usize,
     cached_tokens: usize,
@@ -223,7 +223,7 @@ fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Resul
     Ok(())
 }
 
-/// The request to the engine, without its prompt.
+/// Returns the request to the engine, without its prompt.
 fn template(app: &App, tenant: Tenant, common: &Common, constraint: Option<Constraint>) -> Request {
     let mut params = common.params.clone();
     if common.candidates > common.n {
@@ -246,7 +246,8 @@ fn template(app: &App, tenant: Tenant, common: &Common, constraint: Option<Const
 }
 
 impl Sequences {
-    /// Waits for the next delta, and returns it with the index of its sequence; `None` when all sequences have ended.
+    /// Waits for the next delta, and returns it with the index of its sequence, or `None` when all sequences have
+    /// ended.
     pub(crate) async fn next(&mut self) -> Option<(usize, Delta)> {
         if self.ready.is_empty() {
             poll_fn(|context| {

@@ -123,7 +123,7 @@ impl HarmonyParser {
         }
     }
 
-    /// The kind of a message with this header.
+    /// Returns the kind of a message with this header.
     fn kind(&self, header: &str, parts: &mut Vec<Part>) -> Kind {
         let word = |text: &str| {
             let end = text.find(|character: char| character.is_whitespace() || character == '<').unwrap_or(text.len());
@@ -183,8 +183,8 @@ impl HarmonyParser {
     }
 }
 
-/// The grammar of a call after [`CALL`], in Lark's syntax: a rule `call` and those that it uses. `mark` writes a mark
-/// as a terminal.
+/// Returns the grammar of a call after [`CALL`], in Lark's syntax: a rule `call` and those that it uses. `mark` writes
+/// a mark as a terminal.
 pub(crate) fn call_grammar(functions: &[Function], mark: impl Fn(&str) -> String) -> String {
     let one = |function: &Function| format!("{} tail %json {}", quoted(&function.name), function.parameters);
     let calls: Vec<_> = functions.iter().map(one).collect();
@@ -195,8 +195,8 @@ pub(crate) fn call_grammar(functions: &[Function], mark: impl Fn(&str) -> String
     )
 }
 
-/// The grammar of an answer, in Lark's syntax: optional thinking, then a call, or text that satisfies the schema
-/// `text`, if there is one. `mark` writes a mark as a terminal; `is_special` says whether the marks are tokens.
+/// Returns the grammar of an answer, in Lark's syntax: optional thinking, then a call, or text that satisfies the
+/// schema `text`, if there is one. `mark` writes a mark as a terminal; `is_special` says whether the marks are tokens.
 pub(crate) fn answer_grammar(
     functions: &[Function],
     text: Option<&Value>,
@@ -219,7 +219,7 @@ pub(crate) fn answer_grammar(
     )
 }
 
-/// The grammar of what precedes the content of an answer to the user, in Lark's syntax.
+/// Returns the grammar of what precedes the content of an answer to the user, in Lark's syntax.
 pub(crate) fn final_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> String {
     let (channel, constrain, message) = (mark(CHANNEL), mark("<|constrain|>"), mark(MESSAGE));
     let thought = thought_grammar(&mark, is_special);
@@ -228,7 +228,7 @@ pub(crate) fn final_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> 
     )
 }
 
-/// A rule `thought` for a message of thinking and the beginning of the next message.
+/// Returns a rule `thought` for a message of thinking and the beginning of the next message.
 fn thought_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> String {
     let (channel, message, end, start) = (mark(CHANNEL), mark(MESSAGE), mark("<|end|>"), mark("<|start|>"));
     // If marks are tokens, no text contains one; else the text ends at the first mark.
@@ -243,7 +243,7 @@ fn thought_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> String {
 mod tests {
     use super::*;
 
-    /// The parts of a text that comes in these pieces, with adjacent ones merged.
+    /// Returns the parts of a text that comes in these pieces, with adjacent ones merged.
     fn told(functions: &[&str], pieces: &[&str]) -> Vec<Part> {
         let functions = functions.iter().map(|name| (*name).to_owned()).collect();
         let mut parser = HarmonyParser::new(functions, false);

@@ -25,7 +25,7 @@ const ASSISTANT: &str = "assistant";
 /// Fields that may contain thinking. Chat templates read the first one.
 const THOUGHTS: [&str; 2] = ["reasoning_content", "reasoning"];
 
-/// The messages of the user's newest turn: the last run of messages for which `is_by_user` is true.
+/// Returns the messages of the user's newest turn: the last run of messages for which `is_by_user` is true.
 pub(crate) fn newest_turn(is_by_user: impl DoubleEndedIterator<Item = bool> + ExactSizeIterator) -> Range<usize> {
     let mut turn = 0..0;
     for (index, is_by_user) in is_by_user.enumerate().rev() {
@@ -85,7 +85,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// The turns of a chat's messages, which are objects with roles.
+    /// Returns the turns of a chat's messages, which are objects with roles.
     pub(crate) fn of_chat(messages: Vec<Value>) -> Self {
         let mut turns = Self::default();
         for message in messages {

@@ -10,7 +10,7 @@ const LOCAL: [&str; 7] =
 pub(crate) struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// The local names and the `configured` ones.
+    /// Returns the local names and the `configured` ones.
     pub(crate) fn with(configured: &[String]) -> Self {
         let names = LOCAL.into_iter().chain(configured.iter().map(String::as_str));
         Self(names.map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect())
@@ -40,7 +40,7 @@ enum Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    /// Parses an authority; `None` if clients do not send such a text.
+    /// Parses an authority. Returns `None` if clients do not send such a text.
     fn of(authority: &'a str) -> Option<Self> {
         if is_ipv6(authority) {
             return Some(Self::Address);

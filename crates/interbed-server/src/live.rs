@@ -47,7 +47,7 @@ pub(crate) struct Live {
 struct Stage {
     viewers: usize,
     scene: Scene,
-    /// The event with the whole state; `None` until a viewer needs it.
+    /// The event with the whole state, or `None` until a viewer needs it.
     whole: Option<Bytes>,
     /// Channel for changes, while the state is being read.
     changes: Option<broadcast::Sender<Bytes>>,
@@ -133,7 +133,7 @@ impl Live {
 /// A viewer of the stream.
 pub(crate) struct Viewer {
     live: Arc<Live>,
-    /// Channel of the changes after the last event; `None` if the whole state comes next.
+    /// Channel of the changes after the last event. The value is `None` if the whole state comes next.
     changes: Option<broadcast::Receiver<Bytes>>,
     is_over: watch::Receiver<bool>,
     has_ended: bool,
@@ -142,7 +142,7 @@ pub(crate) struct Viewer {
 }
 
 impl Viewer {
-    /// Returns the next event; `None` after the last.
+    /// Returns the next event, or `None` after the last.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         if self.has_ended {
             return None;

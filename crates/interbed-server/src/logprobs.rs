@@ -50,7 +50,7 @@ impl CompletionLogprobs {
         )
     }
 
-    /// The lists as a JSON value, for the few tokens of a chunk.
+    /// Returns the lists as a JSON value, for the few tokens of a chunk.
     pub(crate) fn to_json(&self) -> Value {
         let list = |text: &str| serde_json::from_str(&format!("[{text}]")).unwrap_or(Value::Null);
         json!({
@@ -62,7 +62,7 @@ impl CompletionLogprobs {
     }
 }
 
-/// One entry of `logprobs.content` of `/v1/chat/completions`.
+/// Returns one entry of `logprobs.content` of `/v1/chat/completions`.
 pub(crate) fn chat_entry(tokenizer: &Tokenizer, logprobs: &PositionLogprobs) -> Value {
     let entry = |token: &TokenLogprob| {
         let mut entry = Map::new();
@@ -98,7 +98,7 @@ pub(crate) fn prompt_text(tokenizer: &Tokenizer, prompt: &[Option<PositionLogpro
     }))
 }
 
-/// A token's text; if it is not UTF-8, its bytes in OpenAI's notation: `bytes:\xe4`.
+/// Returns a token's text; if it is not UTF-8, its bytes in OpenAI's notation: `bytes:\xe4`.
 fn spelling(tokenizer: &Tokenizer, token: TokenId) -> String {
     String::from_utf8(tokenizer.token_bytes(token)).unwrap_or_else(|error| {
         let bytes = error.as_bytes().iter().map(|byte| format!("\\x{byte:02x}"));

@@ -181,7 +181,7 @@ impl MemoryPart {
 }
 
 impl Share {
-    /// The tenant that holds the share.
+    /// Returns the tenant that holds the share.
     pub(crate) fn tenant(&self) -> Tenant {
         self.permit.tenant()
     }

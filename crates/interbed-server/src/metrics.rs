@@ -56,7 +56,8 @@ pub(crate) struct Metrics {
     generation_tokens: Histogram,
     params_max_tokens: Histogram,
     finished: [AtomicU64; REASONS.len()],
-    /// Counts of the whole server; `None` for one of several models, because then the server counts them elsewhere.
+    /// Counts of the whole server. The value is `None` for one of several models, because then the server counts them
+    /// elsewhere.
     server: Option<ServerCounts>,
 }
 

@@ -11,7 +11,7 @@ const RETRY_S: (u64, u64) = (1, 60);
 /// Moving average of the recent waits in the queue.
 #[derive(Default)]
 pub(crate) struct QueuePace {
-    /// The average in seconds; `None` before the first wait.
+    /// The average in seconds, or `None` before the first wait.
     mean_s: Mutex<Option<f64>>,
 }
 

@@ -32,13 +32,13 @@ impl Prefill {
         message["content"] = self.content.as_str().into();
     }
 
-    /// The content as the client sent it.
+    /// Returns the content as the client sent it.
     pub(crate) fn content(&self) -> &str {
         &self.content
     }
 
-    /// The rendered prompt up to the last mark; `None` if the template wrote no mark. Also returns the white space that
-    /// followed the mark, which the template may have written itself.
+    /// Returns the rendered prompt up to the last mark, or `None` if the template wrote no mark. Also returns the white
+    /// space that followed the mark, which the template may have written itself.
     pub(crate) fn up_to_mark(&self, rendered: &str) -> Option<(String, &str)> {
         let (before, behind) = rendered.rsplit_once(&self.mark)?;
         let (_, blank) = parts(&self.content);

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A random number for ids, and for seeds of requests without one.
+/// Returns a random number for ids, and for seeds of requests without one.
 pub(crate) fn random() -> u64 {
     // Every `RandomState` differs, and the first one gets its keys from the system's random numbers.
     RandomState::new().build_hasher().finish()

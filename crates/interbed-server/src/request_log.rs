@@ -83,7 +83,7 @@ impl RequestLog {
         Arc::new(Self { came, facts: Mutex::default(), told })
     }
 
-    /// The facts so far.
+    /// Returns the facts so far.
     pub(crate) fn facts(&self) -> MutexGuard<'_, Facts> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }

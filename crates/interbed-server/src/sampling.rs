@@ -204,7 +204,7 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
     })
 }
 
-/// How many choices a request asks for, and from how many continuations they are taken.
+/// Returns how many choices a request asks for, and from how many continuations they are taken.
 fn amounts(fields: &SharedFields, most: usize) -> Result<(usize, usize), ApiError> {
     let n = sent(fields.n).unwrap_or(1);
     if n == 0 || n > most {
@@ -226,7 +226,7 @@ fn priority(sent: i64) -> Result<i32, ApiError> {
     })
 }
 
-/// The values for a request that sets no field: one answer, sampled with the model's defaults.
+/// Returns the values for a request that sets no field: one answer, sampled with the model's defaults.
 pub(crate) fn unasked(app: &App) -> Common {
     Common {
         model: app.model_name().to_owned(),
@@ -265,7 +265,7 @@ pub(crate) fn of_conversation(app: &App, body: &[u8]) -> Result<Common, ApiError
     Ok(common)
 }
 
-/// The token sequences of words that must not be generated, each with and without a space before it.
+/// Returns the token sequences of words that must not be generated, each with and without a space before it.
 fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let mut all: Vec<Vec<TokenId>> = Vec::with_capacity(2 * words.len());
     for word in words {
@@ -284,17 +284,17 @@ fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Ve
     Ok(all)
 }
 
-/// The fields that both completion APIs share.
+/// Returns the fields that both completion APIs share.
 pub(crate) fn shared_part() -> Part {
     part!(SharedFields)
 }
 
-/// The fields that messages and responses share.
+/// Returns the fields that messages and responses share.
 pub(crate) fn conversation_part() -> Part {
     part!(ConversationFields)
 }
 
-/// The field that all APIs share.
+/// Returns the field that all APIs share.
 pub(crate) fn model_part() -> Part {
     part!(ModelField)
 }
@@ -321,7 +321,7 @@ pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<String, Api
     }
 }
 
-/// The most tokens of an answer, by any of the names that it has.
+/// Returns the most tokens of an answer, by any of the names that it has.
 ///
 /// # Errors
 /// Fails if two names have different values.
@@ -335,7 +335,7 @@ fn most_tokens(fields: &SharedFields) -> Result<Option<MostTokens>, ApiError> {
     }
 }
 
-/// The parameters of a beam search of this width. The engine refuses other fields that it cannot honour.
+/// Returns the parameters of a beam search of this width. The engine refuses other fields that it cannot honour.
 fn beam(fields: &SharedFields, width: usize) -> Result<Option<BeamParams>, ApiError> {
     let wanted = sent(fields.use_beam_search).unwrap_or(false);
     let length_penalty = sent(fields.length_penalty);
@@ -361,7 +361,7 @@ fn beam(fields: &SharedFields, width: usize) -> Result<Option<BeamParams>, ApiEr
     Ok(None)
 }
 
-/// The defaults of a beam search, which leave the model's probabilities unchanged.
+/// Returns the defaults of a beam search, which leave the model's probabilities unchanged.
 fn neutral() -> SamplingParams {
     SamplingParams { temperature: 0.0, ..SamplingParams::default() }
 }
@@ -419,7 +419,7 @@ pub(crate) fn top_k_of(sent: i64) -> Result<Option<usize>, ApiError> {
 struct MostTokens(i64);
 
 impl MostTokens {
-    /// The limit; `None` if there is none.
+    /// Returns the limit, or `None` if there is none.
     fn limit(self) -> Option<usize> {
         usize::try_from(self.0).ok()
     }

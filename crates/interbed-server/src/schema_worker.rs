@@ -128,7 +128,7 @@ impl Watch {
     }
 }
 
-/// Message for a grammar that takes too long.
+/// Returns the message for a grammar that takes too long.
 fn too_long() -> String {
     format!(
         "compiling it takes more than {} s; simplify it: fewer or shorter patterns, lengths, repetitions and \
@@ -137,7 +137,7 @@ fn too_long() -> String {
     )
 }
 
-/// Message for a grammar that takes too much memory.
+/// Returns the message for a grammar that takes too much memory.
 pub(crate) fn too_much() -> String {
     format!(
         "compiling it takes more than {} MiB of memory; simplify it: fewer or shorter patterns, lengths, repetitions \
@@ -146,7 +146,7 @@ pub(crate) fn too_much() -> String {
     )
 }
 
-/// Processor time of this process in milliseconds; wall-clock time if the system does not report it.
+/// Returns the processor time of this process in milliseconds, or wall-clock time if the system does not report it.
 fn processor_time() -> u64 {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let ticks = || {
@@ -168,14 +168,14 @@ fn limit(resource: Resource, most: u64) {
     let _ = setrlimit(resource, Rlimit { current, maximum });
 }
 
-/// A size in bytes that the system reports for this process; `None` if it reports none.
+/// Returns a size in bytes that the system reports for this process, or `None` if it reports none.
 fn status(name: &str) -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|kib| kib << 10)
 }
 
-/// Reads the next frame; `None` at the end.
+/// Reads the next frame. Returns `None` at the end.
 fn read_frame(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     match input.read_exact(&mut length) {

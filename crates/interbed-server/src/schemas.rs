@@ -62,13 +62,13 @@ pub(crate) struct Bond {
 }
 
 impl Bond {
-    /// A constraint by the first of `bindings` that can be enforced, of which there is at least one; the field `param`
-    /// sets it.
+    /// Returns a constraint by the first of `bindings` that can be enforced, of which there is at least one; the field
+    /// `param` sets it.
     pub(crate) fn new(param: &str, bindings: Vec<Binding>) -> Self {
         Self { param: param.to_owned(), bindings, preface: None, heading: None }
     }
 
-    /// The JSON schema that a whole answer has to satisfy, if the constraint is one.
+    /// Returns the JSON schema that a whole answer has to satisfy, if the constraint is one.
     pub(crate) fn json(&self) -> Option<Value> {
         match &self.bindings[..] {
             [Binding { source: GrammarSource::JsonSchema(schema), after: None }] => Some(schema.clone()),
@@ -199,7 +199,7 @@ impl Schemas {
         }
     }
 
-    /// Returns a worker that has read the vocabulary; `None` if no program can be a worker.
+    /// Returns a worker that has read the vocabulary, or `None` if no program can be a worker.
     async fn worker(&self, vocabulary: &Arc<Vocabulary>) -> Result<Option<Worker>, ApiError> {
         loop {
             let Some(worker) = lock(&self.idle).pop() else { break };
@@ -333,7 +333,7 @@ async fn bind(
     }
 }
 
-/// The error for a schema that took too long on busy processors, though it may need little processor time.
+/// Returns the error for a schema that took too long on busy processors, though it may need little processor time.
 fn no_time() -> ApiError {
     let seconds = ANSWER_MAX.as_secs();
     ApiError::overloaded(format!("the schema or grammar could not be compiled within {seconds} s; try again later"))

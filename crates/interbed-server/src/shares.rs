@@ -102,7 +102,7 @@ impl<W> Shares<W> {
         self.tenants.values().any(|place| !place.waiting.is_empty())
     }
 
-    /// The amount that a tenant may hold while others want some: an equal part.
+    /// Returns the amount that a tenant may hold while others want some: an equal part.
     fn share(&self) -> usize {
         let here_only = self.tenants.keys().filter(|tenant| !self.recent.contains_key(tenant)).count();
         (self.all / (self.recent.len() + here_only).max(1)).max(1)
@@ -120,7 +120,7 @@ impl<W> Shares<W> {
 
 #[cfg(test)]
 impl<W> Shares<W> {
-    /// The amount that nobody holds.
+    /// Returns the amount that nobody holds.
     pub(crate) fn free(&self) -> usize {
         self.free
     }

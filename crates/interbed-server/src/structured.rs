@@ -27,7 +27,7 @@ const SCHEMA_COST_MAX: usize = 8 << 20;
 /// The maximum number of texts of a `choice`.
 const CHOICES_MAX: usize = 4096;
 
-/// The fields that constrain the answer.
+/// Returns the fields that constrain the answer.
 pub(crate) fn structured_part() -> Part {
     part!(Fields<'_>)
 }
@@ -158,7 +158,7 @@ impl App {
     }
 }
 
-/// The grammar that a body asks for, and the name of the field.
+/// Returns the grammar that a body asks for, and the name of the field.
 fn source(body: &[u8], share: &mut Share) -> Result<Option<(String, GrammarSource)>, ApiError> {
     let fields: Fields<'_> = read(body)?;
     let mut asked = Vec::new();

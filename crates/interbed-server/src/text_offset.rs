@@ -26,7 +26,7 @@ impl TextOffsets {
         Self { detokenizer, skip_special, started: false, chars: 0, bytes: Vec::new() }
     }
 
-    /// The offset of `token`, the next one of the answer.
+    /// Returns the offset of `token`, the next one of the answer.
     pub(crate) fn next(&mut self, token: TokenId) -> usize {
         let at = self.chars;
         let text = self.text(token);
@@ -51,7 +51,7 @@ impl TextOffsets {
         at
     }
 
-    /// The offsets of the prompt's tokens; the prompt's text precedes the answer's.
+    /// Returns the offsets of the prompt's tokens; the prompt's text precedes the answer's.
     pub(crate) fn of_prompt(&mut self, tokens: &[TokenId], text: &str) -> Vec<usize> {
         let mut place = Place { text, at: 0, chars: 0 };
         let tokenizer = Arc::clone(self.detokenizer.tokenizer());
@@ -64,7 +64,7 @@ impl TextOffsets {
         places
     }
 
-    /// The bytes that `token` adds to the answer.
+    /// Returns the bytes that `token` adds to the answer.
     fn text(&mut self, token: TokenId) -> Vec<u8> {
         let tokenizer = self.detokenizer.tokenizer();
         if self.skip_special && tokenizer.is_special(token) {

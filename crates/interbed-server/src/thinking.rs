@@ -15,12 +15,12 @@ const KNOWN: [Tags; 3] = [
 ];
 
 impl Tags {
-    /// The tags of a model with this chat template.
+    /// Returns the tags of a model with this chat template.
     pub(crate) fn of_template(source: &str) -> Option<Self> {
         KNOWN.into_iter().find(|tags| source.contains(tags.close))
     }
 
-    /// Where in its thinking an answer to `prompt` begins.
+    /// Returns where in its thinking an answer to `prompt` begins.
     pub(crate) fn begins(self, prompt: &str) -> Begins {
         let prompt = prompt.trim_end();
         if prompt.ends_with(self.open) {
@@ -32,7 +32,7 @@ impl Tags {
         }
     }
 
-    /// Where in its thinking an answer that continues `message` begins.
+    /// Returns where in its thinking an answer that continues `message` begins.
     pub(crate) fn begins_in(self, message: &str) -> Begins {
         match (message.rfind(self.open), message.rfind(self.close)) {
             (Some(open), close) if close.is_none_or(|close| close < open) => Begins::Inside,
@@ -165,7 +165,7 @@ mod tests {
         all
     }
 
-    /// The thinking and the rest of a text; checks that they do not depend on how it is split.
+    /// Returns the thinking and the rest of a text; checks that they do not depend on how it is split.
     fn parts(begins: Begins, text: &str) -> (String, String) {
         let whole = told(begins, std::iter::once(text));
         for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {

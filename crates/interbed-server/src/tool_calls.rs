@@ -42,7 +42,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// The function with a schema that allows any arguments.
+    /// Returns the function with a schema that allows any arguments.
     pub(crate) fn with_any_arguments(&self) -> Self {
         Self { name: self.name.clone(), parameters: json!({"type": "object"}) }
     }
@@ -103,25 +103,25 @@ impl Family {
         self.bare.is_some()
     }
 
-    /// The trigger of a call in an unconstrained answer: it fires wherever the parser would find a call.
+    /// Returns the trigger of a call in an unconstrained answer: it fires wherever the parser would find a call.
     pub(crate) fn trigger(&self) -> Trigger {
         let marker = Marker { text: self.marker.to_owned(), at_start: false, included: false };
         let bare = self.bare.map(|bare| Marker { text: bare.to_owned(), at_start: true, included: true });
         Trigger::new([marker].into_iter().chain(bare).collect()).separated_by(self.between)
     }
 
-    /// The family with this name.
+    /// Returns the family with this name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         FAMILIES.into_iter().find(|family| family.name == name)
     }
 
-    /// The family of a model with this chat template.
+    /// Returns the family of a model with this chat template.
     pub(crate) fn of_template(source: &str) -> Option<&'static Self> {
         let has_all = |signs: &&[&str]| signs.iter().all(|sign| source.contains(sign));
         FAMILIES.into_iter().find(|family| family.signs.iter().any(has_all))
     }
 
-    /// The marker that begins a call.
+    /// Returns the marker that begins a call.
     pub(crate) fn marker(&self) -> &'static str {
         self.marker
     }
@@ -131,8 +131,8 @@ impl Family {
         (self.write)(name, arguments)
     }
 
-    /// The grammar of an answer that is a call from its first token on: `opening` is the marker as a terminal; with
-    /// `several`, further calls may follow.
+    /// Returns the grammar of an answer that is a call from its first token on: `opening` is the marker as a terminal;
+    /// with `several`, further calls may follow.
     pub(crate) fn answer_grammar(
         &self,
         opening: &str,
@@ -156,7 +156,7 @@ impl Family {
         (self.checked)(parameters)
     }
 
-    /// The grammar of a call after its marker, in Lark's syntax: a rule `call` and those that it uses.
+    /// Returns the grammar of a call after its marker, in Lark's syntax: a rule `call` and those that it uses.
     pub(crate) fn grammar(&self, functions: &[Function]) -> String {
         (self.grammar)(functions)
     }
@@ -289,7 +289,7 @@ impl ToolParser {
         self.functions.iter().any(|function| function.name == name)
     }
 
-    /// Offset of the first marker, the length of the marker within the call, and whether a call follows it.
+    /// Returns the offset of the first marker, the length of the marker within the call, and whether a call follows it.
     fn next_marker(&self) -> Option<(usize, usize, bool)> {
         let begun = self.held.len() - self.unblank(&self.held).len();
         let bare = self.family.bare.filter(|bare| self.at_start && self.held[begun..].starts_with(bare));

@@ -138,7 +138,7 @@ fn mode_of(mode: &str, modes: &[&str]) -> Option<Option<Choice>> {
     }
 }
 
-/// The name by which the model knows a tool; it is in the tool itself, or one level deeper.
+/// Returns the name by which the model knows a tool; it is in the tool itself, or one level deeper.
 fn name_of(tool: &Value) -> Option<String> {
     let kind = tool["type"].as_str().filter(|kind| matches!(*kind, "function" | "custom"))?;
     let inner = tool.get(kind).filter(|inner| inner.is_object()).unwrap_or(tool);

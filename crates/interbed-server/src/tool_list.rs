@@ -153,7 +153,7 @@ impl ToolList {
         self.functions.is_empty()
     }
 
-    /// The names that the model knows.
+    /// Returns the names that the model knows.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.functions.iter().filter_map(|tool| tool["function"]["name"].as_str())
     }
@@ -264,7 +264,7 @@ pub(crate) fn is_of_others(kind: &str) -> bool {
     of_others(kind).is_some()
 }
 
-/// The matching prefix in [`OF_OTHERS`] of such a `type`.
+/// Returns the matching prefix in [`OF_OTHERS`] of such a `type`.
 fn of_others(kind: &str) -> Option<&'static str> {
     OF_OTHERS.into_iter().find(|of_others| kind.starts_with(of_others))
 }
@@ -276,7 +276,8 @@ fn fields_of<'v>(tool: &'v Value, path: &str) -> Result<&'v Map<String, Value>, 
     }
 }
 
-/// The name by which the model knows a tool, which may be in the group `namespace`, and how the client knows it.
+/// Returns the name by which the model knows a tool, which may be in the group `namespace`, and how the client knows
+/// it.
 fn named_within(namespace: Option<&str>, tool: &Map<String, Value>, is_text: bool) -> (Value, Option<CallForm>) {
     let own = tool.get("name").and_then(Value::as_str).unwrap_or_default();
     let name = namespace.map_or_else(|| own.to_owned(), |namespace| joined_name(namespace, own));
@@ -284,7 +285,7 @@ fn named_within(namespace: Option<&str>, tool: &Map<String, Value>, is_text: boo
     (name.into(), Some(form).filter(|form| form.is_text || form.namespace.is_some()))
 }
 
-/// The name by which the model knows a function of a group.
+/// Returns the name by which the model knows a function of a group.
 pub(crate) fn joined_name(namespace: &str, name: &str) -> String {
     let between = if namespace.ends_with(WITHIN) { "" } else { WITHIN };
     format!("{namespace}{between}{name}")
@@ -295,7 +296,7 @@ pub(crate) fn arguments_of_text(text: Value) -> Value {
     object([(INPUT, text)])
 }
 
-/// The plain text in arguments that were cut off.
+/// Returns the plain text in arguments that were cut off.
 pub(crate) fn begun_text_of_arguments(arguments: &str) -> String {
     let begun = arguments.split_once(&format!("\"{INPUT}\"")).and_then(|(_, rest)| rest.trim_start().strip_prefix(':'));
     let Some(begun) = begun.and_then(|rest| rest.trim_start().strip_prefix('"')) else { return String::new() };
@@ -305,7 +306,7 @@ pub(crate) fn begun_text_of_arguments(arguments: &str) -> String {
     texts.next().unwrap_or_default()
 }
 
-/// The plain text in the arguments of a call; the arguments themselves, if they have none.
+/// Returns the plain text in the arguments of a call; the arguments themselves, if they have none.
 pub(crate) fn text_of_arguments(arguments: String) -> String {
     let parsed: Option<Map<String, Value>> = serde_json::from_str(&arguments).ok();
     match parsed.and_then(|mut arguments| arguments.get_mut(INPUT).map(Value::take)) {

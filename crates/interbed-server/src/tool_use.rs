@@ -22,7 +22,7 @@ use crate::tool_calls::{Family, Function};
 use crate::tool_choice::{Choice, ToolChoice};
 use crate::tool_list::{CallForm, ToolList};
 
-/// The fields about tool calls.
+/// Returns the fields about tool calls.
 pub(crate) fn tools_part() -> openapi::Part {
     openapi::part!(Fields<'_>)
 }
@@ -149,7 +149,7 @@ enum Way {
 }
 
 impl Way {
-    /// The trigger of a call in an unconstrained answer.
+    /// Returns the trigger of a call in an unconstrained answer.
     fn trigger(self) -> Trigger {
         match self {
             Self::Harmony => {
@@ -159,7 +159,7 @@ impl Way {
         }
     }
 
-    /// The function with its schema in the form that grammars accept.
+    /// Returns the function with its schema in the form that grammars accept.
     fn checked(self, function: &Function) -> Result<Function, ApiError> {
         let checked = match self {
             Self::Harmony => checked_schema(&function.parameters),
@@ -168,7 +168,7 @@ impl Way {
         Ok(Function { name: function.name.clone(), parameters: checked.map_err(|error| refused(function, &error))? })
     }
 
-    /// The grammar of a call after its marker, in Lark's syntax: a rule `call` and those that it uses.
+    /// Returns the grammar of a call after its marker, in Lark's syntax: a rule `call` and those that it uses.
     fn call(self, app: &App, functions: &[Function]) -> String {
         match self {
             Self::Harmony => harmony::call_grammar(functions, |text| app.mark(text)),
@@ -176,8 +176,8 @@ impl Way {
         }
     }
 
-    /// The grammar of an answer, in Lark's syntax: one call, or `several`, or text that satisfies the schema `text`, if
-    /// there is one.
+    /// Returns the grammar of an answer, in Lark's syntax: one call, or `several`, or text that satisfies the schema
+    /// `text`, if there is one.
     fn answer(self, app: &App, functions: &[Function], several: bool, text: Option<&Value>) -> String {
         let Self::Family(family) = self else {
             let is_special = app.is_special("<|end|>");

@@ -71,7 +71,7 @@ impl OtlpEndpoint {
         Ok(Self { host: host.to_owned(), port: uri.port_u16().unwrap_or(4318), path: path.to_owned() })
     }
 
-    /// The address for sockets: without the brackets that an IPv6 address has in a URL.
+    /// Returns the address for sockets: without the brackets that an IPv6 address has in a URL.
     fn address(&self) -> (String, u16) {
         (self.host.trim_start_matches('[').trim_end_matches(']').to_owned(), self.port)
     }
@@ -109,7 +109,7 @@ impl Traces {
         (Self { queue: sender, counts: counts.clone() }, Exporter { queue: receiver, endpoint, counts, lookup: None })
     }
 
-    /// The counts of spans so far.
+    /// Returns the counts of spans so far.
     pub(crate) fn counts(&self) -> Arc<TraceCounts> {
         self.counts.clone()
     }
@@ -152,7 +152,7 @@ impl Exporter {
         }
     }
 
-    /// The addresses of the collector. Continues the last look-up if nobody waited for its end.
+    /// Returns the addresses of the collector. Continues the last look-up if nobody waited for its end.
     async fn addresses(&mut self) -> io::Result<Vec<SocketAddr>> {
         let address = self.endpoint.address();
         let lookup =

@@ -182,7 +182,7 @@ fn is_0(number: f64) -> bool {
 
 /// An API, characterized by the fields that it lacks but another API has.
 pub(crate) trait Api {
-    /// The endpoint that supports the field, if this API does not.
+    /// Returns the endpoint that supports the field, if this API does not.
     fn elsewhere(name: &str) -> Option<&'static str>;
 
     /// Returns whether this API reads the field, although most do not support it.
@@ -217,12 +217,12 @@ impl Api for Completions {
     }
 }
 
-/// The endpoint of a field that only messages have.
+/// Returns the endpoint of a field that only messages have.
 pub(crate) fn of_messages(name: &str) -> Option<&'static str> {
     OF_MESSAGES.contains(&name).then_some("/v1/messages")
 }
 
-/// The endpoint of a field that only responses have.
+/// Returns the endpoint of a field that only responses have.
 pub(crate) fn of_responses(name: &str) -> Option<&'static str> {
     OF_RESPONSES.contains(&name).then_some("/v1/responses")
 }

@@ -31,7 +31,7 @@ pub struct Question {
 pub struct Answer {
     /// The text that was generated, possibly cut off by Ctrl-C.
     pub text: String,
-    /// The reason why the answer ended; `None` after Ctrl-C.
+    /// The reason why the answer ended, or `None` after Ctrl-C.
     pub cause: Option<StopCause>,
     /// Figures about the generation.
     pub stats: Stats,
@@ -48,7 +48,7 @@ pub struct Stats {
     /// Time from the first token to the last.
     decoding: Duration,
     budget: Bytes,
-    /// Statistics of streaming during the answer; `None` if no weights are streamed.
+    /// Statistics of streaming during the answer, or `None` if no weights are streamed.
     stream: Option<StreamStats>,
 }
 

@@ -92,7 +92,7 @@ pub fn apply(root: Command, args: &[OsString]) -> Result<Command> {
     Ok(root.mut_subcommand(&name, |_| command))
 }
 
-/// Returns the command's name and the file that `--config` names; `None` if the arguments have no such command or no
+/// Returns the command's name and the file that `--config` names, or `None` if the arguments have no such command or no
 /// `--config`.
 fn find(root: &Command, args: &[OsString]) -> Option<(String, PathBuf)> {
     let mut words = args.iter().skip(1).map_while(|word| (word != "--").then_some(word));

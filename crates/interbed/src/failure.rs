@@ -69,7 +69,7 @@ impl Error for Advised {
     }
 }
 
-/// Returns the error message for stderr, safe to print on a terminal; `None` for failures about which programs stay
+/// Returns the error message for stderr, safe to print on a terminal, or `None` for failures about which programs stay
 /// silent.
 pub fn message(error: &anyhow::Error) -> Option<String> {
     if is_quiet(error) {

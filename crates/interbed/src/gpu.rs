@@ -44,7 +44,7 @@ pub struct OnGpu {
     pub below: Below,
 }
 
-/// Loads the model onto a GPU if the options choose one; `None` if the processor computes.
+/// Loads the model onto a GPU if the options choose one. Returns `None` if the processor computes.
 ///
 /// # Errors
 /// Fails if the GPU does not exist, has too little memory for the model, or an option does not work with a GPU.

@@ -225,7 +225,7 @@ impl Place<'_> {
         }
     }
 
-    /// Returns the meaning for the current command; `None` if no entry applies to it.
+    /// Returns the meaning for the current command, or `None` if no entry applies to it.
     fn for_options(&self, meaning: Meaning) -> Option<Meaning> {
         let Meaning::ByOption(cases) = meaning else { return Some(meaning) };
         cases.iter().find(|(option, _)| *option == "*" || self.has(option)).map(|(_, meaning)| *meaning)
@@ -245,7 +245,7 @@ impl Place<'_> {
         }
     }
 
-    /// Returns the value of `--host HOST:PORT`, and the words that replace it; `None` for other words.
+    /// Returns the value of `--host HOST:PORT`, and the words that replace it, or `None` for other words.
     fn address(&self, word: &OsStr, next: Option<&OsString>) -> Option<(String, [String; 4])> {
         let value = match word.to_str()? {
             "--host" => next?.to_str()?,
@@ -335,7 +335,7 @@ impl Place<'_> {
 }
 
 impl Meaning {
-    /// Returns the meaning for a value; `None` if the command's `own` option is meant, or no entry applies to this
+    /// Returns the meaning for a value, or `None` if the command's `own` option is meant, or no entry applies to this
     /// value.
     fn for_value(self, value: Option<&str>, own: bool) -> Option<Self> {
         if let Self::ByOption(cases) = self {

@@ -141,7 +141,7 @@ fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
     }
 }
 
-/// Returns the path of a model in the cache by its name on the Hub or its short name; `None` for other texts.
+/// Returns the path of a model in the cache by its name on the Hub or its short name, or `None` for other texts.
 pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
     let long = short_names::find(name).ok()?;
     let name = name_in(long.as_deref().unwrap_or(name))?;
@@ -223,15 +223,16 @@ fn open(options: &HubOptions) -> Result<Hub> {
     Ok(Hub::open(&settings(options)?)?)
 }
 
-/// Returns the Hub name that a text means; `None` if it is none. The address of a file is none if its first part is a
-/// folder here: then it is the path of a file that is missing.
+/// Returns the Hub name that a text means, or `None` if it is none. The address of a file is none if its first part is
+/// a folder here: then it is the path of a file that is missing.
 fn name_in(text: &str) -> Option<HubName> {
     let is_file = text.ends_with(".gguf") && !text.contains([':', '@']);
     let is_path = is_file && Path::new(text).components().next().is_some_and(|first| Path::new(&first).is_dir());
     HubName::read(text).filter(|_| !is_path)
 }
 
-/// Returns the Hub name that `model` means; `None` if `model` is a path. An existing file or folder takes precedence.
+/// Returns the Hub name that `model` means, or `None` if `model` is a path. An existing file or folder takes
+/// precedence.
 fn named(model: Option<&Path>, options: &HubOptions) -> Result<Option<HubName>> {
     check(model)?;
     let text = model.filter(|model| !model.exists()).and_then(Path::to_str);

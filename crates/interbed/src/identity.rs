@@ -170,7 +170,7 @@ fn check_unchanged(files: &[Arc<dyn RandomAccessFile>]) -> Result<(), IoError> {
     Ok(())
 }
 
-/// Returns the identity that follows from the content; `None` until all of it has been hashed.
+/// Returns the identity that follows from the content, or `None` until all of it has been hashed.
 fn of_content(hash: &ContentHash) -> Option<[u8; 32]> {
     let mut fingerprint = Fingerprint::default();
     for (name, described, sum) in hash.tensors()? {

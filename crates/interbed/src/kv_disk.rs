@@ -107,7 +107,7 @@ impl DiskPlace {
         DiskTier::tokens_within(&self.shape, &self.options).map_err(|error| refused(&error))
     }
 
-    /// Returns the turns by which KV and weights share a disk; `None` if they are on different disks.
+    /// Returns the turns by which KV and weights share a disk, or `None` if they are on different disks.
     pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
         let device = |path: &Path| std::fs::metadata(path).ok().map(|data| data.dev());
         let directory = device(&self.path)?;

@@ -26,7 +26,7 @@ pub struct LowerTiers {
     places: Places,
     /// Identifies the KV that this model computes, except for its weights.
     fingerprint: Fingerprint,
-    /// The identity of the weights; `None` if the options ask for no tiers.
+    /// The identity of the weights, or `None` if the options ask for no tiers.
     weights: Option<WeightsIdentity>,
 }
 
@@ -79,7 +79,7 @@ impl LowerTiers {
         disk || limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some())
     }
 
-    /// Returns the turns by which KV and weights share a disk; `None` if they are on different disks.
+    /// Returns the turns by which KV and weights share a disk, or `None` if they are on different disks.
     pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
         self.places.disk.as_ref()?.turns(weights)
     }

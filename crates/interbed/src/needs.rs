@@ -55,7 +55,7 @@ pub fn kv_config(limits: &LimitOptions, block_size: usize, num_blocks: usize) ->
     }
 }
 
-/// The layout of KV blocks under these options, for weights mostly of type `weights`.
+/// Returns the layout of KV blocks under these options, for weights mostly of type `weights`.
 pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) -> KvLayout {
     let dtype = match limits.kv_dtype {
         KvDtype::Auto => KvDType::beside(weights),

@@ -60,7 +60,7 @@ impl Opened {
         Ok(Self { dir, tokenizer: Arc::new(tokenizer), template, footprint })
     }
 
-    /// The model's chat template.
+    /// Returns the model's chat template.
     ///
     /// # Errors
     /// Fails if the model has no chat template.

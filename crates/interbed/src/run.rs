@@ -188,7 +188,7 @@ impl RunArgs {
     }
 }
 
-/// Returns the chat template that is applied to the prompt; `None` if the prompt is continued as it is.
+/// Returns the chat template that is applied to the prompt, or `None` if the prompt is continued as it is.
 fn template(opened: &Opened, raw: bool, needed: bool, has_system: bool) -> Result<Option<Arc<ChatTemplate>>> {
     if needed {
         return opened.chat_template().map(Some);

@@ -42,7 +42,7 @@ impl Row {
         self.model != "-"
     }
 
-    /// Returns the rest of `tag` after the longest of the row's tags that it begins with; `None` if it begins with
+    /// Returns the rest of `tag` after the longest of the row's tags that it begins with, or `None` if it begins with
     /// none.
     fn behind<'t>(&self, tag: &'t str) -> Option<&'t str> {
         let behind = |known| match tag.strip_prefix(known)? {
@@ -76,7 +76,7 @@ impl Row {
     }
 }
 
-/// Returns the model on the Hub that a short name stands for, such as `llama3.2:1b` or `llama3.2:1b-instruct-q8_0`;
+/// Returns the model on the Hub that a short name stands for, such as `llama3.2:1b` or `llama3.2:1b-instruct-q8_0`, or
 /// `None` if the text is no short name.
 ///
 /// # Errors
@@ -180,7 +180,7 @@ fn without_library(text: &str) -> &str {
     LIBRARIES.iter().find_map(|library| text.strip_prefix(library)).unwrap_or(text)
 }
 
-/// Returns the model with another quantisation; `None` if `quantisation` is not the name of one.
+/// Returns the model with another quantisation, or `None` if `quantisation` is not the name of one.
 fn with_quantisation(row: &Row, quantisation: &str) -> Option<String> {
     let repository = if row.rest.is_empty() { row.model.split_once(':')?.0 } else { row.rest };
     let has_number = quantisation.contains(|letter: char| letter.is_ascii_digit());

@@ -30,9 +30,9 @@ pub struct Streaming {
     pub most_resident: u64,
     /// The number of bytes of weights that stay in a device's own memory.
     pub on_device: u64,
-    /// The shape of the mixture layers, and the bytes that experts may take; `None` without experts.
+    /// The shape of the mixture layers, and the bytes that experts may take, or `None` without experts.
     pub experts: Option<(ArenaShape, u64)>,
-    /// Saves how often experts are used until this value is dropped; `None` if nothing is saved.
+    /// Saves how often experts are used until this value is dropped. The value is `None` if nothing is saved.
     pub counts: Option<KeptCounts>,
     /// The times at which the device computed and copied, if a timeline is recorded.
     pub device: Option<Arc<DeviceTimeline>>,

@@ -31,7 +31,7 @@ const PLACES: &[Place] = &[file::PLACE];
 struct Place {
     /// The name in messages, as in "KV is swapped to …".
     name: &'static str,
-    /// Returns the memory that the storage takes; `None` if it does not accept the options.
+    /// Returns the memory that the storage takes, or `None` if it does not accept the options.
     memory: fn(&Wanted<'_>) -> Option<Bytes>,
     /// Allocates the storage, within the memory that [`Place::memory`] has returned.
     open: fn(&Wanted<'_>, &SwapRoom) -> Result<Box<dyn SwapStore>>,

@@ -14,7 +14,7 @@ pub(crate) trait KvElement: Copy {
     /// The number of elements in 16 bytes.
     const COLUMNS: usize;
 
-    /// Byte offset of element `d` in a slot.
+    /// Returns the byte offset of element `d` in a slot.
     fn offset(head_dim: usize, d: usize) -> usize;
 
     /// Loads elements `d .. d + count`; the other lanes are zero. `d` is a multiple of [`LANES`].

@@ -54,23 +54,23 @@ impl Tile<'_> {
         self.tokens * self.heads
     }
 
-    /// Positions that one token of the tile sees.
+    /// Returns the positions that one token of the tile sees.
     fn seen_by(&self, token: usize) -> Range<usize> {
         seen_from(self.first_position + token, self.window)
     }
 
-    /// Positions that any token of the tile sees.
+    /// Returns the positions that any token of the tile sees.
     pub fn seen(&self) -> Range<usize> {
         self.seen_by(0).start..self.first_position + self.tokens
     }
 }
 
-/// Positions that a token at `position` sees: its own and those before it within the sliding window.
+/// Returns the positions that a token at `position` sees: its own and those before it within the sliding window.
 pub(super) fn seen_from(position: usize, window: Option<usize>) -> Range<usize> {
     window.map_or(0, |window| (position + 1).saturating_sub(window))..position + 1
 }
 
-/// Stretches that contain these positions.
+/// Returns the stretches that contain these positions.
 pub(super) fn stretches_of(positions: &Range<usize>) -> Range<usize> {
     positions.start / STRETCH..positions.end.div_ceil(STRETCH)
 }
@@ -165,7 +165,7 @@ pub(super) unsafe fn attend(
     }
 }
 
-/// The `count` elements at `first` as a slice.
+/// Returns the `count` elements at `first` as a slice.
 ///
 /// # Safety
 /// The elements are writable, and nothing else touches them while they are in use.
@@ -260,8 +260,8 @@ unsafe fn attend_run(
     }
 }
 
-/// The slots of a run's keys. Keys that the tile does not see get the slot of one that it does, which is readable and
-/// has no effect. Prefetches the values, which are needed after the keys.
+/// Returns the slots of a run's keys. Keys that the tile does not see get the slot of one that it does, which is
+/// readable and has no effect. Prefetches the values, which are needed after the keys.
 fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
     let (bytes, offset) = (tile.layer.slot_bytes(), tile.layer.value_offset());
     let mut slots = [std::ptr::null::<u8>(); RUN];

@@ -37,7 +37,7 @@ impl Ahead {
         self.in_place
     }
 
-    /// The rows from `row` on.
+    /// Returns the rows from `row` on.
     #[inline(always)]
     pub fn from(self, row: usize) -> Self {
         Self { first: self.first.wrapping_add(row * self.row_bytes), ..self }
@@ -49,8 +49,8 @@ impl Ahead {
         if self.in_place { self.from(rows) } else { self }
     }
 
-    /// Address of the part of row `row` (counted from the first) that corresponds to column `col`. It need not be
-    /// readable.
+    /// Returns the address of the part of row `row` (counted from the first) that corresponds to column `col`. It need
+    /// not be readable.
     #[inline(always)]
     pub fn at(&self, row: usize, col: usize) -> *const u8 {
         self.first.wrapping_add(row * self.row_bytes + col / 8 * self.step_bytes)

@@ -20,7 +20,7 @@ pub(crate) fn runs_at(level: Level) -> bool {
     level.instructions() >= Instructions::Avx512Bf16 && cfg!(target_arch = "x86_64")
 }
 
-/// The token that proves that `level` has the instructions.
+/// Returns the token that proves that `level` has the instructions.
 ///
 /// # Panics
 /// Panics if the level does not have them.

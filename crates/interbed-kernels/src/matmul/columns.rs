@@ -14,7 +14,7 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// All columns of `out`, `[tokens, columns]`.
+    /// Returns all columns of `out`, `[tokens, columns]`.
     ///
     /// # Panics
     /// Panics if `out` is not whole rows.
@@ -63,18 +63,19 @@ unsafe impl Send for Output {}
 unsafe impl Sync for Output {}
 
 impl Output {
-    /// The results from column `first` on.
+    /// Returns the results from column `first` on.
     pub fn behind(self, first: usize) -> Self {
         Self { first: self.first.wrapping_add(first), ..self }
     }
 
-    /// Address of the result of `row` for `token`. It may be dereferenced only if [`Columns`] has that element.
+    /// Returns the address of the result of `row` for `token`. It may be dereferenced only if [`Columns`] has that
+    /// element.
     #[inline(always)]
     pub fn at(&self, token: usize, row: usize) -> *mut f32 {
         self.first.wrapping_add(token * self.stride + row)
     }
 
-    /// The results of `count` rows from `row` on for `token`.
+    /// Returns the results of `count` rows from `row` on for `token`.
     ///
     /// # Safety
     /// [`Columns`] has these elements, and nothing else touches them while they are in use.

@@ -38,7 +38,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The form that products with weights of `dtype` read.
+    /// Returns the form that products with weights of `dtype` read.
     pub(crate) fn of(level: Level, dtype: DType) -> Self {
         // The form does not depend on the number of tokens.
         Kernel::of(level, dtype, 1).form()
@@ -63,7 +63,7 @@ pub(crate) enum Kernel {
 }
 
 impl Kernel {
-    /// The kernel for products of `tokens` tokens with weights of this type.
+    /// Returns the kernel for products of `tokens` tokens with weights of this type.
     pub fn of(level: Level, weights: DType, tokens: usize) -> Self {
         let many = tokens >= panel::tokens_min(level, weights.is_decoded());
         match weights.decoded() {
@@ -76,7 +76,7 @@ impl Kernel {
         }
     }
 
-    /// The form in which the kernel reads activations.
+    /// Returns the form in which the kernel reads activations.
     pub fn form(self) -> Form {
         match self {
             Self::Rows | Self::Panels => Form::Plain,

@@ -74,12 +74,12 @@ impl Layout {
         Self { tokens, steps: cols.div_ceil(STEP) }
     }
 
-    /// The block of tokens that begins with `first`.
+    /// Returns the block of tokens that begins with `first`.
     fn tokens_from(&self, first: usize) -> Range<usize> {
         first..(first + TOKEN_BLOCK).min(self.tokens)
     }
 
-    /// Steps of a block of columns when `tokens` tokens are multiplied.
+    /// Returns the number of steps of a block of columns when `tokens` tokens are multiplied.
     fn block_steps(&self, tokens: usize) -> usize {
         match tokens <= STREAMED_TOKENS {
             true => self.steps,
@@ -88,14 +88,14 @@ impl Layout {
         }
     }
 
-    /// The block of columns that contains `step`.
+    /// Returns the block of columns that contains `step`.
     fn columns_of(&self, step: usize, tokens: usize) -> Range<usize> {
         let size = self.block_steps(tokens);
         let first = step / size * size;
         first..(first + size).min(self.steps)
     }
 
-    /// Element offset of the pairs of `step` of the group that begins with `token`.
+    /// Returns the element offset of the pairs of `step` of the group that begins with `token`.
     fn place(&self, token: usize, step: usize) -> usize {
         let block = self.tokens_from(token / TOKEN_BLOCK * TOKEN_BLOCK);
         let columns = self.columns_of(step, block.len());
@@ -240,7 +240,7 @@ mod x86 {
             }
         }
 
-        /// Sums in a row of the work area: one per token, rounded up to whole groups.
+        /// Returns the number of sums in a row of the work area: one per token, rounded up to whole groups.
         fn width(&self) -> usize {
             self.tokens.len().next_multiple_of(GROUP)
         }

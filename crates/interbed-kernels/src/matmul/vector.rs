@@ -244,7 +244,7 @@ const fn is_alone(asked: usize) -> bool {
     matches!(asked, TILE_ROWS | STREAMS)
 }
 
-/// The rows ahead that tile `tile` of `tiles` tiles of tokens prefetches.
+/// Returns the rows ahead that tile `tile` of `tiles` tiles of tokens prefetches.
 fn asked_rows(many_registers: bool, tile: usize, tiles: usize) -> Range<usize> {
     match (many_registers, tiles) {
         (_, 1) => 0..TILE_ROWS,

@@ -19,7 +19,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The panel of `rows`, as far as they exist, from `column` on.
+    /// Returns the panel of `rows`, as far as they exist, from `column` on.
     #[inline(always)]
     pub fn of<U: Unit>(weights: Matrix<'_>, rows: Range<usize>, column: usize) -> Self {
         let columns = column..(column + U::CHAIN).min(weights.cols());
@@ -38,7 +38,7 @@ impl Wanted {
         }
     }
 
-    /// The `i`th of `count` parts of each row's lines.
+    /// Returns the `i`th of `count` parts of each row's lines.
     #[inline(always)]
     pub fn part(self, i: usize, count: usize) -> Self {
         let lines = self.lines * i / count..self.lines * (i + 1) / count;
@@ -51,7 +51,7 @@ impl Wanted {
         if row < self.rows { self.lines } else { 0 }
     }
 
-    /// Address of line `line` of `row`.
+    /// Returns the address of line `line` of `row`.
     #[inline(always)]
     pub fn at(self, row: usize, line: usize) -> *const u8 {
         self.first.wrapping_add(row * self.row_bytes + line * LINE)

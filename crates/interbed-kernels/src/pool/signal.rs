@@ -65,7 +65,7 @@ impl<J: Copy> Signal<J> {
         self.wake.notify_all();
     }
 
-    /// Waits for the job after the one that a worker has `seen`; `None` if there are no more. The worker calls
+    /// Waits for the job after the one that a worker has `seen`. Returns `None` if there are no more. The worker calls
     /// [`done`](Signal::done) when it has finished it.
     pub(super) fn next(&self, seen: &mut u64) -> Option<J> {
         loop {

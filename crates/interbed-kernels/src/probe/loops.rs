@@ -34,7 +34,7 @@ impl Loop {
     }
 }
 
-/// The loop for `unit`, if the level has that unit.
+/// Returns the loop for `unit`, if the level has that unit.
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     if !unit.exists_at(level) {
         return None;

@@ -22,7 +22,7 @@ impl Unit {
     /// Every unit.
     pub const ALL: [Self; 5] = [Self::F32Fma, Self::Bf16Dot, Self::Int8Dot, Self::AmxBf16, Self::AmxInt8];
 
-    /// The unit that products of weights of this type use at this level.
+    /// Returns the unit that products of weights of this type use at this level.
     pub fn of(level: Level, weights: DType) -> Self {
         let amx = level.instructions() == Instructions::Amx;
         match weights.decoded() {
@@ -44,7 +44,7 @@ impl Unit {
         }
     }
 
-    /// A short name, for reports and scripts.
+    /// Returns a short name, for reports and scripts.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32Fma => "f32-fma",

@@ -55,7 +55,7 @@ pub(crate) enum Layout {
 impl Layout {
     const ALL: [Self; 3] = [Self::Rows, Self::Spans, Self::Tiles];
 
-    /// The layout that products of `tokens` tokens read; it also selects their kernel.
+    /// Returns the layout that products of `tokens` tokens read; it also selects their kernel.
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "one kernel for all"))]
     pub fn of(level: Level, tokens: usize) -> Self {
         match level.instructions() {
@@ -193,7 +193,7 @@ impl<'a> Quantising<'a> {
         self.x.len() / self.cols
     }
 
-    /// The blocks of a token.
+    /// Returns the blocks of a token.
     fn of_token(&self, token: usize) -> &'a [[f32; BLOCK]] {
         self.x[token * self.cols..][..self.cols].as_chunks::<BLOCK>().0
     }

@@ -216,7 +216,7 @@ unsafe fn add_scaled<F: Unpack>(
     }
 }
 
-/// Initial values of dot products, which compensate for the offset of the weights' codes.
+/// Returns the initial values of dot products, which compensate for the offset of the weights' codes.
 #[inline(always)]
 fn start<F: Unpack>(s: Avx512, sum: __m512) -> __m512i {
     match F::OFFSET {

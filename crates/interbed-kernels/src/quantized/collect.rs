@@ -241,7 +241,7 @@ pub(super) fn turned(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// The lower and the upper halves of sixteen words.
+/// Returns the lower and the upper halves of sixteen words.
 #[inline(always)]
 fn low_and_high(s: Avx512, words: __m512i) -> (__m256i, __m256i) {
     (s._mm512_cvtepi32_epi16(words), s._mm512_cvtepi32_epi16(s._mm512_srli_epi32::<16>(words)))

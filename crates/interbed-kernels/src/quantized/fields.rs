@@ -14,8 +14,8 @@ pub(super) fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Half of the power of two that MXFP4's scale byte stands for, to match the doubled values: `2^(scale - 128)`, and NaN
-/// for 255.
+/// Returns half of the power of two that MXFP4's scale byte stands for, to match the doubled values: `2^(scale - 128)`,
+/// and NaN for 255.
 #[inline(always)]
 pub(super) fn half_power(scale: u8) -> f32 {
     f32::from_bits(match scale {
@@ -29,7 +29,7 @@ pub(super) fn half_power(scale: u8) -> f32 {
 /// Bits of a NaN.
 pub(super) const NAN_BITS: u32 = 0x7fc0_0000;
 
-/// The eight scales and eight minima, 6 bits each, of a block of Q4_K or Q5_K:
+/// Returns the eight scales and eight minima, 6 bits each, of a block of Q4_K or Q5_K:
 ///
 /// ```text
 /// byte  0 .. 4    scale 0 .. 4 in bits 0 .. 6, upper two bits of scale 4 .. 8 in bits 6 .. 8
@@ -50,7 +50,7 @@ pub(super) fn scales_and_minima(packed: &[u8; 12]) -> [u32; 4] {
     ]
 }
 
-/// The sixteen scales of a block of Q3_K, still with their offset of 32:
+/// Returns the sixteen scales of a block of Q3_K, still with their offset of 32:
 ///
 /// ```text
 /// byte  0 .. 8    lower four bits of scale 0 .. 8 in bits 0 .. 4, of scale 8 .. 16 in bits 4 .. 8
@@ -72,7 +72,7 @@ pub(super) fn q3_scales(packed: &[u8; 12]) -> [u32; 4] {
     ]
 }
 
-/// Byte `i` of the words that [`q3_scales`] and [`scales_and_minima`] return.
+/// Returns byte `i` of the words that [`q3_scales`] and [`scales_and_minima`] return.
 #[inline(always)]
 pub(super) fn byte(words: &[u32], i: usize) -> u8 {
     (words[i / 4] >> (i % 4 * 8)) as u8

@@ -97,7 +97,7 @@ fn words<F: Format>(s: Avx2, spans: Spans<'_, F>, first: usize, at: usize) -> [_
     turned4(s, [pair(0), pair(1), pair(2), pair(3)])
 }
 
-/// The lower and the upper halves of eight words.
+/// Returns the lower and the upper halves of eight words.
 #[inline(always)]
 fn low_and_high(s: Avx2, words: __m256i) -> (__m128i, __m128i) {
     let low = s._mm256_and_si256(words, s._mm256_set1_epi32(0xffff));
@@ -138,7 +138,7 @@ fn store_words(s: Avx2, words: [__m256i; 4], octet: usize, fields: &mut Fields) 
     }
 }
 
-/// The lower or upper halves of all bytes.
+/// Returns the lower or upper halves of all bytes.
 #[inline(always)]
 fn nibbles(s: Avx2, bytes: __m256i, upper: bool) -> __m256i {
     let bytes = if upper { s._mm256_srli_epi16::<4>(bytes) } else { bytes };

@@ -42,8 +42,8 @@ pub(super) struct Block<'a, F> {
 }
 
 impl<'a, F: Format> Spans<'a, F> {
-    /// Span `span` of the rows from `first` on, in place. With fewer than sixteen rows, or a partial span, a copy in
-    /// `ragged`, where the last row is repeated and the span is padded with zeros.
+    /// Returns span `span` of the rows from `first` on, in place. With fewer than sixteen rows, or a partial span, a
+    /// copy in `ragged`, where the last row is repeated and the span is padded with zeros.
     #[inline(always)]
     pub fn of(job: &ProductRows<'a>, first: usize, span: usize, ragged: &'a mut Ragged) -> Self {
         let whole = (span + 1) * F::SPAN_BYTES <= job.row_bytes;
@@ -63,19 +63,19 @@ impl<'a, F: Format> Spans<'a, F> {
         Self { first: bytes.as_ptr(), stride, spans: PhantomData }
     }
 
-    /// The span of row `row`, modulo sixteen, so that it always exists and needs no test.
+    /// Returns the span of row `row`, modulo sixteen, so that it always exists and needs no test.
     #[inline(always)]
     pub fn row(self, row: usize) -> Span<'a, F> {
         Span { at: self.first.wrapping_add(row % ROWS * self.stride), bytes: PhantomData }
     }
 
-    /// The spans of rows `4 quad .. 4 quad + 4`, modulo sixteen.
+    /// Returns the spans of rows `4 quad .. 4 quad + 4`, modulo sixteen.
     #[inline(always)]
     pub fn quad(self, quad: usize) -> Quad<'a, F> {
         Quad { first: self.row(4 * quad).at, stride: self.stride, spans: PhantomData }
     }
 
-    /// The spans of every fourth row from row `row` on.
+    /// Returns the spans of every fourth row from row `row` on.
     #[inline(always)]
     pub fn fourth(self, row: usize) -> [Span<'a, F>; 4] {
         [self.row(row), self.row(row + 4), self.row(row + 8), self.row(row + 12)]
@@ -83,7 +83,7 @@ impl<'a, F: Format> Spans<'a, F> {
 }
 
 impl<'a, F: Format> Quad<'a, F> {
-    /// The span of row `row`, modulo four.
+    /// Returns the span of row `row`, modulo four.
     #[inline(always)]
     pub fn row(self, row: usize) -> Span<'a, F> {
         Span { at: self.first.wrapping_add(row % 4 * self.stride), bytes: PhantomData }
@@ -91,14 +91,14 @@ impl<'a, F: Format> Quad<'a, F> {
 }
 
 impl<'a, F: Format> Span<'a, F> {
-    /// Block `block` of the type, modulo the number of blocks in a span.
+    /// Returns block `block` of the type, modulo the number of blocks in a span.
     #[inline(always)]
     pub fn block(self, block: usize) -> Block<'a, F> {
         let block = block % (F::SPAN_BYTES / F::BYTES);
         Block { at: self.at.wrapping_add(block * F::BYTES), bytes: PhantomData }
     }
 
-    /// `N` bytes from byte `at` on.
+    /// Returns `N` bytes from byte `at` on.
     ///
     /// # Panics
     /// Panics if they exceed the span.
@@ -109,14 +109,14 @@ impl<'a, F: Format> Span<'a, F> {
         unsafe { &*self.at.add(at).cast() }
     }
 
-    /// All bytes of the span.
+    /// Returns all bytes of the span.
     #[inline(always)]
     pub fn all(self) -> &'a [u8] {
         // SAFETY: a span has this many readable bytes.
         unsafe { std::slice::from_raw_parts(self.at, F::SPAN_BYTES) }
     }
 
-    /// Address of the span, for prefetching.
+    /// Returns the address of the span, for prefetching.
     #[inline(always)]
     pub fn as_ptr(self) -> *const u8 {
         self.at
@@ -124,7 +124,7 @@ impl<'a, F: Format> Span<'a, F> {
 }
 
 impl<'a, F: Format> Block<'a, F> {
-    /// `N` bytes from byte `at` on.
+    /// Returns `N` bytes from byte `at` on.
     ///
     /// # Panics
     /// Panics if they exceed the block.

@@ -44,8 +44,8 @@ impl Small {
     }
 }
 
-/// The number that is subtracted from a block's sums, without the factor of each row: a token's scale times its sums of
-/// the halves, which may have their own factors.
+/// Returns the number that is subtracted from a block's sums, without the factor of each row: a token's scale times its
+/// sums of the halves, which may have their own factors.
 #[inline(always)]
 fn scaled_minimum<F: Unpack>(s: Avx512, header: &Header, block: usize, scale: f32, sums: [f32; 2]) -> __m512 {
     if !F::HALVES {

@@ -275,7 +275,7 @@ impl Avx2 {
     }
 }
 
-/// Both halves of an array.
+/// Returns both halves of an array.
 #[inline(always)]
 fn halves<T: Pod>(all: &[T; LANES]) -> &[[T; LANES / 2]; 2]
 where

@@ -17,7 +17,7 @@ pub struct Choice {
     pub all: Tensor,
     /// The router's products, `[rows, experts]`.
     pub logits: Tensor,
-    /// The vector that is added to scores for the choice, and room for it, `[experts]`; `None` if there is none.
+    /// The vector that is added to scores for the choice, and room for it, `[experts]`, or `None` if there is none.
     pub bias: Option<(TensorId, Tensor)>,
     /// `None` without a shared expert; otherwise the products whose sigmoids multiply the shared expert's results,
     /// `[rows]`, or `None` if the results are not multiplied.

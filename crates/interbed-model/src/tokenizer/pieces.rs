@@ -134,7 +134,7 @@ mod tests {
     use super::super::Tokenizer;
     use super::*;
 
-    /// A tokenizer with merges over line ends, spaces and letters.
+    /// Returns a tokenizer with merges over line ends, spaces and letters.
     fn tokenizer(pre_tokenizer: &Value) -> (Tokenizer, Pieces) {
         let mut vocab = serde_json::Map::new();
         for token in [

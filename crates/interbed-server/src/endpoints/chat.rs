@@ -94,7 +94,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::whole(&envelope, choices, sequences, prompt_logprobs))
 }
 
-/// The fields that `/v1/chat/completions` reads.
+/// Returns the fields that `/v1/chat/completions` reads.
 pub(crate) fn parts() -> Vec<Part> {
     [shared_part(), part!(Fields), structured_part(), tools_part()].into_iter().chain(conversation_part()).collect()
 }
@@ -105,7 +105,7 @@ pub(crate) fn of_chats(name: &str) -> Option<&'static str> {
     FIELDS.contains(&name).then_some("/v1/chat/completions")
 }
 
-/// The fields of a conversation, which `/tokenize` reads too.
+/// Returns the fields of a conversation, which `/tokenize` reads too.
 pub(crate) fn conversation_part() -> Option<Part> {
     Some(part!(Conversation))
 }
@@ -132,7 +132,7 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     Ok((common, prompt, preparing.share, form))
 }
 
-/// Returns the number of alternatives whose log-probabilities the answer lists for each token; `None` if the request
+/// Returns the number of alternatives whose log-probabilities the answer lists for each token, or `None` if the request
 /// asks for no log-probabilities.
 ///
 /// # Errors

@@ -88,7 +88,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::whole(&envelope, choices, sequences, None))
 }
 
-/// The fields that `/v1/completions` reads.
+/// Returns the fields that `/v1/completions` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![shared_part(), part!(Fields<'_>), structured_part()]
 }
@@ -202,7 +202,7 @@ struct Writer {
     prompts: Vec<Prompt>,
     n: usize,
     echo: bool,
-    /// The number of alternatives whose log-probabilities the answer lists for each token; `None` if it lists no
+    /// The number of alternatives whose log-probabilities the answer lists for each token, or `None` if it lists no
     /// log-probabilities.
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,

@@ -223,7 +223,7 @@ fn number_text(number: f32) -> String {
     serde_json::to_string(&number).unwrap_or_default()
 }
 
-/// The fields that `/v1/embeddings` reads.
+/// Returns the fields that `/v1/embeddings` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![part!(Fields<'_>)]
 }

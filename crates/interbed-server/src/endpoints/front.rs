@@ -62,7 +62,7 @@ impl Front {
         Arc::new(Self { config, draining, shelf, metrics, memory, started: SystemTime::now() })
     }
 
-    /// The model in memory, if there is one.
+    /// Returns the model in memory, if there is one.
     fn held(&self) -> Option<Arc<Answering>> {
         self.shelf.answering().map(|(held, _)| held)
     }

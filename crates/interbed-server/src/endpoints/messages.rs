@@ -232,7 +232,7 @@ impl Api for OfMessages {
     }
 }
 
-/// The fields that `/v1/messages` reads.
+/// Returns the fields that `/v1/messages` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![conversation_part(), part!(Fields<'_>), part!(Conversation)]
 }

@@ -138,7 +138,7 @@ fn foreign(name: &str, own: &[&str], other: &[&str], path: &'static str) -> Opti
     }
 }
 
-/// The parts of a body that `/api/chat` and `/api/generate` both read.
+/// Returns the parts of a body that `/api/chat` and `/api/generate` both read.
 fn shared_parts() -> Vec<Part> {
     vec![settings::part()]
 }

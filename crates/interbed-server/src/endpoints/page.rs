@@ -88,7 +88,7 @@ pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Resul
     Ok(response)
 }
 
-/// The ETag of each file: a hash of its content.
+/// Returns the ETag of each file: a hash of its content.
 fn tags() -> &'static [String] {
     static TAGS: OnceLock<Vec<String>> = OnceLock::new();
     TAGS.get_or_init(|| {

@@ -224,7 +224,7 @@ impl Api for OfResponses {
     }
 }
 
-/// The fields that `/v1/responses` reads.
+/// Returns the fields that `/v1/responses` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![conversation_part(), part!(Fields<'_>), part!(Repeated<'_>), part!(Conversation)]
 }

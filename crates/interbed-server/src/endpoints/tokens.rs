@@ -116,13 +116,13 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) ->
     answer.await
 }
 
-/// The fields that `/tokenize` reads.
+/// Returns the fields that `/tokenize` reads.
 pub(crate) fn tokenize_parts() -> Vec<Part> {
     let own = vec![model_part(), part!(TokenizeFields)];
     own.into_iter().chain(chat::conversation_part()).collect()
 }
 
-/// The fields that `/detokenize` reads.
+/// Returns the fields that `/detokenize` reads.
 pub(crate) fn detokenize_parts() -> Vec<Part> {
     vec![model_part(), part!(DetokenizeFields<'_>)]
 }

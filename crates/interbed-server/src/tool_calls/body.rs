@@ -58,8 +58,8 @@ pub(super) enum Parameter<'t> {
 }
 
 impl<'t> Parameter<'t> {
-    /// Converts the result of parsing a parameter at the beginning of `text`: its key, its value and the rest; `None`
-    /// if it is incomplete.
+    /// Converts the result of parsing a parameter at the beginning of `text`: its key, its value and the rest. Returns
+    /// `None` if it is incomplete.
     pub(super) fn of(text: &str, read: Result<Option<(&'t str, &'t str, &'t str)>, ()>) -> Self {
         match read {
             Ok(Some((key, value, rest))) => Self::One { key, value, length: text.len() - rest.len() },
@@ -167,7 +167,8 @@ impl Body {
 }
 
 impl Tagged {
-    /// A parameter as a field of the arguments; empty for one that was reported before, as the first one counts.
+    /// Returns a parameter as a field of the arguments; empty for one that was reported before, as the first one
+    /// counts.
     fn argument(&mut self, key: &str, value: &str, functions: &[Function]) -> String {
         if self.keys.iter().any(|told| told == key) {
             return String::new();
@@ -198,7 +199,7 @@ fn in_list(held: &mut String, ended: bool) -> Progress {
     }
 }
 
-/// The function with this name.
+/// Returns the function with this name.
 fn named<'f>(functions: &'f [Function], name: &str) -> Option<&'f Function> {
     functions.iter().find(|function| function.name == name)
 }
@@ -213,7 +214,7 @@ pub(crate) struct JsonScan {
 }
 
 impl JsonScan {
-    /// The state after the first bracket.
+    /// Returns the state after the first bracket.
     fn inside() -> Self {
         Self { depth: 1, ..Self::default() }
     }

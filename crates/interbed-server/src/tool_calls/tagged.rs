@@ -98,7 +98,7 @@ const KEPT: [&str; 5] = ["type", "properties", "required", "additionalProperties
 /// End of messages about keywords that cannot be enforced in this syntax.
 const IN_TAGS: &str = "cannot be enforced where this model writes each parameter between tags; leave it out";
 
-/// The place of the first array of distinct items below `place`.
+/// Returns the place of the first array of distinct items below `place`.
 fn unique_array(value: &Value, place: &str) -> Option<String> {
     let below = |(key, value): (String, &Value)| unique_array(value, &format!("{place}/{}", escaped(&key)));
     match value {
@@ -153,8 +153,8 @@ pub(super) struct TagForm {
     pub(super) end: &'static str,
 }
 
-/// A rule `call` with the parameters of each function in the order of its schema, which has passed [`checked`]; `begin`
-/// writes the beginning of a call. Strings extend to the tag that closes them; other values are JSON.
+/// Returns a rule `call` with the parameters of each function in the order of its schema, which has passed [`checked`];
+/// `begin` writes the beginning of a call. Strings extend to the tag that closes them; other values are JSON.
 pub(super) fn calls(functions: &[Function], begin: impl Fn(&str) -> String, form: &TagForm) -> String {
     let [_, tag, behind] = form.close;
     let closed = quoted(&form.close.concat());
@@ -190,7 +190,7 @@ pub(super) fn calls(functions: &[Function], begin: impl Fn(&str) -> String, form
     format!("{rules}call: {}\n", calls.join(" | "))
 }
 
-/// The schema of a parameter with the definitions of the whole schema.
+/// Returns the schema of a parameter with the definitions of the whole schema.
 fn by_itself(schema: &Value, parameters: &Value) -> Value {
     let mut schema: Map<String, Value> = schema.as_object().cloned().unwrap_or_default();
     for key in SHARED {
@@ -207,7 +207,7 @@ fn by_itself(schema: &Value, parameters: &Value) -> Value {
 mod tests {
     use super::*;
 
-    /// A schema with `keywords` at its root.
+    /// Returns a schema with `keywords` at its root.
     fn schema(keywords: Value) -> Value {
         let mut schema = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b/c": {}}});
         schema.as_object_mut().expect("an object").extend(keywords.as_object().expect("an object").clone());

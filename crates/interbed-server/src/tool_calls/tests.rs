@@ -17,7 +17,7 @@ enum Told {
     Call(String, Result<Value, String>),
 }
 
-/// The parts of a text that arrives in these pieces, with adjacent texts merged.
+/// Returns the parts of a text that arrives in these pieces, with adjacent texts merged.
 fn parts<'t>(family: &'static Family, pieces: impl Iterator<Item = &'t str>) -> Vec<Told> {
     let mut parser = ToolParser::new(family, functions());
     let mut all: Vec<Part> = pieces.flat_map(|piece| parser.push(piece)).collect();
@@ -43,7 +43,7 @@ fn parts<'t>(family: &'static Family, pieces: impl Iterator<Item = &'t str>) -> 
     told
 }
 
-/// The parts of a text; checks that they do not depend on how it is split.
+/// Returns the parts of a text; checks that they do not depend on how it is split.
 fn parsed(family: &'static Family, text: &str) -> Vec<Told> {
     let whole = parts(family, std::iter::once(text));
     for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {

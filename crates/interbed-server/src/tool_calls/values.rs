@@ -5,8 +5,8 @@ use serde_json::value::RawValue;
 
 use super::Function;
 
-/// The JSON of a parameter's value that is written as text: a string if the schema says so; else the text itself if it
-/// is valid JSON.
+/// Returns the JSON of a parameter's value that is written as text: a string if the schema says so; else the text
+/// itself if it is valid JSON.
 pub(super) fn typed(text: &str, function: Option<&Function>, name: &str) -> String {
     let schema = schema_of(function, name);
     let json = || serde_json::from_str::<&RawValue>(text).ok().map(RawValue::get);
@@ -34,12 +34,12 @@ fn is_of(kind: &Value, json: &str) -> bool {
 /// The longest chain of references.
 const REFERENCES_MAX: usize = 8;
 
-/// The schema of the parameter `name`.
+/// Returns the schema of the parameter `name`.
 pub(super) fn schema_of<'f>(function: Option<&'f Function>, name: &str) -> Option<&'f Value> {
     function.and_then(|function| root_of(&function.parameters).get("properties")?.get(name))
 }
 
-/// The root of a schema; if it is a reference to a definition, that definition.
+/// Returns the root of a schema; if it is a reference to a definition, that definition.
 pub(super) fn root_of(schema: &Value) -> &Value {
     let mut root = schema;
     for _ in 0..REFERENCES_MAX {

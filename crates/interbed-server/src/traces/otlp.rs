@@ -125,7 +125,7 @@ impl From<OneValue> for AnyValue {
 }
 
 impl KeyValue {
-    /// An attribute with this key and value.
+    /// Returns an attribute with this key and value.
     pub(crate) fn new(key: &str, value: OneValue) -> Self {
         Self { key: key.to_owned(), value: Some(value.into()) }
     }

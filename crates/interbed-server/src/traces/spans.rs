@@ -34,7 +34,7 @@ impl Parent {
     }
 }
 
-/// The spans of a request; empty if it did not reach the engine, or if its caller does not sample traces.
+/// Returns the spans of a request; empty if it did not reach the engine, or if its caller does not sample traces.
 pub(super) fn of(came: &Came, facts: &Facts) -> Vec<Span> {
     let (Some(asked), Some(submitted)) = (&facts.asked, facts.submitted) else { return Vec::new() };
     let parent = came.traceparent.as_deref().and_then(Parent::read);

@@ -27,7 +27,8 @@ pub struct ComputeCost {
     pub expert: f64,
     /// Additional time of an expert for each further token.
     pub more: f64,
-    /// The speeds of computing and reading while both go on, relative to each alone; `None` if they were not measured.
+    /// The speeds of computing and reading while both go on, relative to each alone, or `None` if they were not
+    /// measured.
     pub beside: Option<Beside>,
     /// Whether computing was measured while experts were read, because memory does not hold the experts of one token.
     pub beside_reads: bool,

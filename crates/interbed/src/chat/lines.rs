@@ -74,7 +74,7 @@ impl Lines {
         matches!(self, Self::Terminal { .. })
     }
 
-    /// Returns the width of the terminal in columns; `None` if messages do not come from a terminal.
+    /// Returns the width of the terminal in columns, or `None` if messages do not come from a terminal.
     pub fn width(&mut self) -> Option<usize> {
         match self {
             Self::Terminal { editor, .. } => editor.dimensions().map(|(columns, _)| usize::from(columns)),
@@ -82,7 +82,7 @@ impl Lines {
         }
     }
 
-    /// Reads the next line or quoted message; `None` at the end of input.
+    /// Reads the next line or quoted message. Returns `None` at the end of input.
     ///
     /// # Errors
     /// Fails if the terminal or the pipe cannot be read, or the pipe ends within quotes.

@@ -42,7 +42,7 @@ impl CountsFile {
         &self.path
     }
 
-    /// Reads the counts; `None` if the file does not exist.
+    /// Reads the counts. Returns `None` if the file does not exist.
     ///
     /// # Errors
     /// Fails if the file cannot be read, is damaged, or belongs to another model or version.

@@ -17,8 +17,8 @@ impl Refusals {
         self.0.push((shown, None));
     }
 
-    /// Returns the error about all options; `None` if there are only unknown ones, about which the parser has more to
-    /// say.
+    /// Returns the error about all options, or `None` if there are only unknown ones, about which the parser has more
+    /// to say.
     pub fn told(&self, command: &str) -> Option<anyhow::Error> {
         let hints = self.0.iter().filter_map(|(shown, hint)| Some((shown.as_str(), hint.as_deref()?)));
         let hints: Vec<(&str, &str)> = hints.collect();

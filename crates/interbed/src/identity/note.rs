@@ -54,7 +54,7 @@ impl NoteFile {
         &self.state
     }
 
-    /// Reads the note; `None` if it is missing or damaged.
+    /// Reads the note. Returns `None` if it is missing or damaged.
     pub fn read(&self) -> Option<Note> {
         let file = ExactFile::open(&self.path).ok()?;
         let (begin, end) = (MAGIC.len() + 2 * DIGEST_BYTES, MAGIC.len() + 2 * DIGEST_BYTES + self.state.len());

@@ -20,7 +20,7 @@ use crate::options::LimitOptions;
 /// Types of weights for which sizes are shown, besides the shape's own type.
 const QUANTISED: [DType; 2] = [DType::Q8_0, DType::Q4K];
 
-/// Returns the shape that `model` names; `None` if a file or folder of that name exists.
+/// Returns the shape that `model` names, or `None` if a file or folder of that name exists.
 pub fn named(model: Option<&Path>) -> Option<&'static str> {
     let model = model.filter(|model| !model.exists())?.to_str()?;
     preset_names().find(|name| *name == model)

@@ -106,7 +106,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns the assumed type of the weights of a shape that the table lists; `None` for other names, and for names of
+/// Returns the assumed type of the weights of a shape that the table lists, or `None` for other names, and for names of
 /// existing files.
 pub fn listed_dtype(model: &Path) -> Option<DType> {
     let name = model.to_str().filter(|_| !model.exists())?;

@@ -94,7 +94,7 @@ fn read(pipe: impl Read) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// Parses a line of progress; `None` for other lines.
+/// Parses a line of progress. Returns `None` for other lines.
 fn step_of(line: &str) -> Option<PullStep> {
     let line: Value = serde_json::from_str(line).ok()?;
     let content = line["commit"].as_str()?.to_owned();

@@ -56,7 +56,7 @@ struct Shelf {
     facts: HashMap<PathBuf, (FileState, Option<ModelFacts>)>,
 }
 
-/// Time of modification and length of a file; `None` if the file cannot be read.
+/// Time of modification and length of a file, or `None` if the file cannot be read.
 type FileState = Option<(SystemTime, u64)>;
 
 impl CacheLibrary {
@@ -106,7 +106,7 @@ impl CacheLibrary {
         found.with_context(|| format!("{name} is not on this machine any more"))
     }
 
-    /// Returns the facts about a model from its files; `None` if the files cannot be used, which is logged once.
+    /// Returns the facts about a model from its files, or `None` if the files cannot be used, which is logged once.
     fn facts(&self, model: &Fetched) -> Option<ModelFacts> {
         let state = state_of(&model.path);
         if let Some((known, facts)) = self.shelf().facts.get(&model.path)

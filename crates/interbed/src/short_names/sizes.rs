@@ -9,8 +9,8 @@ const PROPOSED_MAX: usize = 2;
 /// The maximum factor between the sizes of the asked model and of a proposed one, except for the nearest.
 const FACTOR_MAX: f64 = 2.5;
 
-/// Returns the number of parameters, in millions, that a tag such as `270m`, `27b-it-qat` or `e4b` begins with; `None`
-/// if it begins with none.
+/// Returns the number of parameters, in millions, that a tag such as `270m`, `27b-it-qat` or `e4b` begins with, or
+/// `None` if it begins with none.
 pub fn millions(tag: &str) -> Option<f64> {
     let part = tag.split('-').next()?;
     // `e4b` is a model with as many effective parameters as one of 4b.

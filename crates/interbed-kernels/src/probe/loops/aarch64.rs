@@ -8,7 +8,7 @@ use crate::Level;
 use crate::level::Instructions;
 use crate::probe::Unit;
 
-/// The loop for `unit`, if every machine of this architecture has instructions for it. `None` for f32.
+/// Returns the loop for `unit`, if every machine of this architecture has instructions for it. `None` for f32.
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     if unit != Unit::Int8Dot || level.instructions() != Instructions::Neon {
         return None;

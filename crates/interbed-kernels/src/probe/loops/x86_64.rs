@@ -9,8 +9,8 @@ use crate::Level;
 use crate::level::Instructions;
 use crate::probe::Unit;
 
-/// The loop for `unit`, if this architecture has instructions for it at the level. `None` for f32, whose loop all
-/// architectures share.
+/// Returns the loop for `unit`, if this architecture has instructions for it at the level. `None` for f32, whose loop
+/// all architectures share.
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     // In each SAFETY comment below: a `Level` proves that its instructions exist.
     Some(match unit {
@@ -131,7 +131,7 @@ impl TileConfig {
 struct Tile([u8; 1024]);
 
 impl Tile {
-    /// A tile filled with copies of `pattern`.
+    /// Returns a tile filled with copies of `pattern`.
     fn of(pattern: [u8; 4]) -> Self {
         Self(std::array::from_fn(|i| pattern[i % 4]))
     }

@@ -153,7 +153,7 @@ fn halves_apart(s: Avx512, natural: [__m512i; 2]) -> [__m512i; 2] {
     [s._mm512_shuffle_i32x4::<0x88>(natural[0], natural[1]), s._mm512_shuffle_i32x4::<0xdd>(natural[0], natural[1])]
 }
 
-/// Initial values of sums of four products, which compensate for the offset of the weights' codes.
+/// Returns the initial values of sums of four products, which compensate for the offset of the weights' codes.
 #[inline(always)]
 fn offsets<F: Unpack>(s: Vnni, activations: [__m512i; 2]) -> [__m512i; 2] {
     let zero = s._mm512_setzero_si512();

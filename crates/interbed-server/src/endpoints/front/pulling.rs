@@ -42,7 +42,7 @@ struct Fields {
     insecure: Option<Field<bool>>,
 }
 
-/// The fields that `/api/pull` reads.
+/// Returns the fields that `/api/pull` reads.
 pub(crate) fn pull_parts() -> Vec<Part> {
     vec![part!(Fields)]
 }

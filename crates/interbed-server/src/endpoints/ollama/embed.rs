@@ -90,12 +90,12 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
     Ok(stream::json(body.into_bytes(), vec![share]))
 }
 
-/// The fields that `/api/embed` reads.
+/// Returns the fields that `/api/embed` reads.
 pub(crate) fn embed_parts() -> Vec<Part> {
     vec![part!(Fields<'_>)]
 }
 
-/// The fields that `/api/embeddings` reads.
+/// Returns the fields that `/api/embeddings` reads.
 pub(crate) fn embeddings_parts() -> Vec<Part> {
     vec![part!(OlderFields<'_>)]
 }

@@ -62,7 +62,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>, request: Request) -> Resul
     Ok(Json(portrait.shown(&name)))
 }
 
-/// The fields that `/api/show` reads.
+/// Returns the fields that `/api/show` reads.
 pub(crate) fn show_parts() -> Vec<Part> {
     vec![part!(Fields)]
 }

@@ -86,18 +86,18 @@ pub(super) struct Settings {
     pub(super) unloads: bool,
 }
 
-/// The part of a body that `/api/chat` and `/api/generate` both read.
+/// Returns the part of a body that `/api/chat` and `/api/generate` both read.
 pub(super) fn part() -> Part {
     openapi::part!(Fields<'_>)
 }
 
-/// The fields of `options`.
+/// Returns the fields of `options`.
 pub(super) fn option_parts() -> Vec<Part> {
     vec![openapi::part!(OptionFields)]
 }
 
 impl Options {
-    /// Returns the context length that the options ask for, in tokens; `None` without a positive `num_ctx`.
+    /// Returns the context length that the options ask for, in tokens, or `None` without a positive `num_ctx`.
     pub(super) fn context(&self) -> Option<usize> {
         let asked = self.fields.num_ctx.and_then(|Field(tokens)| usize::try_from(tokens).ok());
         asked.filter(|&tokens| tokens > 0)
