@@ -9,18 +9,18 @@ use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::mem::offset_of;
 use std::sync::OnceLock;
 
-/// Bits of CPUID leaf 7, EDX: AMX-BF16, AMX-TILE, AMX-INT8.
+/// The bits of CPUID leaf 7, register EDX, that stand for AMX-BF16, AMX-TILE and AMX-INT8.
 const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
 
-/// CPUID leaf 1, ECX: the system has made `xgetbv` available.
+/// The bit of CPUID leaf 1, register ECX, by which the system says that `xgetbv` is available.
 const OSXSAVE: u32 = 1 << 27;
 
-/// State components of tile configuration and tile data that the system saves.
+/// The state components of the tile configuration and of the tile data, which the system must save.
 const TILE_STATE: u32 = 1 << 17 | 1 << 18;
 
-/// Linux's `arch_prctl` system call.
+/// The number of Linux's `arch_prctl` system call.
 const SYS_ARCH_PRCTL: usize = 158;
-/// Request of `arch_prctl` to use a large state component.
+/// The request of `arch_prctl` for permission to use a large state component.
 const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
 /// The number of the tile data component in that request.
 const XFEATURE_XTILEDATA: usize = 18;
@@ -62,7 +62,7 @@ fn request() -> bool {
     outcome == 0
 }
 
-/// Shapes of the tile registers, in the layout that `ldtilecfg` reads.
+/// The shapes of the tile registers, in the layout that `ldtilecfg` reads.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TileConfig {
@@ -182,27 +182,27 @@ pub(crate) unsafe fn multiply_bytes(
     }
 }
 
-/// Operands of a run of tile products. The assembly below reads the fields by their offsets.
+/// The operands of a run of tile products. The assembly below reads the fields by their offsets.
 #[repr(C)]
 pub(crate) struct TileCall {
     pub config: TileConfig,
-    /// First step of both tiles of weights: in place, or copied as `[step][row 16][64 bytes]`.
+    /// The first step of both tiles of weights, either in place or copied as `[step][row 16][64 bytes]`.
     pub a: [*const u8; 2],
-    /// Bytes between rows of weights that are read in place.
+    /// The number of bytes between rows of weights that are read in place.
     pub a_stride: usize,
-    /// First pairs of both groups of activations; the first of two groups has 16 tokens.
+    /// The first pairs of both groups of activations. If there are two groups, the first has 16 tokens.
     pub b: [*const u8; 2],
-    /// Bytes between pairs of `k` of the last group.
+    /// The number of bytes between pairs of `k` of the last group.
     pub b_stride: usize,
-    /// Bytes between steps of the last group.
+    /// The number of bytes between steps of the last group.
     pub b_step: usize,
     /// The number of whole steps of 32 columns.
     pub steps: usize,
     /// The partial step of columns after the whole ones, `[32 rows][64 bytes]`, or null.
     pub tail: *const u8,
-    /// Sums, `[row, token]`.
+    /// The sums, `[row, token]`.
     pub c: *mut f32,
-    /// Bytes between rows of sums.
+    /// The number of bytes between rows of sums.
     pub c_stride: usize,
     /// Whether to add to the sums in memory instead of starting from zero.
     pub accumulate: usize,
@@ -210,7 +210,7 @@ pub(crate) struct TileCall {
     pub pairs: usize,
     /// The number of bytes of activations from one pair of groups to the next.
     pub pair_bytes: usize,
-    /// Memory to prefetch for the next call.
+    /// The memory that is prefetched for the next call.
     pub ahead: *const u8,
 }
 
@@ -223,8 +223,8 @@ pub(crate) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nomem, nostack)) };
 }
 
-/// Macros for what each shape does with its sums: those of the first tile of rows are at `rax`, those of the second at
-/// `rcx`, with `rdx` bytes between rows.
+/// Defines what each shape does with its sums. The sums of the first tile of rows are at `rax`, and those of the second
+/// at `rcx`, with `rdx` bytes between rows.
 macro_rules! zero {
     (row_tile) => {
         "tilezero tmm0"

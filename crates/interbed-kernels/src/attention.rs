@@ -34,19 +34,19 @@ use crate::pool::Pool;
 use crate::share::Share;
 use crate::{KvBytes, KvLayer, KvPlace, KvView, Level, Matrix};
 
-/// Positions whose scores are held at a time.
+/// The number of positions whose scores are held at a time.
 pub const RUN: usize = 64;
 
-/// Positions that are summed by themselves before their sum is merged with those of earlier positions.
+/// The number of positions that are summed by themselves, before their sum is merged with those of earlier positions.
 pub const STRETCH: usize = 1024;
 
 /// The number of elements of a head that are widened at a time.
 const CHUNK: usize = 64;
 
-/// With fewer tiles per thread than this, tiles are split into stretches too.
+/// The number of tiles per thread below which tiles are split into stretches too.
 const TILES_A_THREAD: usize = 4;
 
-/// Elements before a part's sums: its greatest score and its total.
+/// The number of elements before a part's sums: its greatest score and its total.
 const PART_HEAD: usize = 2;
 
 /// The maximum number of elements that [`attention_scratch`] asks for.
@@ -58,12 +58,12 @@ const SCRATCH_SEQUENCES: usize = 4;
 /// The tokens of one sequence that a pass computes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttentionSpan {
-    /// Position of the first token.
+    /// The position of the first token.
     pub first_position: usize,
     /// The number of tokens. Their rows follow those of the previous span.
     pub tokens: usize,
-    /// Positions whose keys and values are in memory, in whole stretches: from a multiple of [`STRETCH`] and of the
-    /// block size, to another such multiple or the end of the tokens.
+    /// The positions whose keys and values are in memory, in whole stretches. The range begins at a multiple of
+    /// [`STRETCH`] and of the block size, and ends at another such multiple or at the end of the tokens.
     pub held: Range<usize>,
     /// The blocks of the positions in `held`.
     pub place: KvPlace,
@@ -112,7 +112,7 @@ pub const ATTENTION_STATE: usize = 2;
 
 /// The state of all rows between two calls of [`attention`].
 struct Carried<'a> {
-    /// Shape: `[row, ATTENTION_STATE]`.
+    /// The states of all rows, `[row, ATTENTION_STATE]`.
     states: Share<'a, f32>,
 }
 
@@ -138,16 +138,17 @@ impl Carried<'_> {
     }
 }
 
-/// Parameters of one layer's attention.
+/// The parameters of one layer's attention.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionLayer {
-    /// Layout of the layer's keys and values.
+    /// The layout of the layer's keys and values.
     pub kv: KvLayer,
     /// The number of query heads; a multiple of the KV heads.
     pub heads: usize,
-    /// Factor for the products of queries and keys.
+    /// The factor by which products of queries and keys are multiplied.
     pub scale: f32,
-    /// Sliding window: the number of positions that a token sees, including its own; `None` is unlimited.
+    /// The number of positions that a token sees in its sliding window, including its own. `None` stands for all
+    /// positions.
     pub window: Option<usize>,
 }
 
@@ -246,10 +247,11 @@ pub fn attention(
     }
 }
 
-/// How a batch is split into work items.
+/// Describes how a batch is split into work items.
 struct Plan {
     layer: AttentionLayer,
-    /// Query heads of a tile: those that share a KV head, or some of them if they are too many for a tile.
+    /// The number of query heads of a tile: all heads that share a KV head, or some of them if they are too many for a
+    /// tile.
     tile_heads: usize,
     /// The number of tiles for the query heads of one KV head.
     tiles_per_kv_head: usize,
@@ -314,10 +316,10 @@ impl Plan {
     }
 }
 
-/// One work item.
+/// A work item.
 struct Item<'a> {
     span: &'a AttentionSpan,
-    /// Row of the span's first token.
+    /// The index of the row of the span's first token.
     first_row: usize,
     kv_head: usize,
     /// The index of the tile among those of the KV head's query heads.
@@ -327,7 +329,7 @@ struct Item<'a> {
     stretches: Range<usize>,
 }
 
-/// Finds work items by their numbers, which have to ascend.
+/// Finds work items by their numbers. The numbers must ascend from call to call.
 #[derive(Default)]
 struct Cursor {
     span: usize,
@@ -375,7 +377,7 @@ impl Cursor {
     }
 }
 
-/// Operands that all work items share.
+/// The operands that all work items share.
 struct AttentionOperands<'a> {
     plan: &'a Plan,
     level: Level,
@@ -385,7 +387,7 @@ struct AttentionOperands<'a> {
     sinks: Option<Matrix<'a>>,
     q: &'a [f32],
     out: Share<'a, f32>,
-    /// Shape: `[row, part, PART_HEAD + head_dim]`.
+    /// The parts of all rows, `[row, part, PART_HEAD + head_dim]`.
     parts: Share<'a, f32>,
     carried: Carried<'a>,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// Sizes of one core's data caches in bytes.
+/// The sizes of one core's data caches, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CacheSizes {
     /// The size of the L1 data cache.
@@ -11,10 +11,10 @@ pub(crate) struct CacheSizes {
     pub second: usize,
 }
 
-/// Sizes that are assumed if the machine does not report its caches.
+/// The sizes that are assumed if the machine does not report its caches.
 const USUAL: CacheSizes = CacheSizes { first: 32 << 10, second: 512 << 10 };
 
-/// Sizes of this machine's caches, detected once.
+/// Returns the sizes of this machine's caches, which are detected once.
 pub(crate) fn sizes() -> CacheSizes {
     static SIZES: OnceLock<CacheSizes> = OnceLock::new();
     *SIZES.get_or_init(|| {
@@ -23,8 +23,8 @@ pub(crate) fn sizes() -> CacheSizes {
     })
 }
 
-/// Size in bytes of the data or unified cache of one level, from the processor's list of caches: CPUID leaf 4 on Intel,
-/// the same table at leaf 0x8000001D on AMD.
+/// Returns the size, in bytes, of the data cache or unified cache of one level. The size comes from the processor's
+/// list of caches, which is CPUID leaf 4 on Intel and leaf 0x8000001D on AMD.
 #[cfg(target_arch = "x86_64")]
 fn size_of_level(level: u32) -> Option<usize> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};

@@ -23,16 +23,16 @@ use std::ops::Range;
 pub(crate) use decode::{Number, Progress, decode_columns, widen_row, widened};
 pub(crate) use panel::{Panel, panel_len, panel_rows};
 
-/// Numbers of a block.
+/// The number of weights in a block.
 pub(crate) const BLOCK: usize = 64;
 
 /// The number of bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = PLANES * size_of::<u64>() + BLOCK;
 
-/// Bits of a code.
+/// The number of bits of a code.
 const PLANES: usize = 3;
 
-/// Exponents of a row's table.
+/// The number of exponents in a row's table.
 const TABLE: usize = 1 << PLANES;
 
 /// The number of bytes of a patch.
@@ -72,7 +72,7 @@ const fn exponent(bits: u16) -> u8 {
 /// The code of one row: its table of exponents.
 struct RowCode {
     table: [u8; TABLE],
-    /// For each exponent, its index in the table, if it is there.
+    /// The index of each exponent in the table, or `None` if the table does not have the exponent.
     codes: [Option<u8>; 256],
 }
 

@@ -8,11 +8,11 @@ use crate::{Level, Matrix};
 /// The activation function of a feed-forward network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
-    /// `x * sigmoid(x)`.
+    /// The function `x * sigmoid(x)`.
     Silu,
-    /// Exact Gaussian error linear unit.
+    /// The exact Gaussian error linear unit.
     Gelu,
-    /// Gaussian error linear unit in its tanh approximation.
+    /// The Gaussian error linear unit in its tanh approximation.
     GeluTanh,
     /// The activation of gpt-oss: `x * sigmoid(1.702 * x)` with `x` limited to at most 7, times 1 plus the other
     /// product, which is limited to -7 ..= 7.
@@ -20,13 +20,13 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Factor of `x` in the sigmoid of [`Activation::ClampedSwish`].
+    /// The factor of `x` in the sigmoid of [`Activation::ClampedSwish`].
     pub const CLAMPED_SLOPE: f32 = 1.702;
-    /// Limit at which [`Activation::ClampedSwish`] clamps its inputs.
+    /// The limit at which [`Activation::ClampedSwish`] clamps its inputs.
     pub const CLAMPED_LIMIT: f32 = 7.0;
 }
 
-/// Cost of an exponential and a division, in multiply-adds.
+/// The cost of an exponential and a division, in multiply-adds.
 const ELEMENT_COST: usize = 16;
 
 /// The number of elements of a thread's smallest share: small enough to balance, large enough that starting it costs
@@ -163,7 +163,8 @@ fn silu_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     gated(s, gate, up, s.splat(0.0), s.splat(1.0));
 }
 
-/// Tanh-approximated GELU, where `0.5 (1 + tanh u)` equals `sigmoid(2u)`, with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
+/// Applies the tanh approximation of GELU, where `0.5 (1 + tanh u)` equals `sigmoid(2u)`, with `u = sqrt(2 / pi) (x +
+/// 0.044715 x^3)`.
 #[inline(always)]
 fn gelu_tanh_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     const TWICE_ROOT: f32 = 1.595_769;
@@ -183,7 +184,7 @@ fn clamped_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// Clamped swish of one vector. NaN stays NaN, as it is the second operand of each comparison.
+/// Applies the clamped swish to one vector. NaN stays NaN, as it is the second operand of each comparison.
 #[inline(always)]
 fn clamped_lanes<S: Simd>(s: S, x: S::V, up: S::V) -> S::V {
     let limit = s.splat(Activation::CLAMPED_LIMIT);

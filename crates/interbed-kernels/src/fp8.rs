@@ -16,7 +16,7 @@ use std::ops::Range;
 use crate::Level;
 use crate::simd::{LANES, Simd, dispatch};
 
-/// Numbers that share a scale.
+/// The number of weights that share a scale.
 pub(crate) const BLOCK: usize = 128;
 
 /// The number of bytes of a scale; rows are a multiple of this size.

@@ -2,16 +2,16 @@
 
 use crate::DType;
 
-/// Storage type of the elements of keys and values.
+/// The storage type of the elements of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvDType {
-    /// IEEE single precision.
+    /// Numbers of 32 bits in IEEE single precision.
     F32,
-    /// IEEE half precision.
+    /// Numbers of 16 bits in IEEE half precision.
     F16,
     /// The upper 16 bits of an f32 (bfloat16).
     BF16,
-    /// 8-bit integers, with one scale for each [`KvDType::SCALED`] elements of a head.
+    /// Integers of 8 bits, with one scale for each [`KvDType::SCALED`] elements of a head.
     Q8,
 }
 
@@ -62,7 +62,7 @@ impl std::fmt::Display for KvDType {
     }
 }
 
-/// Number and size of the heads whose keys and values a layer stores.
+/// The number and size of the heads whose keys and values a layer stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
     /// The number of key-value heads.
@@ -71,10 +71,11 @@ pub struct KvShape {
     pub head_dim: usize,
 }
 
-/// Memory layout of one KV block: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
+/// The memory layout of one KV block: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
 /// copy moves a block in one piece.
 ///
-/// Only layers that store keys and values have a part; each may have its own number and size of heads.
+/// Only layers that store keys and values have a part in the block. Each of them may have its own number and size of
+/// heads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvLayout {
     block_size: usize,
@@ -86,9 +87,10 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// Returns a layout of blocks of `block_size` tokens, with one shape for each layer that stores keys and values.
+    /// Makes the layout of blocks of `block_size` tokens, with one shape for each layer that stores keys and values.
     ///
-    /// The size of a block too large for a `usize` saturates: no memory can hold it, and allocating it fails.
+    /// If the size of a block is too large for a `usize`, the size saturates. No memory can hold such a block, so
+    /// allocating it fails.
     pub fn new(block_size: usize, dtype: KvDType, layers: impl IntoIterator<Item = KvShape>) -> Self {
         let mut layout = Self { block_size, dtype, block_bytes: 0, padding_bytes: 0, layers: Vec::new() };
         for shape in layers {
@@ -165,13 +167,14 @@ impl KvLayout {
     }
 }
 
-/// One layer's part of every block. Only a [`KvLayout`] creates it, so kernels trust that it lies within a block.
+/// The part of every block that belongs to one layer. Only a [`KvLayout`] creates a part, so kernels trust that it lies
+/// within a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayer {
     shape: KvShape,
     block_size: usize,
     dtype: KvDType,
-    /// Offset of this layer's part in a block.
+    /// The offset of this layer's part in a block, in bytes.
     offset: usize,
     /// The number of bytes of a block with all layers.
     block_bytes: usize,

@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 
 use crate::Share;
 
-/// KV blocks to read.
+/// The memory of KV blocks that an operation reads.
 ///
-/// A kernel touches only the blocks that its spans name: addresses between them may have no memory.
+/// A kernel touches only the blocks that its spans name. The addresses between these blocks may have no memory.
 #[derive(Clone, Copy)]
 pub struct KvBytes<'a> {
     start: *const u8,
@@ -51,7 +51,9 @@ impl<'a> From<&'a [u8]> for KvBytes<'a> {
     }
 }
 
-/// KV blocks to write; otherwise like [`KvBytes`].
+/// The memory of KV blocks that an operation writes.
+///
+/// A kernel touches only the blocks that its spans name. The addresses between these blocks may have no memory.
 pub struct KvBytesMut<'a> {
     start: *mut u8,
     len: usize,

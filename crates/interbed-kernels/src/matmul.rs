@@ -31,22 +31,22 @@ pub(crate) use kernel::{Form, Kernel};
 /// The maximum number of groups of products in one sweep; further groups take another sweep.
 const GROUPS_MAX: usize = 16;
 
-/// Rows that are never divided among threads: as many as the largest tile takes.
+/// The number of rows that are never divided among threads: as many as the largest tile takes.
 const ROW_GRANULE: usize = 32;
 
 // A chunk of rows is at most a panel.
 const _: () = assert!(panel::ROWS.is_multiple_of(ROW_GRANULE) && GATED_ROWS <= panel::ROWS);
 
-/// Outputs that a gate is applied to at a time, while they are still in the cache.
+/// The number of outputs to which a gate is applied at a time, while they are still in the cache.
 const GATED_ROWS: usize = panel::ROWS;
 
-/// One product of the activations, with a whole matrix or with a band of its rows.
+/// A product of the activations with a whole matrix, or with a band of its rows.
 pub struct Product<'a> {
-    /// Shape: `[rows, cols]`.
+    /// The weights, `[rows, cols]`.
     pub weights: Matrix<'a>,
-    /// Bias, one row of `rows` elements of a plain type.
+    /// The bias, which is one row of `rows` elements of a plain type, if there is a bias.
     pub bias: Option<Matrix<'a>>,
-    /// Destination, `[tokens, rows]`.
+    /// The destination, `[tokens, rows]`.
     pub out: Columns<'a>,
 }
 
@@ -171,7 +171,7 @@ fn sweep<'p, const N: usize>(
 #[derive(Debug, Default)]
 struct Chunks {
     rows: usize,
-    /// Numbers of the chunks; all products of a sweep are numbered together.
+    /// The numbers of the chunks. All products of a sweep are numbered together.
     numbers: Range<usize>,
 }
 

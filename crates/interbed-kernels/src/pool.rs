@@ -1,7 +1,7 @@
-//! A small barrier pool: every thread runs the same job on its own share, and the caller waits for all.
+//! A small pool of threads: every thread runs the same job on its own share, and the caller waits for all threads.
 //!
 //! A decode pass is hundreds of products of some tens of microseconds each, so waking a thread through the kernel for
-//! each would cost more than the work (`lessons.md`, candle#3134). Workers spin briefly for the next job, then park.
+//! each product would cost more than the work (`lessons.md`). Workers spin briefly for the next job, and then park.
 
 mod signal;
 
@@ -21,11 +21,11 @@ mod sync {
     pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
     pub(super) use std::thread::yield_now;
 
-    /// Spins before a worker parks: some tens to hundreds of microseconds, depending on the processor, and longer than
-    /// the gap between two operations of a pass.
+    /// The number of spins before a worker parks. The spins take some tens to hundreds of microseconds, depending on
+    /// the processor, and longer than the gap between two operations of a pass.
     pub(super) const WORKER_SPINS: u32 = 4_000;
 
-    /// Spins before a caller that waits for its workers yields to other threads.
+    /// The number of spins before a caller that waits for its workers yields to other threads.
     pub(super) const CALLER_SPINS: u32 = 20_000;
 }
 
@@ -38,11 +38,11 @@ const RUNS_MAX: usize = 64;
 
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// Threads that compute together. One job runs at a time; the calling thread takes part as thread 0.
+/// A pool of threads that compute together. One job runs at a time, and the calling thread takes part as thread 0.
 pub struct Pool {
     signal: Arc<Signal<SharedJob>>,
     workers: Vec<JoinHandle<()>>,
-    /// Locked while a job runs, so that callers on different threads take turns.
+    /// A lock that is held while a job runs, so that callers on different threads take turns.
     turn: Mutex<()>,
 }
 

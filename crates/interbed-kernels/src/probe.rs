@@ -11,13 +11,13 @@ use crate::{Level, Share};
 
 pub use unit::Unit;
 
-/// Shortest time of a measurement, long enough that starting the threads does not matter.
+/// The shortest time of a measurement, which is long enough that starting the threads does not matter.
 const PROBE_TIME: Duration = Duration::from_millis(3);
 
 /// The number of rounds that a loop begins with.
 const ROUNDS_MIN: usize = 64;
 
-/// More rounds than any machine computes within [`PROBE_TIME`].
+/// A number of rounds that no machine computes within [`PROBE_TIME`].
 const ROUNDS_MAX: usize = 1 << 30;
 
 /// Measures the bytes per second at which all threads together read `buffer`, which should be much larger than the

@@ -1,14 +1,14 @@
 //! Rotary position embedding.
 
-/// Which two elements of a head are rotated together. It depends on the file format, as formats may order the rows of
-/// query and key matrices differently for the same model.
+/// Says which two elements of a head are rotated together. The style depends on the file format, because formats may
+/// order the rows of query and key matrices differently for the same model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeStyle {
-    /// Rotates element `i` with `i + half` of the rotated part: Hugging Face models, and the Qwen families in GGUF
-    /// files.
+    /// Element `i` is rotated with element `i + half` of the rotated part, as in Hugging Face models, and in the Qwen
+    /// families in GGUF files.
     #[default]
     Halves,
-    /// Rotates element `2i` with `2i + 1`: the Llama-like families in GGUF files.
+    /// Element `2i` is rotated with element `2i + 1`, as in the Llama-like families in GGUF files.
     Neighbours,
 }
 

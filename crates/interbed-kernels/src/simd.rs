@@ -13,11 +13,11 @@ pub(crate) use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Amx, Avx2, Avx512, Bf16Dots, Vnni, load128, prefetch, prefetch_second};
 
-/// Lanes of a vector, at every level.
+/// The number of lanes of a vector, at every level.
 pub(crate) const LANES: usize = 16;
 
-/// Vector operations of one level. A value is a token: it proves that the level's instructions exist, so arithmetic on
-/// lanes is safe. [`dispatch!`] creates the tokens.
+/// The vector operations of one level. A value is a token, which proves that the level's instructions exist, so
+/// arithmetic on lanes is safe. [`dispatch!`] creates the tokens.
 pub(crate) trait Simd: Copy {
     type V: Copy;
     /// Whether 24 vectors fit into the registers; otherwise eight do.
@@ -101,7 +101,7 @@ fn put_each_sum<S: Simd, const R: usize>(s: S, v: [S::V; R], to: &mut [f32; R], 
 
 /// Converts elements of a weight or KV row to f32 lanes.
 pub(crate) trait Element: Copy {
-    /// Type of an element's bytes.
+    /// The type of an element's bytes.
     type Bits: bytemuck::Pod;
     fn load<S: Simd>(s: S, from: &[Self::Bits; LANES]) -> S::V;
 }

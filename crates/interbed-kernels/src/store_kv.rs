@@ -10,15 +10,16 @@ use crate::{KvBytesMut, KvDType, KvLayer, Level};
 /// The rotary embedding of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation<'a> {
-    /// Which elements form pairs.
+    /// The style that says which elements form pairs.
     pub style: RopeStyle,
-    /// `[tokens, pairs]`, with at most `head_dim / 2` pairs; elements beyond them are not rotated.
+    /// The cosines of each token's angles, `[tokens, pairs]`, with at most `head_dim / 2` pairs. Elements beyond the
+    /// pairs are not rotated.
     pub cos: &'a [f32],
-    /// Same shape as `cos`.
+    /// The sines of each token's angles, `[tokens, pairs]`.
     pub sin: &'a [f32],
 }
 
-/// Cost of rotating, narrowing and moving one element, in multiply-adds.
+/// The cost of rotating, narrowing and moving one element, in multiply-adds.
 const ELEMENT_COST: usize = 4;
 
 /// Rotates all queries and keys of a batch, and writes its keys and values to their blocks, rounded to the cache's

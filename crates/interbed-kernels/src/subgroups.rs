@@ -12,10 +12,10 @@ use crate::share::Share;
 use crate::simd::{Simd, dispatch};
 use crate::{DType, Level, Matrix, Product};
 
-/// Columns that a thread takes at a time.
+/// The number of columns that a thread takes at a time.
 const COLUMNS: usize = 8;
 
-/// Rows that are dealt to a thread of the pool at a time.
+/// The number of rows that are dealt to a thread of the pool at a time.
 const CHUNK_ROWS: usize = 16;
 
 /// The maximum number of threads of a subgroup on any GPU.
@@ -24,20 +24,20 @@ const SUBGROUP_MAX: usize = 128;
 /// The order in which a GPU adds up products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubgroupOrder {
-    /// Threads of a subgroup: a power of two of at most 128.
+    /// The number of threads of a subgroup, which is a power of two of at most 128.
     pub threads: usize,
     /// Whether a product and the addition to its sum are rounded once. Drivers may do either.
     pub fused: bool,
 }
 
-/// Activations of some tokens, transposed for subgroups of one size.
+/// The activations of some tokens, transposed for subgroups of one size.
 pub struct SubgroupActivations {
     order: SubgroupOrder,
     cols: usize,
     tokens: usize,
-    /// `[tokens, cols]` in the order of [`turn`].
+    /// The activations, `[tokens, cols]`, in the order of [`turn`].
     turned: Vec<f32>,
-    /// For each thread, a row of weights as it is, and transposed.
+    /// For each thread, a row of weights in its own order, and the row transposed.
     work: Vec<f32>,
 }
 
@@ -101,7 +101,7 @@ impl SubgroupActivations {
     }
 }
 
-/// One row of a product.
+/// A row of a product.
 #[derive(Clone, Copy)]
 struct RowJob<'a> {
     weights: Matrix<'a>,
@@ -175,7 +175,7 @@ lanes!(Lanes16, 16);
 lanes!(Lanes32, 32);
 lanes!(Lanes64, 64);
 
-/// How a product is added to a sum: with one rounding or two.
+/// Says how a product is added to a sum: with one rounding or with two.
 trait Rounding: Copy {
     fn add_product(a: f32, b: f32, sum: f32) -> f32;
 }

@@ -4,12 +4,12 @@ use super::lanes::Lanes;
 use crate::KvDType;
 use crate::simd::{Bf16, Element, F16, F32, LANES, load_part};
 
-/// 8-bit integers with one scale for each [`KvDType::SCALED`] elements. The product of an 8-bit integer and a scale
-/// with 8 significant bits is exact in f32.
+/// The type of 8-bit integers with one scale for each [`KvDType::SCALED`] elements. The product of an 8-bit integer and
+/// a scale with 8 significant bits is exact in f32.
 #[derive(Clone, Copy)]
 pub(crate) struct Q8;
 
-/// One of the types in which keys and values are stored.
+/// A type in which keys and values are stored.
 pub(crate) trait KvElement: Copy {
     /// The number of elements in 16 bytes.
     const COLUMNS: usize;
@@ -187,7 +187,7 @@ impl KvElement for Q8 {
     }
 }
 
-/// Bits of the bf16 scale of element `d`.
+/// Returns the bits of the bf16 scale of element `d`.
 ///
 /// # Safety
 /// `slot` is a readable slot of [`Q8`], and has an element `d`.

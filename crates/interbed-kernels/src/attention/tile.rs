@@ -10,13 +10,13 @@ use super::{CHUNK, RUN, STRETCH};
 use crate::simd::{LANES, Simd, dispatch};
 use crate::{KvDType, KvLayer, KvView, Level, Matrix};
 
-/// Rows (tokens times query heads) of a tile, which share each read of keys and values.
+/// The maximum number of rows (tokens times query heads) of a tile, which share each read of keys and values.
 pub(super) const ROWS: usize = 64;
 
 /// The maximum number of elements of the sums of a tile's rows.
 const SUMS: usize = 16 << 10;
 
-/// Tiles with at least this many rows widen values once for all rows rather than for each block of rows.
+/// The number of rows from which a tile widens values once for all rows, rather than for each block of rows.
 const ROWS_TO_WIDEN: usize = 12;
 
 /// Returns the maximum number of rows of a tile for heads of `head_dim` elements.
@@ -29,9 +29,9 @@ pub(super) const fn rows_max(head_dim: usize) -> usize {
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     pub layer: KvLayer,
-    /// Location of the sequence's keys and values.
+    /// The locations of the sequence's keys and values.
     pub kv: KvView<'a>,
-    /// Slot 0 of this layer's and head's keys in block 0.
+    /// The address of slot 0 of this layer's and head's keys in block 0.
     pub keys: *const u8,
     /// The query of the tile's first head for its first token. Heads are adjacent, and tokens are `token_stride`
     /// elements apart.
@@ -39,7 +39,7 @@ pub(super) struct Tile<'a> {
     pub token_stride: usize,
     /// The number of query heads of the tile.
     pub heads: usize,
-    /// Position of the first token.
+    /// The position of the first token.
     pub first_position: usize,
     /// The number of consecutive tokens; times `heads`, at most [`rows_max`].
     pub tokens: usize,
@@ -77,11 +77,11 @@ pub(super) fn stretches_of(positions: &Range<usize>) -> Range<usize> {
 
 /// A thread's working memory for one tile. It lies on the stack and is not initialized.
 pub(super) struct Workspace {
-    /// Keys transposed to `[CHUNK, RUN]`, or values widened to `[RUN, CHUNK]`.
+    /// The keys, transposed to `[CHUNK, RUN]`, or the values, widened to `[RUN, CHUNK]`.
     chunk: MaybeUninit<Aligned<{ CHUNK * RUN }>>,
-    /// Scores, later weights: `[row, RUN]`.
+    /// The scores, which later become weights, `[row, RUN]`.
     scores: MaybeUninit<Aligned<{ ROWS * RUN }>>,
-    /// Sums of a stretch that is not a row's first: `[row, head_dim]`.
+    /// The sums of a stretch that is not a row's first, `[row, head_dim]`.
     sums: MaybeUninit<Aligned<SUMS>>,
     /// The keys of the current run that each row sees.
     keys: [Range<usize>; ROWS],
@@ -97,23 +97,23 @@ impl Workspace {
     }
 }
 
-/// Destination of a tile's results, by row; rows are `[token, head]`.
+/// The destination of a tile's results. The rows are `[token, head]`.
 pub(super) struct Outcome<'a> {
-    /// Sums of `[head_dim]` each, or null if they are not wanted. Their initial contents do not matter if a row's first
-    /// stretch is among those computed.
+    /// The address of each row's sums, `[head_dim]`, or null if a row's sums are not wanted. The initial contents of
+    /// the sums do not matter if a row's first stretch is among those computed.
     pub sums: &'a [*mut f32],
-    /// Softmax state of each row, which includes earlier stretches.
+    /// The softmax state of each row, which includes earlier stretches.
     pub seen: &'a mut [Seen],
 }
 
-/// What the results of some stretches stand for.
+/// Says what the results of some stretches stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// One stretch's part, which is merged later.
+    /// The results are the part of one stretch, which is merged later.
     Part,
-    /// These stretches merged into earlier results; more stretches follow.
+    /// The results include all earlier stretches, and more stretches follow.
     Continued,
-    /// These stretches merged into earlier results; the result is final.
+    /// The results include all earlier stretches, and no more stretches follow.
     Last,
 }
 

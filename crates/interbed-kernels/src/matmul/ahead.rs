@@ -7,19 +7,20 @@ use crate::Matrix;
 pub(crate) struct Ahead {
     first: *const u8,
     row_bytes: usize,
-    /// Approximate bytes of 8 columns.
+    /// The approximate number of bytes of 8 columns.
     step_bytes: usize,
     /// Whether these are later rows of the same matrix; [`Ahead::further`] sets how much later.
     in_place: bool,
 }
 
 impl Ahead {
-    /// For weights that are read in place; [`Ahead::further`] then sets the first row to prefetch.
+    /// Prefetches weights that are read in place. [`Ahead::further`] then sets the first row to prefetch.
     pub fn in_place(w: Matrix<'_>) -> Self {
         Self { in_place: true, ..Self::decoded_next(w, 0) }
     }
 
-    /// For weights that are decoded first: the rows from `row` on are decoded next, which may not exist.
+    /// Prefetches weights that are decoded before they are multiplied. The rows from `row` on are decoded next, and may
+    /// not exist.
     pub fn decoded_next(w: Matrix<'_>, row: usize) -> Self {
         let row_bytes = w.row_bytes();
         let first = w.bytes().as_ptr().wrapping_add(row * row_bytes);
@@ -37,7 +38,7 @@ impl Ahead {
         self.in_place
     }
 
-    /// Returns the rows from `row` on.
+    /// Returns a prefetch of the rows from `row` on.
     #[inline(always)]
     pub fn from(self, row: usize) -> Self {
         Self { first: self.first.wrapping_add(row * self.row_bytes), ..self }

@@ -181,8 +181,8 @@ mod x86 {
         unsafe { panel::rows_kernel(Pairs(s), o) };
     }
 
-    /// Pairs of bf16, multiplied and added to one lane. Activations are padded, so that a partial vector is read as a
-    /// whole one.
+    /// Multiplies pairs of bf16 and adds the products to one lane. Activations are padded, so that a partial vector is
+    /// read as a whole one.
     #[derive(Clone, Copy)]
     struct Pairs(Bf16Dots);
 

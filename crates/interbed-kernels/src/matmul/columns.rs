@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-/// Destination of a product's results, `[tokens, columns]`: all columns of a buffer, or those that a band of the
-/// weights' rows computes.
+/// The destination of a product's results, `[tokens, columns]`: either all columns of a buffer, or those that a band of
+/// the weights' rows computes.
 #[derive(Debug)]
 pub struct Columns<'a> {
     first: *mut f32,
@@ -24,7 +24,7 @@ impl<'a> Columns<'a> {
         Self { first: out.as_mut_ptr(), tokens, columns, stride: columns, buffer: PhantomData }
     }
 
-    /// Splits off the first `count` columns; returns them and the rest.
+    /// Splits off the first `count` columns, and returns these columns and the rest.
     ///
     /// # Panics
     /// Panics if there are fewer columns.
@@ -49,11 +49,12 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Results that several threads write: each writes different columns, those of its rows of the weights.
+/// The results that several threads write. Each thread writes different columns, which belong to its rows of the
+/// weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Output {
     first: *mut f32,
-    /// Elements from one token to the next.
+    /// The number of elements from one token to the next.
     pub stride: usize,
 }
 

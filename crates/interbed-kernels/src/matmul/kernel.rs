@@ -24,16 +24,16 @@ const CHUNK_ROWS: usize = panel::ROWS;
 /// The number of bytes of weights in a chunk of work for few tokens: enough to be read at full speed.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Form of the activations that a kernel reads.
+/// The form of the activations that a kernel reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Unchanged, in f32.
+    /// The activations are unchanged, in f32.
     Plain,
-    /// Rounded to bf16, `[tokens, cols]` with rows padded with zeros.
+    /// The activations are rounded to bf16, `[tokens, cols]`, and rows are padded with zeros.
     Bf16,
-    /// Rounded to bf16, in the order in which AMX reads its second operand.
+    /// The activations are rounded to bf16, in the order in which AMX reads its second operand.
     Tiles,
-    /// Rounded to bytes, with a scale for each 32.
+    /// The activations are rounded to bytes, with a scale for each 32 columns.
     Bytes,
 }
 
@@ -45,20 +45,20 @@ impl Form {
     }
 }
 
-/// How a product is computed.
+/// The way in which a product is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kernel {
-    /// A few rows of weights with a few tokens at a time, in f32.
+    /// The kernel multiplies a few rows of weights with a few tokens at a time, in f32.
     Rows,
-    /// Panels of weights that are widened once for all tokens, in f32.
+    /// The kernel multiplies panels of weights that are widened once for all tokens, in f32.
     Panels,
-    /// Like [`Kernel::Rows`], with dot products of pairs of bf16.
+    /// The kernel works like [`Kernel::Rows`], but with dot products of pairs of bf16.
     DotRows,
-    /// Like [`Kernel::Panels`], with dot products of pairs of bf16.
+    /// The kernel works like [`Kernel::Panels`], but with dot products of pairs of bf16.
     DotPanels,
-    /// AMX tiles of bf16.
+    /// The kernel multiplies AMX tiles of bf16.
     Tiles,
-    /// Dot products of bytes.
+    /// The kernel computes dot products of bytes.
     Bytes(Layout),
 }
 

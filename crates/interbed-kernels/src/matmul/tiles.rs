@@ -31,19 +31,19 @@ const STEP: usize = 32;
 /// The number of rows of a panel: two tiles.
 const PANEL_ROWS: usize = 32;
 
-/// Rows whose sums are stored at a time if columns are split into blocks.
+/// The number of rows whose sums are stored at a time if columns are split into blocks.
 const SUPER_ROWS: usize = 128;
 
-/// Tokens whose sums are stored at a time.
+/// The number of tokens whose sums are stored at a time.
 const TOKEN_BLOCK: usize = 512;
 
-/// Up to this many tokens, columns are not split, and weights are read once.
+/// The maximum number of tokens for which columns are not split, and weights are read once.
 const STREAMED_TOKENS: usize = 4 * GROUP;
 
 /// The maximum number of steps of a block of columns.
 const BLOCK_STEPS_MAX: usize = 16;
 
-/// Steps that one work item packs.
+/// The number of steps that one work item packs.
 const PACK_STEPS: usize = 16;
 
 /// Returns whether `level` has the instructions of these kernels.
@@ -60,9 +60,9 @@ pub(crate) const fn work_len(tokens: usize) -> usize {
     }
 }
 
-/// Layout of packed activations: `[block of tokens][block of columns][group of tokens][step][pair of k 16][token][2]`,
-/// so that what is multiplied together is adjacent. Groups have 16 tokens, the last one the remainder; columns are
-/// padded to whole steps with zeros.
+/// The layout of packed activations: `[block of tokens][block of columns][group of tokens][step][pair of k
+/// 16][token][2]`. Numbers that are multiplied together are adjacent. Groups have 16 tokens, except for the last one,
+/// which has the remaining tokens. Columns are padded to whole steps with zeros.
 #[derive(Clone, Copy)]
 struct Layout {
     tokens: usize,
@@ -216,7 +216,7 @@ mod x86 {
         pub tokens: Range<usize>,
     }
 
-    /// Steps of a panel's weights, tile after tile, with zeros beyond the columns.
+    /// The steps of a panel's weights, tile after tile, with zeros beyond the columns.
     #[repr(align(64))]
     struct Weights([[[[u8; STEP * 2]; GROUP]; BLOCK_STEPS_MAX]; 2]);
 

@@ -21,32 +21,34 @@ use crate::{DType, Level, Matrix};
 /// order.
 pub(super) const CHAIN: usize = 512;
 
-/// Weight rows of a tile: as many load streams as a core follows with ease.
+/// The number of weight rows of a tile: as many load streams as a core follows with ease.
 pub(super) const TILE_ROWS: usize = 4;
 
-/// Token columns of a tile with many registers: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
+/// The number of token columns of a tile with many registers: 4 x 6 sums, 4 weights and 1 activation fill 29 of
+/// AVX-512's 32 registers.
 pub(super) const TILE_TOKENS: usize = 6;
 
 /// The maximum number of rows of a panel.
 const PANEL_ROWS: usize = 32;
 
-/// Stands for the number of rows to prefetch where a tile's rows are far apart and the next tile's rows follow directly
-/// on them, so that a core sees long streams. (A tile of neighbouring rows would jump four rows at the end of each.)
+/// Stands for a number of rows to prefetch. With this value, a tile's rows are far apart, and the next tile's rows
+/// follow directly on them, so that a core sees long streams. In a tile of neighbouring rows, each stream would jump
+/// four rows at the end of a row.
 const STREAMS: usize = 0;
 
 /// The maximum number of tokens for which the hardware's prefetcher alone is faster than prefetching by instruction.
 /// With more tokens it sees the next loads too late.
 const FOLLOWED_TOKENS: usize = 2;
 
-/// Bytes that streams are prefetched ahead.
+/// The number of bytes by which streams are prefetched ahead.
 const STREAM_AHEAD: usize = 4096;
 
-/// How vectors of weights and activations are loaded, multiplied and summed at one level.
+/// Loads, multiplies and sums vectors of weights and activations at one level.
 pub(super) trait Unit: Copy {
-    /// Types of an activation and of a weight in memory.
+    /// The type of an activation in memory.
     type X: Copy;
     type W: Copy;
-    /// Types of a vector of either, and of a vector of sums.
+    /// The type of a vector of activations or weights.
     type Vector: Copy;
     type Sums: Copy;
     /// The number of columns of a vector.
@@ -93,16 +95,16 @@ pub(super) trait Unit: Copy {
 /// A product's operands.
 #[derive(Clone, Copy)]
 pub(super) struct RowOperands<X, W> {
-    /// Shape: `[tokens, x_cols]`.
+    /// The activations, `[tokens, x_cols]`.
     pub x: *const X,
     pub x_cols: usize,
-    /// Shape: `[rows, cols]`, at any address.
+    /// The weights, `[rows, cols]`, at any address.
     pub w: *const W,
-    /// Shape: `[tokens, rows]`.
+    /// The results, `[tokens, rows]`.
     pub out: Output,
     pub tokens: usize,
     pub cols: usize,
-    /// Weights to prefetch.
+    /// The weights that are prefetched.
     pub ahead: Ahead,
 }
 
@@ -139,7 +141,7 @@ unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: RowOperands<f32, u8>, first
     unsafe { rows_kernel(F32Lanes(s, PhantomData::<E>), &operands, first, end) };
 }
 
-/// Weights widened to f32 lanes.
+/// The unit that widens weights to f32 lanes.
 #[derive(Clone, Copy)]
 pub(super) struct F32Lanes<S, E>(pub S, pub PhantomData<E>);
 

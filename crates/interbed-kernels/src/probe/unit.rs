@@ -6,15 +6,15 @@ use crate::{DType, Level};
 /// An arithmetic unit, named after what it multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// Multiply-adds of f32 lanes.
+    /// The unit for multiply-adds of f32 lanes.
     F32Fma,
-    /// Dot products of bf16 pairs in vector registers.
+    /// The unit for dot products of bf16 pairs in vector registers.
     Bf16Dot,
-    /// Dot products of bytes in vector registers.
+    /// The unit for dot products of bytes in vector registers.
     Int8Dot,
-    /// Products of bf16 tiles.
+    /// The unit for products of bf16 tiles.
     AmxBf16,
-    /// Products of int8 tiles.
+    /// The unit for products of int8 tiles.
     AmxInt8,
 }
 

@@ -1,8 +1,8 @@
-//! Activations as bytes: the input of the integer products.
+//! Turns activations into bytes, which are the input of the integer products.
 //!
-//! Each 32 numbers of a token have a scale `largest magnitude / 127` in f32, and codes `round(x * (1 / scale))`, ties
-//! to even. That depends only on these 32 numbers, and every level uses the same formula. If a number is not finite the
-//! scale is NaN, so that every product shows it.
+//! Each 32 numbers of a token have a scale `largest magnitude / 127` in f32, and codes `round(x * (1 / scale))`, with
+//! ties to even. The scale and the codes depend only on these 32 numbers, and every level uses the same formula. If one
+//! of the numbers is not finite, the scale is NaN, so that every product is NaN too.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use crate::simd::{Avx2, Avx512};
 use crate::simd::{Portable, Simd, dispatch};
 use crate::{Level, Pool, Share};
 
-/// Numbers that share a scale, in activations and (at least) in all quantized weights.
+/// The number of columns that share a scale, in activations and at least in all quantized weights.
 pub(super) const BLOCK: usize = 32;
 
-/// Tokens that are adjacent in the lanes of a vector.
+/// The number of tokens that are adjacent in the lanes of a vector.
 pub(super) const TILE: usize = 16;
 
 /// The maximum number of tokens for which AVX-512 unpacks weights into registers; for more, it pays to store them
@@ -26,36 +26,38 @@ pub(super) const TILE: usize = 16;
 #[cfg(target_arch = "x86_64")]
 pub(super) const ROW_TOKENS: usize = 3;
 
-/// The minimum number of tokens for which AMX pays: a tile costs the same for one token as for sixteen, most of it for
-/// the scaling after the product, while vectors cost the same for each token. Estimated, not measured.
+/// The minimum number of tokens for which AMX is worth its cost. A tile costs the same for one token as for sixteen,
+/// most of it for the scaling after the product, while vectors cost the same for each token. The number is estimated,
+/// not measured.
 #[cfg(target_arch = "x86_64")]
 const TILE_TOKENS_MIN: usize = TILE / 2 + 1;
 
 /// The number of bytes of a cache line, to which the codes are aligned.
 const LINE: usize = 64;
 
-/// Multiple to which [`Layout::Rows`] pads a token's columns: whole vectors of four blocks.
+/// The multiple to which [`Layout::Rows`] pads a token's columns: whole vectors of four blocks.
 const ROW_GRANULE: usize = 4 * BLOCK;
 
-/// Memory layout of codes, scales and sums.
+/// The memory layout of codes, scales and sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// Token by token: codes `[token][column]`; scales `[token][block]`; sums `[token][block][half]`; padded with zeros
-    /// to a multiple of 128 columns, see [`Activations::row_blocks`].
+    /// The tokens follow one another: codes `[token][column]`, scales `[token][block]` and sums `[token][block][half]`.
+    /// Each token is padded with zeros to a multiple of 128 columns, which [`Activations::row_blocks`] counts in
+    /// blocks.
     Rows,
-    /// Span by span, so that each span of all tokens is contiguous: codes `[span][token][column]` as unsigned bytes,
-    /// plus 128; scales `[span][token][block]`; sums `[span][token][block][half]`. Missing columns of the last span are
-    /// unspecified.
+    /// The spans follow one another, so that each span of all tokens is contiguous: codes `[span][token][column]` as
+    /// unsigned bytes, to which 128 is added, scales `[span][token][block]` and sums `[span][token][block][half]`. The
+    /// missing columns of the last span are unspecified.
     Spans,
-    /// Sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]`, sums
-    /// `[tile][block][half][token 16]`. Missing tokens of the last tile are zeros.
+    /// Sixteen tokens lie side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]` and
+    /// sums `[tile][block][half][token 16]`. The missing tokens of the last tile are zeros.
     Tiles,
 }
 
 impl Layout {
     const ALL: [Self; 3] = [Self::Rows, Self::Spans, Self::Tiles];
 
-    /// Returns the layout that products of `tokens` tokens read; it also selects their kernel.
+    /// Returns the layout that products of `tokens` tokens read. The layout also selects their kernel.
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "one kernel for all"))]
     pub fn of(level: Level, tokens: usize) -> Self {
         match level.instructions() {
@@ -85,7 +87,7 @@ pub(super) struct Activations<'a> {
     pub blocks: usize,
     pub codes: &'a [i8],
     pub scales: &'a [f32],
-    /// Sums of the codes of each half block; integers, and so exact.
+    /// The sums of the codes of each half block. The sums are integers, and so exact.
     pub sums: &'a [f32],
 }
 
@@ -143,7 +145,7 @@ pub(super) fn quantize<'a>(
     Activations { layout, tokens, blocks, codes, scales, sums }
 }
 
-/// Bytes of each part, in the order of their layout in memory.
+/// The number of bytes of each part, in the order in which the parts lie in memory.
 struct Sizes {
     codes: usize,
     scales: usize,

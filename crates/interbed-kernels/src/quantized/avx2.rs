@@ -11,10 +11,10 @@ use super::spans::{Ragged, Spans};
 use super::unpack::Unpack;
 use crate::simd::{Avx2, prefetch_second};
 
-/// Tokens that share the unpacking of rows.
+/// The number of tokens that share the unpacking of rows.
 const TOKENS: usize = 16;
 
-/// Octets (eight rows) of a panel.
+/// The number of octets (eight rows) in a panel.
 const OCTETS: usize = ROWS / OCTET;
 
 /// Computes the job's rows, for activations in [`Layout::Rows`](super::activations::Layout::Rows).
@@ -39,7 +39,7 @@ pub(super) unsafe fn rows<F: Unpack>(s: Avx2, job: &ProductRows<'_>) {
     }
 }
 
-/// Buffers that panels write into.
+/// The buffers into which panels write.
 struct Room {
     fields: Fields,
     header: Header,
@@ -101,9 +101,10 @@ unsafe fn panel<F: Octet, const T: usize>(
     }
 }
 
-/// Prefetches part `part` of the bytes that the next sixteen rows have in place of these rows' span. It goes from one
-/// end to the other, which memory delivers faster than the pieces in the order of use, and a little at a time, as a
-/// core can track few lines in flight and its other loads wait for those.
+/// Prefetches part `part` of the bytes that the next sixteen rows have in place of these rows' span.
+///
+/// The parts go from one end to the other, which memory delivers faster than pieces in the order of use. Each part is
+/// small, because a core can track few lines in flight, and its other loads wait while all of these are taken.
 #[inline(always)]
 fn ask<F: Octet>(job: &ProductRows<'_>, first: usize, span: usize, part: usize) {
     const LINE: usize = 64;

@@ -1,5 +1,6 @@
-//! Extracts the small fields of sixteen rows with AVX-512: from whole spans, four times four bytes of each row,
-//! transposed so that equal fields are adjacent; or from a group of blocks, together with its codes.
+//! Extracts the small fields of sixteen rows with AVX-512. The fields come either from whole spans, as four times four
+//! bytes of each row, transposed so that equal fields are adjacent, or from a group of blocks, together with the codes
+//! of the blocks.
 
 use std::arch::x86_64::*;
 
@@ -8,16 +9,16 @@ use super::header::{Fields, GROUP, Header, Lanes, ROWS, SPAN_BLOCKS};
 use super::spans::{Quad, Span, Spans, load4};
 use crate::simd::{Avx512, Simd};
 
-/// Offset of the scale in a block of 32.
+/// The offset of the scale in a block of 32 columns, in bytes.
 const SCALE_AT: usize = 0;
-/// Offset of the number that is added to each number of a block of 32.
+/// The offset, in bytes, of the number that is added to each number of a block of 32 columns.
 const ADDED_AT: usize = 2;
 
 /// A type whose small fields vector instructions can extract.
 pub(super) trait Collect: Format {
-    /// Whether the fields are half floats in each block of 32: the scale and, with minima, the number that is added. A
-    /// kernel that uses codes only once extracts the fields along with them ([`GroupFields`]), as collecting those of a
-    /// whole span first would mean waiting for all of it.
+    /// Whether the fields are half floats in each block of 32 columns: the scale and, with minima, the number that is
+    /// added. A kernel that uses codes only once extracts such fields along with the codes ([`GroupFields`]). To
+    /// collect the fields of a whole span first, it would have to wait for all of the span.
     const IN_BLOCKS: bool = false;
 
     /// Does the work of [`Format::collect`] for one span of sixteen rows.
@@ -227,8 +228,9 @@ fn words<F: Format>(s: Avx512, spans: Spans<'_, F>, at: usize) -> [__m512i; 4] {
     )
 }
 
-/// Transposes words. The first of four vectors has four words of row 0, then of rows 4, 8 and 12; the next vectors
-/// those of the rows that follow. Returns each word of all sixteen rows, in their order.
+/// Transposes words. The first of the four vectors has four words of row 0, then four words each of rows 4, 8 and 12,
+/// and the next vectors have the words of the rows that follow. Returns each word of all sixteen rows, in the order of
+/// the rows.
 #[inline(always)]
 pub(super) fn turned(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     let (ab, cd) = (s._mm512_unpacklo_epi32(a, b), s._mm512_unpacklo_epi32(c, d));

@@ -14,8 +14,8 @@ pub(super) fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Returns half of the power of two that MXFP4's scale byte stands for, to match the doubled values: `2^(scale - 128)`,
-/// and NaN for 255.
+/// Returns half of the power of two for which MXFP4's scale byte stands, to match the doubled values. The result is
+/// `2^(scale - 128)`, or NaN for 255.
 #[inline(always)]
 pub(super) fn half_power(scale: u8) -> f32 {
     f32::from_bits(match scale {
@@ -26,7 +26,7 @@ pub(super) fn half_power(scale: u8) -> f32 {
     })
 }
 
-/// Bits of a NaN.
+/// The bits of a NaN.
 pub(super) const NAN_BITS: u32 = 0x7fc0_0000;
 
 /// Returns the eight scales and eight minima, 6 bits each, of a block of Q4_K or Q5_K:

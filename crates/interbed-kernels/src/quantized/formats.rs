@@ -16,10 +16,10 @@ use super::header::{Fields, Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
 use super::small::Small;
 use crate::DType;
 
-/// One quantized type. A `span` is the bytes of up to 256 columns of one row, in whole blocks of the type.
+/// A quantized type. A `span` is the bytes of up to 256 columns of one row, in whole blocks of the type.
 pub(super) trait Format: Copy {
     const DTYPE: DType;
-    /// Number that is subtracted from a code to get its integer.
+    /// The number that is subtracted from a code to get its integer.
     const OFFSET: u8;
     /// Whether each 16 numbers have their own integer factor.
     const HALVES: bool = false;
@@ -359,7 +359,7 @@ impl Format for Q6K {
     }
 }
 
-/// Flips the sign of a half float: files of some types store a number to add, and the kernels subtract it.
+/// The bit that flips the sign of a half float. Files of some types store a number to add, and the kernels subtract it.
 pub(super) const ADDED: u16 = 0x8000;
 
 /// The codes of IQ4_NL with their offset.

@@ -1,4 +1,4 @@
-//! Eight rows as AVX2 multiplies them: a row in each lane, four of its columns at a time.
+//! Unpacks eight rows as AVX2 multiplies them: a row in each lane, four of its columns at a time.
 
 use std::arch::x86_64::*;
 
@@ -9,13 +9,13 @@ use super::header::{Fields, ROWS};
 use super::spans::{Span, Spans};
 use crate::simd::{Avx2, load128};
 
-/// Rows in the lanes of a vector.
+/// The number of rows in the lanes of a vector.
 pub(super) const OCTET: usize = 8;
 
 /// The number of columns of a lane.
 const WORD: usize = 4;
 
-/// Vectors of a block.
+/// The number of vectors of a block.
 pub(super) const WORDS: usize = BLOCK / WORD;
 
 /// A type whose codes AVX2 can unpack.

@@ -6,7 +6,7 @@ use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
 use super::job::ProductRows;
 use crate::simd::Portable;
 
-/// Tokens that share the unpacking of a row.
+/// The number of tokens that share the unpacking of a row.
 const TOKENS: usize = 16;
 
 /// Computes the job's rows, for activations in [`Layout::Rows`]. `FUSED` says whether the machine has a fused
@@ -52,7 +52,7 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &ProductRows<'_>) {
 }
 
 /// Unpacks the integers of a span to 16 bits, as machines without better instructions multiply many of these at a time.
-/// Not inlined, or the compiler would repeat it for each token.
+/// The function is not inlined, because the compiler would otherwise repeat it for each token.
 #[inline(never)]
 fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SPAN_BLOCKS]) {
     for (block, weights) in weights[..blocks].iter_mut().enumerate() {

@@ -26,7 +26,7 @@ use crate::matmul::Output;
 use crate::simd::{Amx, Avx2, Vnni};
 use crate::{Level, Matrix, Pool};
 
-/// Activations of some tokens as bytes, ready for products with quantized weights of any type.
+/// The activations of some tokens as bytes, ready for products with quantized weights of any type.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreparedBytes<'a> {
     level: Level,

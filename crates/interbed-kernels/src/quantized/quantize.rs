@@ -147,7 +147,7 @@ fn inverse(scale: f32) -> f32 {
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// Returns the nearest integer to `number` (ties to even) if it is between -2^22 and 2^22; some integer otherwise.
+/// Returns the nearest integer to `number` (ties to even) if it is between -2^22 and 2^22, and some integer otherwise.
 fn rounded(number: f32) -> i32 {
     // 1.5 * 2^23: adding it leaves the integer in the low bits of the mantissa, in one vector instruction.
     const ROUND: f32 = 12_582_912.0;

@@ -1,11 +1,11 @@
-//! Arithmetic on the small fields of sixteen rows. Written out for each level, because a compiler that is left to
-//! vectorize it by itself picks the wrong loop.
+//! Computes with the small fields of sixteen rows. The code is written out for each level, because a compiler that is
+//! left to vectorize it by itself picks the wrong loop.
 
 use super::fields::half_power;
 use super::header::{Lanes, ROWS};
 use crate::simd::{Portable, Simd};
 
-/// Operations of a level on the small fields of sixteen rows.
+/// The operations of a level on the small fields of sixteen rows.
 pub(super) trait Small: Simd {
     /// Converts half floats to floats.
     fn widen(self, halves: &[u16; ROWS]) -> Self::V;

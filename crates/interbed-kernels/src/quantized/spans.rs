@@ -42,8 +42,8 @@ pub(super) struct Block<'a, F> {
 }
 
 impl<'a, F: Format> Spans<'a, F> {
-    /// Returns span `span` of the rows from `first` on, in place. With fewer than sixteen rows, or a partial span, a
-    /// copy in `ragged`, where the last row is repeated and the span is padded with zeros.
+    /// Returns span `span` of the rows from `first` on, in place. If there are fewer than sixteen rows, or the span is
+    /// partial, returns a copy in `ragged`, where the last row is repeated and the span is padded with zeros.
     #[inline(always)]
     pub fn of(job: &ProductRows<'a>, first: usize, span: usize, ragged: &'a mut Ragged) -> Self {
         let whole = (span + 1) * F::SPAN_BYTES <= job.row_bytes;
@@ -56,7 +56,7 @@ impl<'a, F: Format> Spans<'a, F> {
         ragged.copy::<F>(job, first, span)
     }
 
-    /// Spans that begin `stride` bytes apart.
+    /// Returns the spans that begin `stride` bytes apart in `bytes`.
     #[cfg(test)]
     pub fn every(stride: usize, bytes: &'a [u8]) -> Self {
         assert!(stride >= F::SPAN_BYTES && bytes.len() >= ROWS * stride);
@@ -101,7 +101,7 @@ impl<'a, F: Format> Span<'a, F> {
     /// Returns `N` bytes from byte `at` on.
     ///
     /// # Panics
-    /// Panics if they exceed the span.
+    /// Panics if the bytes exceed the span.
     #[inline(always)]
     pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
         assert!(N <= F::SPAN_BYTES && at <= F::SPAN_BYTES - N);
@@ -127,7 +127,7 @@ impl<'a, F: Format> Block<'a, F> {
     /// Returns `N` bytes from byte `at` on.
     ///
     /// # Panics
-    /// Panics if they exceed the block.
+    /// Panics if the bytes exceed the block.
     #[inline(always)]
     pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
         assert!(N <= F::BYTES && at <= F::BYTES - N);
@@ -142,8 +142,8 @@ pub(super) struct Ragged([[u8; MAX_BYTES]; ROWS]);
 impl Ragged {
     pub const NEW: Self = Self([[0; MAX_BYTES]; ROWS]);
 
-    /// Copies span `span` of sixteen rows from `first` on, repeating the last row if there are fewer, padded with zeros
-    /// to a whole span. Not inlined, so that the code of the common case stays small.
+    /// Copies span `span` of sixteen rows from `first` on, padded with zeros to a whole span. If there are fewer rows,
+    /// the last one is repeated. The function is not inlined, so that the code of the common case stays small.
     #[inline(never)]
     fn copy<F: Format>(&mut self, job: &ProductRows<'_>, first: usize, span: usize) -> Spans<'_, F> {
         const { assert!(F::SPAN_BYTES <= MAX_BYTES) };

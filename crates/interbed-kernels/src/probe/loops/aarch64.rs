@@ -8,7 +8,8 @@ use crate::Level;
 use crate::level::Instructions;
 use crate::probe::Unit;
 
-/// Returns the loop for `unit`, if every machine of this architecture has instructions for it. `None` for f32.
+/// Returns the loop for `unit`, if every machine of this architecture has instructions for it. Returns `None` for f32,
+/// whose loop all architectures share.
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     if unit != Unit::Int8Dot || level.instructions() != Instructions::Neon {
         return None;

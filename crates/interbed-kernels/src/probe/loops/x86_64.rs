@@ -9,8 +9,8 @@ use crate::Level;
 use crate::level::Instructions;
 use crate::probe::Unit;
 
-/// Returns the loop for `unit`, if this architecture has instructions for it at the level. `None` for f32, whose loop
-/// all architectures share.
+/// Returns the loop for `unit`, if this architecture has instructions for it at the level. Returns `None` for f32,
+/// whose loop all architectures share.
 pub(super) fn of(level: Level, unit: Unit) -> Option<Loop> {
     // In each SAFETY comment below: a `Level` proves that its instructions exist.
     Some(match unit {
@@ -103,11 +103,11 @@ fn int8_dot_avx2(rounds: usize) {
     black_box(chains);
 }
 
-/// Products of tiles in one round of a tile loop, each with its own accumulator: a product takes 16 cycles and its
-/// result is ready after some 52.
+/// The number of tile products in one round of a tile loop, each with its own accumulator. A product takes 16 cycles,
+/// and its result is ready after some 52 cycles.
 const TILE_PRODUCTS: usize = 4;
 
-/// Tile configuration that `ldtilecfg` reads: palette 1, and eight tiles of 16 rows by 64 bytes.
+/// The tile configuration that `ldtilecfg` reads: palette 1, and eight tiles of 16 rows by 64 bytes.
 #[repr(C, align(64))]
 struct TileConfig([u8; 64]);
 
