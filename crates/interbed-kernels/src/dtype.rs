@@ -34,7 +34,7 @@ pub enum DType {
     Q5K,
     /// Numbers of 6 bits, in blocks of 256, with a scale for each 16 numbers.
     Q6K,
-    /// Indices of 4 bits into a fixed table of 16 values, with one scale for each 32 numbers.
+    /// The indices of 4 bits into a fixed table of 16 values, with one scale for each 32 numbers.
     Iq4Nl,
     /// Floats of 4 bits (E2M1), with a power of two as the scale of each 32 numbers.
     Mxfp4,

@@ -22,7 +22,7 @@ use crate::tool_use::ToolUse;
 /// The maximum number of bytes of white space between thinking and the constrained text.
 const BLANKS_MAX: usize = 16;
 
-/// How the answers to a request are read: thinking, tool calls, and stop strings.
+/// Describes how the answers to a request are read: their thinking, tool calls, and stop strings.
 pub(crate) struct Form {
     speech: Speech,
     tools: Option<ToolUse>,
@@ -149,8 +149,8 @@ pub(crate) struct Called {
     pub(crate) namespace: Option<String>,
     /// Whether the tool takes plain text in place of arguments.
     pub(crate) is_text: bool,
-    /// The text of a JSON object, which may be incomplete if the answer was cut off; or plain text, if the tool takes
-    /// that.
+    /// The text of a JSON object, which may be incomplete if the answer was cut off. If the tool takes plain text, this
+    /// is the plain text.
     pub(crate) arguments: String,
 }
 
@@ -162,7 +162,7 @@ struct TextArguments {
 }
 
 impl TextArguments {
-    /// Appends to the arguments; returns the plain text once they are complete.
+    /// Appends to the arguments, and returns the plain text once the arguments are complete.
     fn push(&mut self, more: &str) -> Option<String> {
         self.held.push_str(more);
         self.scan.end(more).map(|_| text_of_arguments(std::mem::take(&mut self.held)))
@@ -183,7 +183,7 @@ pub(crate) struct Answer {
     /// Stop strings that are complete within this many tokens are ignored.
     min_tokens: usize,
     id_begins: Option<&'static str>,
-    /// How the client knows the tools, by the names that the model uses.
+    /// The names and kinds by which the client knows the tools, with the names that the model uses as keys.
     forms: Arc<HashMap<String, CallForm>>,
     /// Arguments so far of a call to a tool that takes plain text.
     text: Option<TextArguments>,
@@ -199,8 +199,8 @@ enum Reader {
 }
 
 impl Answer {
-    /// Appends text; `tokens` is the number of tokens so far, and `ended` says whether the answer has ended. Returns
-    /// the pieces that are certain, and the stop string that ends the answer, if one does.
+    /// Appends text. `tokens` is the number of tokens so far, and `ended` says whether the answer has ended. Returns
+    /// the pieces that are certain, and the stop string that ends the answer, if there is one.
     pub(crate) fn push(&mut self, text: &str, tokens: usize, ended: bool) -> (Vec<Piece>, Option<String>) {
         let parts = match &mut self.reader {
             Reader::Harmony(parser) => parser.push(text, ended),
@@ -288,7 +288,8 @@ impl Answer {
 }
 
 impl Piece {
-    /// Appends the piece to a list, merging it with the last one where possible; drops an empty piece.
+    /// Appends the piece to a list, and merges it with the last piece if both are of one kind. An empty piece is
+    /// dropped.
     pub(crate) fn add_to(self, pieces: &mut Vec<Self>) {
         match (self, pieces.last_mut()) {
             (Self::Reasoning(text) | Self::Text(text) | Self::Arguments(_, text), _) if text.is_empty() => {}

@@ -1,4 +1,4 @@
-//! The API keys that a server accepts. They may be replaced while it runs.
+//! Holds the API keys that a server accepts. The keys may be replaced while the server runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::tenant::{Tenant, digest};
 const KEY_BYTES_MAX: usize = 512;
 /// The longest name of a key in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// The maximum number of keys: each request is compared with all of them.
+/// The maximum number of keys, because each request is compared with all of them.
 const KEYS_MAX: usize = 10_000;
 
 /// An API key, with the name of its owner for logs.
@@ -26,7 +26,7 @@ pub struct ApiKey {
 /// The reasons why a list of keys cannot be used. The message never contains a key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadKeys {
-    /// The list has no key; without keys everybody would be served.
+    /// The list has no key. Without keys, the server would serve everybody.
     #[error("it has no key, and without keys everybody would be served")]
     Empty,
     /// The list has more keys than can be compared in reasonable time.
@@ -40,7 +40,7 @@ pub enum BadKeys {
     Line {
         /// The number of the line, from 1.
         line: usize,
-        /// The description of what is wrong with it.
+        /// A description of what is wrong with the line.
         problem: String,
     },
 }
@@ -123,7 +123,8 @@ impl ApiKeys {
         new
     }
 
-    /// Replaces all keys. Streams to clients whose keys were removed end; other requests in flight are not affected.
+    /// Replaces all keys. Streams to clients whose keys were removed end, and other requests in flight are not
+    /// affected.
     pub fn replace(&self, keys: &[ApiKey]) {
         let known = |ApiKey { key, name }: &ApiKey| {
             let digest = digest(key);

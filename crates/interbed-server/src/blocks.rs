@@ -40,7 +40,7 @@ pub(crate) fn role_of(
     }
 }
 
-/// Returns an error about the field at `path`; `problem` continues the message after that path.
+/// Returns an error about the field at `path`. The message is the path, followed by `problem`.
 pub(crate) fn refuse<T>(path: &str, problem: String) -> Result<T, ApiError> {
     Err(ApiError::invalid(path, format!("{path} {problem}")))
 }

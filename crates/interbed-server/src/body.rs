@@ -27,9 +27,11 @@ use crate::request_log::RequestLog;
 /// client is still sending, the client might never see the response with the reason.
 const DISCARD_FACTOR: usize = 4;
 
-/// The number of bytes of a body that are read before memory is reserved for it; see [`crate::memory`].
+/// The number of bytes of a body that are read before memory is reserved for it. The module [`crate::memory`] describes
+/// this memory.
 const FIRST_BYTES: usize = 4 << 10;
-/// The minimum speed of a body in bytes per second while others wait for its memory; it is checked after [`GRACE`].
+/// The minimum speed of a body, in bytes per second, while other requests wait for its memory. The speed is checked
+/// after [`GRACE`].
 const BYTES_PER_SECOND_MIN: f64 = 128.0 * 1024.0;
 /// The time after which the speed of a body is checked.
 const GRACE: Duration = Duration::from_secs(1);
@@ -43,7 +45,7 @@ pub(crate) struct Received {
     pub(crate) arrival: Arrival,
 }
 
-/// When a request arrived, and how long it waited for its model.
+/// Records when a request arrived, and how long it waited for its model.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
@@ -71,7 +73,7 @@ pub(crate) struct Preparing {
 
 impl Preparing {
     /// Waits for the memory to process a body whose JSON values, once built, take `values` bytes in addition to their
-    /// texts. Blocks, so it must not be called on an async thread.
+    /// texts. The function blocks, so it must not be called on an async thread.
     pub(crate) fn begin(app: &App, body: &ReceivedBody, values: usize) -> Result<Self, ApiError> {
         let bytes = body.json().len();
         let parsed = bytes.saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);
@@ -161,8 +163,8 @@ pub(crate) async fn discard(mut body: Body) {
     let _ = timeout(GRACE, all).await;
 }
 
-/// Returns whether the path accepts JSON that is declared as a form, because clients of Ollama send it like that, above
-/// all `curl -d`. Web pages can send forms too, but browsers mark such requests with headers (see [`crate::browsers`]).
+/// Returns whether the path accepts JSON that is declared as a form, as clients of Ollama and above all `curl -d` send
+/// it. Web pages can send forms too, but browsers mark such requests with headers, which [`crate::browsers`] checks.
 fn takes_forms(path: &str) -> bool {
     path.starts_with("/api/")
 }
@@ -182,8 +184,8 @@ fn is_json(content_type: &str) -> bool {
         || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-/// Reads a body whose client announces `expected` bytes. Memory for all of it is reserved once the first bytes have
-/// arrived.
+/// Reads a body whose client announces `expected` bytes. The memory for the whole body is reserved once the first bytes
+/// have arrived.
 async fn read_limited(mut body: Body, expected: usize, limit: usize, memory: &mut Share) -> Result<Vec<u8>, ApiError> {
     let (mut bytes, mut received) = (Vec::new(), 0usize);
     let mut taken = None;

@@ -1,4 +1,5 @@
-//! Estimates the memory that the sequences of a request hold until the last one has ended; see [`crate::memory`].
+//! Estimates the memory that the sequences of a request hold until the last sequence has ended. The module
+//! [`crate::memory`] describes this memory.
 
 use crate::app::App;
 use crate::memory::{ECHO_LOGPROB_BYTES, LOGPROB_BYTES};
@@ -15,20 +16,21 @@ const SEEN_BYTES: usize = 36;
 /// The number of bytes of a sequence's grammar state, and of its part of the compiled grammar and of masks.
 const CONSTRAINT_BYTES: usize = 128 << 10;
 /// The number of bytes of a token of a beam. A search holds its beams twice while they change, and as many finished
-/// hypotheses.
+/// hypotheses as beams.
 const BEAM_TOKEN_BYTES: usize = 3 * 32;
 /// The number of bytes of one log-probability of a token of a beam.
 const BEAM_LOGPROB_BYTES: usize = 3 * 12;
-/// Bytes for each byte of generated text: the text, and the JSON in a string that grows by doubling.
+/// The number of bytes for each byte of generated text: the text, and the JSON in a string that grows by doubling.
 pub(crate) const TEXT_FACTOR: usize = 4;
-/// A beam search without `max_tokens` gets 1 / `UNASKED_PART` of the memory for all requests that its prompt leaves.
+/// The divisor for a beam search without `max_tokens`: the search gets 1 / `UNASKED_PART` of the memory for all
+/// requests that its prompt leaves.
 const UNASKED_PART: usize = 4;
 /// A non-streamed answer with log-probabilities and without `max_tokens` gets 1 / `UNASKED_ANSWER_PART` of the memory
 /// for answers.
 const UNASKED_ANSWER_PART: usize = 2;
 
-/// Bytes that all sequences of a request use. A prompt is held once for the answer, and once by each sequence; a beam
-/// search has one sequence for each beam, even if few of them become answers.
+/// Returns the number of bytes that all sequences of a request use. A prompt is held once for the answer, and once by
+/// each sequence. A beam search has one sequence for each beam, even if few beams become answers.
 pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize, common: &Common) -> usize {
     let params = &common.params;
     let prompt_bytes = prompt_tokens.saturating_mul(TOKEN_BYTES);

@@ -19,7 +19,7 @@ pub struct ServerConfig {
     pub model_names: Vec<String>,
     /// Whether clients may also ask for any other name. An answer then carries the name that the request asked for.
     pub any_model_name: bool,
-    /// Facts about the model, which the server tells to clients.
+    /// The facts about the model, which the server tells to clients.
     pub model: ModelFacts,
     /// The values of fields that a request leaves out: those of the model's `generation_config.json`, or else those of
     /// the API.

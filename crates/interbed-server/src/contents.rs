@@ -1,7 +1,7 @@
-//! Extracts the text from message contents that are lists of parts, for every API: texts, and parts that stand for
-//! text; images, files and audio are not supported.
+//! Extracts the text from message contents that are lists of parts, for every API. A part is a text, or stands for a
+//! text. Images, files and audio are not supported.
 //!
-//! Only this module refuses unsupported kinds of parts, by name.
+//! Only this module refuses unsupported kinds of parts, and names the kind.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use crate::blocks::refuse;
 use crate::error::ApiError;
 use crate::fields::shown;
 
-/// How to treat images, files and audio in a content.
+/// Says how to treat images, files and audio in a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Media {
     /// The model is asked about the media, so the request is refused.

@@ -1,5 +1,6 @@
-//! Tests with published tools and schemas, which `tools/schemas` downloads into the folder that `INTERBED_SCHEMAS`
-//! names. Without it, the tests say so and pass. `tools/schemas/validate.py` validates the answers that they write.
+//! Tests the server with published tools and schemas, which `tools/schemas` downloads into the folder that
+//! `INTERBED_SCHEMAS` names. If the variable is not set, the tests say so and pass. The answers that the tests write
+//! are validated by `tools/schemas/validate.py`.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -44,8 +45,8 @@ fn function(described: &Value) -> Function {
     Function { name, parameters: described["parameters"].clone() }
 }
 
-/// Samples an answer from random logits, in which closing tokens are more likely; returns it, and whether it ended by
-/// itself. `closings` are texts that close non-JSON parts.
+/// Samples an answer from random logits, in which closing tokens are more likely. Returns the answer, and whether it
+/// ended by itself. `closings` are texts that close non-JSON parts.
 fn answer(
     vocabulary: &Vocabulary,
     mut state: Constraint,
@@ -89,7 +90,7 @@ fn on_one_line(json: &RawValue) -> String {
     json.get().replace(['\n', '\r'], " ")
 }
 
-/// Runs `work` for each of `items`, on all cores and with large enough stacks; fails with the problems that it reports.
+/// Runs `work` for each of `items`, on all cores and with large enough stacks. Fails if `work` reports problems.
 fn on_all_cores<T: Sync>(items: &[T], work: impl Fn(usize, &T, &dyn Fn(String)) + Sync) {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let problems = Mutex::new(Vec::new());

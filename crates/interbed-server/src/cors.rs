@@ -30,7 +30,7 @@ pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
 /// Checks that `origin` is an origin as browsers send it, or `*`.
 ///
 /// # Errors
-/// Describes what is wrong with it.
+/// Returns a description of what is wrong with the origin.
 pub fn check_origin(origin: &str) -> Result<(), String> {
     let is_origin = origin.parse::<Uri>().is_ok_and(|uri| {
         let parts = uri.scheme_str().zip(uri.authority());

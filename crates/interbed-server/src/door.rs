@@ -151,8 +151,8 @@ fn connections_max(config: &ServerConfig) -> usize {
     config.connections_max.min(affordable(config).saturating_sub(BESIDE)).max(1)
 }
 
-/// Returns the number of connections that are served at a time, and logs it if it is smaller than the configured
-/// number.
+/// Returns the number of connections that are served at a time. If this number is smaller than the configured one, the
+/// function logs it.
 fn connections_of(config: &ServerConfig) -> usize {
     let connections = connections_max(config);
     if affordable(config) < config.connections_max {

@@ -1,4 +1,4 @@
-//! Errors in the format of OpenAI's API; other APIs translate them into their own.
+//! Describes errors in the format of OpenAI's API. Other APIs translate the errors into their own formats.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -22,7 +22,7 @@ pub(crate) struct ApiError {
     pub(crate) code: Option<&'static str>,
     /// The number of seconds after which the client may retry, if that makes sense.
     pub(crate) retry_after_s: Option<u64>,
-    /// Token counts, if the prompt exceeds the context and they are known.
+    /// The token counts, if the prompt exceeds the context and the counts are known.
     pub(crate) overflow: Option<ContextOverflow>,
 }
 
@@ -120,8 +120,8 @@ impl ApiError {
         Self { param: Some("model".into()), code: Some("model_not_found"), ..error }
     }
 
-    /// Status 404, for a model that a server with several models does not have. `known` lists the models that it has;
-    /// empty if it has none.
+    /// Returns an error with status 404, for a model that a server with several models does not have. `known` lists the
+    /// models of the server, and is empty if it has none.
     pub(crate) fn not_in_library(model: &str, known: &str) -> Self {
         let told = &model[..model.floor_char_boundary(200)];
         let has = if known.is_empty() { "no models yet".to_owned() } else { known.to_owned() };

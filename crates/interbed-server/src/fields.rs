@@ -1,7 +1,8 @@
-//! Typed fields of request bodies: each part of a request is a struct of [`Field`]s, which are parsed one by one.
+//! Parses typed fields of request bodies. Each part of a request is a struct of [`Field`]s, which are parsed one by
+//! one.
 //!
-//! A field that is `null` counts as absent; fields that no struct names are ignored, as vLLM does. The raw value is
-//! examined before it is parsed, so that an error can name it without copying arbitrary client data.
+//! A field that is `null` counts as absent, and fields that no struct names are ignored, as vLLM does. The raw value is
+//! examined before it is parsed, so that an error can name the value without copying arbitrary client data.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -33,7 +34,7 @@ pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError
     })
 }
 
-/// Parses the fields of `T`; an error comes with the path of the wrong field, if there is one.
+/// Parses the fields of `T`. An error comes with the path of the wrong field, if there is one.
 fn parse<'b, T: Deserialize<'b>>(text: &'b [u8]) -> Result<T, (Option<String>, serde_json::Error)> {
     let mut parser = serde_json::Deserializer::from_slice(text);
     let fields = serde_path_to_error::deserialize(&mut parser).map_err(|error| {
@@ -61,7 +62,7 @@ fn problem(error: &serde_json::Error) -> String {
     if told.starts_with('.') { told.to_owned() } else { format!(" {told}") }
 }
 
-/// Formats a value for an error message: small ones in full, others by their type.
+/// Formats a value for an error message: a short value in full, and a longer one by its type.
 pub(crate) fn shown(value: &str) -> &str {
     match value.as_bytes().first() {
         _ if value.len() <= SHOWN_BYTES_MAX => value,

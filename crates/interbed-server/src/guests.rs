@@ -68,7 +68,7 @@ enum Standing {
 
 /// State that a connection shares with the code that chooses which connection to close.
 struct Signs {
-    /// Time at which the connection opened or its last request ended, in nanoseconds; [`BUSY`] during a request.
+    /// The time at which the connection opened or its last request ended, in nanoseconds, or [`BUSY`] during a request.
     since: AtomicU64,
     has_asked: AtomicBool,
     /// Whether a part of an answer waits for the client to read.
@@ -76,7 +76,7 @@ struct Signs {
     leave: Notify,
 }
 
-/// An open connection; dropping the value frees its place.
+/// An open connection. Dropping the value frees the connection's place.
 pub(crate) struct Guest {
     guests: Arc<Guests>,
     number: u64,

@@ -66,7 +66,7 @@ impl HarmonyParser {
         matches!(self.state, State::Content(Kind::Thinking(_)))
     }
 
-    /// Appends text; `ended` says whether the answer has ended. Returns the parts that are certain.
+    /// Appends text, and returns the parts that are certain. `ended` says whether the answer has ended.
     pub(crate) fn push(&mut self, text: &str, ended: bool) -> Vec<Part> {
         self.held.push_str(text);
         let mut parts = Vec::new();
@@ -183,8 +183,8 @@ impl HarmonyParser {
     }
 }
 
-/// Returns the grammar of a call after [`CALL`], in Lark's syntax: a rule `call` and those that it uses. `mark` writes
-/// a mark as a terminal.
+/// Returns the grammar of a call after [`CALL`], in Lark's syntax: a rule `call` and the rules that it uses. The
+/// function `mark` writes a mark as a terminal.
 pub(crate) fn call_grammar(functions: &[Function], mark: impl Fn(&str) -> String) -> String {
     let one = |function: &Function| format!("{} tail %json {}", quoted(&function.name), function.parameters);
     let calls: Vec<_> = functions.iter().map(one).collect();
@@ -195,8 +195,9 @@ pub(crate) fn call_grammar(functions: &[Function], mark: impl Fn(&str) -> String
     )
 }
 
-/// Returns the grammar of an answer, in Lark's syntax: optional thinking, then a call, or text that satisfies the
-/// schema `text`, if there is one. `mark` writes a mark as a terminal; `is_special` says whether the marks are tokens.
+/// Returns the grammar of an answer, in Lark's syntax. The answer is optional thinking, and then a call, or a text that
+/// satisfies the schema `text`, if there is one. The function `mark` writes a mark as a terminal, and `is_special` says
+/// whether the marks are tokens.
 pub(crate) fn answer_grammar(
     functions: &[Function],
     text: Option<&Value>,

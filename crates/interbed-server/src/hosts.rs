@@ -2,15 +2,16 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Names that no outsider can assign to a web page: they always refer to this machine or its own network.
+/// The names that no outsider can assign to a web page, because they always refer to this machine or its own network.
 const LOCAL: [&str; 7] =
     ["localhost", "*.localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "*.local", "*.internal"];
 
-/// Accepted host names: exact ones, `*.` for all names with that suffix, or `*` for any.
+/// The accepted host names. An entry is an exact name, or `*.` with a suffix for all names with that suffix, or `*` for
+/// any name.
 pub(crate) struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// Returns the local names and the `configured` ones.
+    /// Accepts the local names and the `configured` ones.
     pub(crate) fn with(configured: &[String]) -> Self {
         let names = LOCAL.into_iter().chain(configured.iter().map(String::as_str));
         Self(names.map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect())
@@ -77,10 +78,10 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Checks that `host` can be a host name: `gpu.example.org`, `*.example.org` for all names with that suffix, or `*` for
-/// any.
+/// any name.
 ///
 /// # Errors
-/// Describes what is wrong with it.
+/// Returns a description of what is wrong with the name.
 pub fn check_host(host: &str) -> Result<(), String> {
     if host == "*" || is_name(host.strip_prefix("*.").unwrap_or(host)) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Writes JSON piece by piece: as text, a long list uses a fraction of the memory of its values.
+//! Writes JSON piece by piece. As text, a long list uses a fraction of the memory of its values.
 
 use std::fmt::Write;
 

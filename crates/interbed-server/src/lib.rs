@@ -89,7 +89,7 @@ use tokio::time::timeout;
 use listener::ListenerLimits;
 use traces::Traces;
 
-/// How long the server waits at its end for the last traces to be sent.
+/// The time for which the server waits at its end for the last traces to be sent.
 const LAST_TRACES: Duration = Duration::from_secs(1);
 
 pub use api_keys::{ApiKey, ApiKeys, BadKeys};

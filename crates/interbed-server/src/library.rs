@@ -47,13 +47,13 @@ pub trait Library: Send + Sync {
 pub struct LibraryModel {
     /// The names that clients may ask for. There is at least one.
     pub names: Vec<String>,
-    /// Facts about the model.
+    /// The facts about the model.
     pub facts: ModelFacts,
 }
 
 /// A description of a model for clients. The model need not be in memory.
 pub struct ModelDescription {
-    /// Facts about the model.
+    /// The facts about the model.
     pub facts: ModelFacts,
     /// The number of tokens of the model's context.
     pub context: usize,

@@ -98,7 +98,7 @@ pub(crate) fn prompt_text(tokenizer: &Tokenizer, prompt: &[Option<PositionLogpro
     }))
 }
 
-/// Returns a token's text; if it is not UTF-8, its bytes in OpenAI's notation: `bytes:\xe4`.
+/// Returns a token's text, or its bytes in OpenAI's notation if the text is not UTF-8, such as `bytes:\xe4`.
 fn spelling(tokenizer: &Tokenizer, token: TokenId) -> String {
     String::from_utf8(tokenizer.token_bytes(token)).unwrap_or_else(|error| {
         let bytes = error.as_bytes().iter().map(|byte| format!("\\x{byte:02x}"));

@@ -64,20 +64,20 @@ use crate::permits::{Permit, Permits};
 use crate::shares::Ask;
 use crate::tenant::Tenant;
 
-/// Memory of a connection: its read buffer (16 KiB at most), the first 4 KiB of a body, the heads that it writes, its
-/// state and its task.
+/// The number of bytes that a connection takes: its read buffer (16 KiB at most), the first 4 KiB of a body, the heads
+/// that it writes, its state and its task.
 const CONNECTION_BYTES: usize = 24 << 10;
-/// Additional memory of a TLS connection: a record that is read and one that is written, data that waits to be
-/// encrypted, and its state.
+/// The number of bytes that a TLS connection takes in addition: a record that is read and one that is written, data
+/// that waits to be encrypted, and its state.
 const TLS_BYTES: usize = 40 << 10;
-/// Memory for preparing a request, whatever its size.
+/// The number of bytes for preparing a request, whatever its size.
 pub(crate) const PREPARING_BYTES: usize = 256 << 10;
-/// Bytes that a template may write in addition to the size of its input.
+/// The number of bytes that a template may write in addition to the size of its input.
 pub(crate) const RENDERED_SLACK: usize = 64 << 10;
-/// Memory of one entry of a completion's log-probabilities, as JSON value and as text.
+/// The number of bytes of one entry of a completion's log-probabilities, as JSON value and as text.
 pub(crate) const ECHO_LOGPROB_BYTES: usize = 512;
-/// Memory of one log-probability entry of a non-streamed answer: some twelve bytes until it ends, then text, once by
-/// itself and once as part of the answer.
+/// The number of bytes of one log-probability entry of a non-streamed answer. The entry takes some twelve bytes until
+/// the answer ends, and then its text is held twice, once by itself and once as part of the answer.
 pub(crate) const LOGPROB_BYTES: usize = 320;
 /// The maximum time for which a request waits for its share.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -105,7 +105,7 @@ pub(crate) struct MemoryPart {
     purpose: &'static str,
 }
 
-/// A tenant's share of a part; dropping it gives the memory back.
+/// A tenant's share of a part. Dropping the value gives the memory back.
 pub(crate) struct Share {
     part: Arc<MemoryPart>,
     permit: Permit,
@@ -191,10 +191,10 @@ impl Share {
         self.part.permits.are_wanted()
     }
 
-    /// Grows the share to at least `bytes`; waits if the memory is not free.
+    /// Grows the share to at least `bytes` bytes, and waits if the memory is not free.
     ///
     /// # Errors
-    /// Fails like [`MemoryPart::take`]; the share is then unchanged.
+    /// Fails like [`MemoryPart::take`]. The share is then unchanged.
     pub(crate) async fn ensure(&mut self, bytes: usize) -> Result<(), ApiError> {
         if bytes > self.permit.amount() * PERMIT_BYTES { self.resize(bytes).await } else { Ok(()) }
     }
@@ -207,10 +207,10 @@ impl Share {
         self.resize((self.permit.amount() * PERMIT_BYTES).saturating_add(bytes)).await
     }
 
-    /// Resizes the share to `bytes`; waits if the share grows and the memory is not free.
+    /// Resizes the share to `bytes` bytes, and waits if the share grows and the memory is not free.
     ///
     /// # Errors
-    /// Fails like [`MemoryPart::take`]; the share is then unchanged.
+    /// Fails like [`MemoryPart::take`]. The share is then unchanged.
     pub(crate) async fn resize(&mut self, bytes: usize) -> Result<(), ApiError> {
         let (wanted, has) = (self.part.units(bytes)?, self.permit.amount());
         if wanted > has {

@@ -1,7 +1,8 @@
-//! Generates `/openapi.json` from the code that parses requests: the names of fields come from the structs, and their
-//! types are found by probing the parsers with values. So the document cannot differ from what the server does.
+//! Generates `/openapi.json` from the code that parses requests. The names of fields come from the structs, and the
+//! types of fields are found by probing the parsers with values. So the document cannot differ from what the server
+//! does.
 //!
-//! Only the descriptions are written by hand ([`descriptions`]); tests compare them with the fields.
+//! Only the descriptions in [`descriptions`] are written by hand, and tests compare them with the fields.
 
 mod descriptions;
 
@@ -40,7 +41,7 @@ pub(crate) use part;
 pub(crate) struct Operation {
     pub(crate) path: &'static str,
     pub(crate) summary: &'static str,
-    /// The parts of a body; empty for the method GET.
+    /// The parts of a body. The method GET has none.
     pub(crate) parts: Vec<Part>,
     /// The required fields.
     pub(crate) required: &'static [&'static str],

@@ -4,9 +4,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::random::random;
 
-/// Header with the id of a request.
+/// The header with the id of a request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Header with the id in responses, which Anthropic's clients read.
+/// The header with the id in responses, which Anthropic's clients read.
 pub(crate) const ANSWERED_ID: HeaderName = HeaderName::from_static("request-id");
 /// The longest id that is accepted from a client, in bytes.
 const BYTES_MAX: usize = 128;

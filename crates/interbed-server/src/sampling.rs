@@ -25,7 +25,7 @@ const STOP_BYTES_MAX: usize = 1024;
 const BAD_WORDS_MAX: usize = 256;
 /// The longest `cache_salt` in bytes.
 const SALT_BYTES_MAX: usize = 1024;
-/// Priorities that clients may request. Waiting requests age, so that none of them starves.
+/// The priorities that clients may request. Waiting requests age, so that none of them starves.
 const PRIORITIES: RangeInclusive<i64> = -100..=100;
 /// The fields that both completion APIs share, as clients send them.
 #[derive(Deserialize)]
@@ -74,7 +74,7 @@ struct StreamOptions {
     include_usage: Option<Field<bool>>,
 }
 
-/// The longest model name if any name is accepted: each chunk of an answer repeats it.
+/// The longest model name, in bytes, if any name is accepted. Each chunk of an answer repeats the name.
 const MODEL_BYTES_MAX: usize = 256;
 
 /// The fields that the APIs of whole conversations, messages and responses, share.
@@ -95,7 +95,7 @@ struct ModelField {
 /// The fields that both completion APIs share, apart from the prompt, after checking. Each API fills in
 /// log-probabilities and `max_tokens` itself.
 pub(crate) struct Common {
-    /// Name of the model for the response.
+    /// The name of the model for the response.
     pub(crate) model: String,
     pub(crate) params: SamplingParams,
     pub(crate) text: TextOptions,
@@ -103,10 +103,10 @@ pub(crate) struct Common {
     pub(crate) max_tokens: Option<usize>,
     /// Whether the request says that an answer may be as long as the context allows.
     pub(crate) unlimited: bool,
-    /// Choices per prompt.
+    /// The number of choices per prompt.
     pub(crate) n: usize,
-    /// Continuations per prompt from which the choices are taken: at least as many as choices; for a beam search,
-    /// exactly as many.
+    /// The number of continuations per prompt from which the choices are taken. The number is at least that of the
+    /// choices, and for a beam search exactly that number.
     pub(crate) candidates: usize,
     pub(crate) beam: Option<BeamParams>,
     pub(crate) stream: bool,
@@ -115,17 +115,17 @@ pub(crate) struct Common {
     pub(crate) cache_report: bool,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i32,
-    /// How to truncate a prompt that is too long.
+    /// Describes how to truncate a prompt that is too long.
     pub(crate) truncation: Option<Truncation>,
     /// The number of most likely tokens in the prompt's log-probabilities, if the response includes these.
     pub(crate) prompt_logprobs: Option<usize>,
-    /// How to pool the prompt's embedding, if that is requested instead of text.
+    /// The method of pooling the prompt's embedding, if an embedding is requested instead of text.
     pub(crate) embed: Option<Pooling>,
-    /// Constraint on the answers; each endpoint fills it in.
+    /// The constraint on the answers, which each endpoint fills in.
     pub(crate) constraint: Option<Bond>,
 }
 
-/// Parses and checks the shared fields of a body, and refuses those that its API does not support.
+/// Parses and checks the shared fields of a body, and refuses fields that its API does not support.
 pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<Common, ApiError> {
     read::<Supported<A>>(body)?.tell(&app.notes);
     let mut fields: SharedFields = read(body)?;
@@ -253,7 +253,7 @@ pub(crate) fn unasked(app: &App) -> Common {
     }
 }
 
-/// Parses and checks the fields that messages and responses share; everything else has its default.
+/// Parses and checks the fields that messages and responses share. Everything else has its default.
 pub(crate) fn of_conversation(app: &App, body: &[u8]) -> Result<Common, ApiError> {
     let fields: ConversationFields = read(body)?;
     let mut common = Common { model: check_name(app, sent(fields.model))?, ..unasked(app) };
@@ -299,7 +299,7 @@ pub(crate) fn model_part() -> Part {
     part!(ModelField)
 }
 
-/// Refuses a `model` that is not served; a request may omit it.
+/// Refuses a `model` that is not served. A request may omit the field.
 pub(crate) fn check_model(app: &App, body: &[u8]) -> Result<(), ApiError> {
     check_name(app, sent(read::<ModelField>(body)?.model)).map(|_| ())
 }
@@ -321,7 +321,7 @@ pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<String, Api
     }
 }
 
-/// Returns the most tokens of an answer, by any of the names that it has.
+/// Returns the maximum number of tokens of an answer, which a request may give under several names.
 ///
 /// # Errors
 /// Fails if two names have different values.
@@ -401,7 +401,7 @@ fn params(fields: SharedFields, defaults: &SamplingParams) -> Result<SamplingPar
     })
 }
 
-/// Parses `top_k`; `None` is unlimited.
+/// Parses `top_k`. The result `None` stands for no limit.
 pub(crate) fn top_k_of(sent: i64) -> Result<Option<usize>, ApiError> {
     match usize::try_from(sent) {
         Ok(0) => Ok(None),
@@ -435,7 +435,7 @@ impl FromJson<'_> for MostTokens {
     }
 }
 
-/// One stop string, or a list of them.
+/// The stop strings of a request: one string, or a list of strings.
 pub(crate) struct Stops(pub(crate) Vec<String>);
 
 impl FromJson<'_> for Stops {

@@ -22,13 +22,13 @@ pub(crate) struct Shares<W> {
     free: usize,
     /// Time of the last request of each recent tenant.
     recent: HashMap<Tenant, Instant>,
-    /// State of each tenant that holds something or waits.
+    /// The state of each tenant that holds something or waits.
     tenants: HashMap<Tenant, Place<W>>,
     /// The number of grants so far.
     given: u64,
 }
 
-/// State of one tenant.
+/// The state of one tenant.
 #[derive(Debug)]
 struct Place<W> {
     has: usize,
@@ -64,7 +64,7 @@ impl<W> Shares<W> {
         }
     }
 
-    /// Grants the next request that fits; returns the tenant, the amount, and the waiting handle.
+    /// Grants the next request that fits, and returns the tenant, the amount, and the waiting handle.
     pub(crate) fn next(&mut self) -> Option<(Tenant, usize, W)> {
         let share = self.share();
         let may = |place: &Place<W>| {
@@ -147,7 +147,7 @@ mod tests {
             Self { shares: Shares::new(12), begun: Instant::now() }
         }
 
-        /// `tenant` asks after this many seconds; returns the numbers of all requests that are granted.
+        /// Lets `tenant` ask after this many seconds, and returns the numbers of all requests that are granted.
         fn ask(&mut self, seconds: u64, tenant: Tenant, number: usize, amount: usize, has: usize) -> Vec<usize> {
             let ask = Ask { amount, has, most: 12 };
             self.shares.wait(tenant, ask, number, self.begun + Duration::from_secs(seconds));

@@ -22,8 +22,8 @@ pub(crate) struct Speech {
 }
 
 impl Speech {
-    /// Detects the syntax from the source of the chat template; a given `parser` takes precedence. If the template does
-    /// not show tools, the system message describes them in the syntax that most models know.
+    /// Detects the syntax from the source of the chat template. If `parser` is given, it takes precedence. If the
+    /// template does not show tools, the system message describes them in the syntax that most models know.
     pub(crate) fn of(template: &str, shows_tools: bool, parser: Option<&str>) -> Self {
         let harmony = parser.map_or_else(|| harmony::is_spoken(template), |name| name == harmony::NAME);
         if harmony {

@@ -65,7 +65,7 @@ struct ResponseFormat<'b> {
 struct NamedSchema<'b> {
     #[serde(borrow)]
     schema: Option<&'b RawValue>,
-    /// Schemas are always enforced; `strict` also enforces `format`, which the standard allows to ignore.
+    /// Whether to enforce `format` too, which the standard allows to ignore. The rest of a schema is always enforced.
     strict: Option<Field<bool>>,
 }
 

@@ -65,7 +65,7 @@ fn prepend(message: &mut Value, before: String) {
     append(message, &after);
 }
 
-/// Appends a text to that of a message, in place, so that a long row of messages is not copied for each of them.
+/// Appends a text to the text of a message, in place, so that a long row of messages is not copied for each of them.
 fn append(message: &mut Value, after: &str) {
     match message.get_mut("content") {
         Some(Value::String(text)) if !text.is_empty() => {

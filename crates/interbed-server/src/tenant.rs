@@ -8,7 +8,7 @@ use interbed_engine::TenantId;
 pub(crate) struct Tenant(Option<u128>);
 
 impl Tenant {
-    /// All clients of a server without keys.
+    /// The tenant for all clients of a server without keys.
     pub(crate) const ANYBODY: Self = Self(None);
 
     /// Returns the tenant of the key with this digest.
@@ -41,8 +41,8 @@ pub fn tenant_of_key(key: &str) -> u128 {
     Tenant::of_digest(&digest(key.trim())).0.unwrap_or_default()
 }
 
-/// Returns the digest of a key, which identifies it without storing it. KV on disk is stored under its first half, so
-/// it must never change.
+/// Returns the digest of a key, which identifies the key without storing it. KV on disk is stored under the first half
+/// of the digest, so the digest must never change.
 pub(crate) fn digest(key: &str) -> Hash {
     Hash::from_bytes(blake3::derive_key("Interbed 2026-11 tenant of an API key", key.as_bytes()))
 }

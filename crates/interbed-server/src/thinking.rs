@@ -1,5 +1,5 @@
 //! Separates thinking, which a model writes between tags at the start of its answer, from the rest, piece by piece.
-//! White space around thinking, and between it and the answer, belongs to neither.
+//! White space around thinking, and between thinking and the answer, belongs to neither.
 
 /// The tags around thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Tags {
     }
 }
 
-/// Where in its thinking an answer begins.
+/// Says where in its thinking an answer begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Begins {
     /// Before thinking, which may follow.
@@ -63,7 +63,7 @@ pub(crate) struct Thinking {
 
 enum State {
     Before,
-    /// Inside thinking; says whether some of it was reported.
+    /// The text is inside thinking. The flag says whether some of the thinking was reported.
     Inside(bool),
     /// In white space after thinking.
     Closed,
@@ -85,8 +85,8 @@ impl Thinking {
         matches!(self.state, State::Inside(_))
     }
 
-    /// Appends text; `ended` says whether the answer has ended. Returns what is certain: thinking, and the text after
-    /// it.
+    /// Appends text, and returns the thinking, and the text after it, that are now certain. `ended` says whether the
+    /// answer has ended.
     pub(crate) fn push(&mut self, text: &str, ended: bool) -> (String, String) {
         self.held.push_str(text);
         let mut thought = String::new();
@@ -165,7 +165,7 @@ mod tests {
         all
     }
 
-    /// Returns the thinking and the rest of a text; checks that they do not depend on how it is split.
+    /// Returns the thinking and the rest of a text, and checks that they do not depend on how the text is split.
     fn parts(begins: Begins, text: &str) -> (String, String) {
         let whole = told(begins, std::iter::once(text));
         for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {

@@ -15,11 +15,11 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// The maximum number of bytes that a connection buffers for sending; they count as memory of connections.
+/// The maximum number of bytes that a connection buffers for sending. These bytes count as memory of connections.
 const SEND_BYTES_MAX: usize = 16 << 10;
-/// Timeout for the handshake.
+/// The timeout for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Protocol that is offered to clients (ALPN).
+/// The protocol that is offered to clients (ALPN).
 const PROTOCOL: &[u8] = b"http/1.1";
 
 /// The reasons why a certificate or a key cannot be used.
@@ -42,7 +42,7 @@ pub enum BadTls {
     Setup(rustls::Error),
 }
 
-/// A certificate with its private key. Clones share it, and see a replacement.
+/// A certificate with its private key. Clones share the certificate, and see a replacement.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,

@@ -1,6 +1,6 @@
-//! Parses tool calls in an answer's text: each family of models has its own syntax. Parsers are state machines that
-//! receive the text piece by piece. A call is reported as soon as its name is certain, and its arguments as they
-//! arrive; so a call that breaks off after the name remains a call.
+//! Parses tool calls in an answer's text, for which each family of models has its own syntax. Parsers are state
+//! machines that receive the text piece by piece. A call is reported as soon as its name is certain, and its arguments
+//! as they arrive. So a call that breaks off after the name remains a call.
 //!
 //! **Invariant:** however a text is split into pieces, the same parts result, except for where texts and arguments are
 //! split.
@@ -29,7 +29,7 @@ pub(crate) enum Part {
     Text(String),
     /// The beginning of a call, with the name of its function.
     Call(String),
-    /// More of the last call's arguments; all pieces together are the text of a JSON object.
+    /// A further part of the last call's arguments. All these parts together are the text of a JSON object.
     Arguments(String),
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum Part {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// JSON schema of its arguments, an object.
+    /// The JSON schema of the function's arguments, which are an object.
     pub(crate) parameters: Value,
 }
 
@@ -52,15 +52,15 @@ impl Function {
 pub(crate) struct Family {
     /// The name of the family for `--tool-parser`.
     pub(crate) name: &'static str,
-    /// Texts by which a chat template of this family is recognized: all texts of one of the lists.
+    /// The texts by which a chat template of this family is recognized. The template has all texts of one of the lists.
     signs: &'static [&'static [&'static str]],
-    /// Marker that begins a call.
+    /// The marker that begins a call.
     marker: &'static str,
-    /// Text that may begin a call at the start of an answer, in place of the marker; it is part of the call.
+    /// The text that may begin a call at the start of an answer, in place of the marker. This text is part of the call.
     bare: Option<&'static str>,
     /// Characters that may separate, like white space, calls without a marker.
     between: &'static str,
-    /// Markers around calls, which are not part of the text.
+    /// The markers around calls, which are not part of the text.
     around: &'static [&'static str],
     /// Parses a call after its marker, up to its arguments.
     read: fn(&str) -> Reading,
@@ -89,11 +89,11 @@ pub(crate) struct Begun {
     length: usize,
     /// Arguments that are known already.
     arguments: String,
-    /// State of parsing what follows.
+    /// The state of parsing what follows.
     body: Body,
 }
 
-/// All families. The first one whose signs a chat template has applies.
+/// All families, in order. A chat template belongs to the first family whose signs it has.
 pub(crate) const FAMILIES: [&Family; 6] =
     [&qwen3_coder::FAMILY, &glm::FAMILY, &deepseek::FAMILY, &mistral::FAMILY, &hermes::FAMILY, &llama3::FAMILY];
 
@@ -103,7 +103,8 @@ impl Family {
         self.bare.is_some()
     }
 
-    /// Returns the trigger of a call in an unconstrained answer: it fires wherever the parser would find a call.
+    /// Returns the trigger of a call in an unconstrained answer. The trigger fires wherever the parser would find a
+    /// call.
     pub(crate) fn trigger(&self) -> Trigger {
         let marker = Marker { text: self.marker.to_owned(), at_start: false, included: false };
         let bare = self.bare.map(|bare| Marker { text: bare.to_owned(), at_start: true, included: true });
@@ -131,8 +132,8 @@ impl Family {
         (self.write)(name, arguments)
     }
 
-    /// Returns the grammar of an answer that is a call from its first token on: `opening` is the marker as a terminal;
-    /// with `several`, further calls may follow.
+    /// Returns the grammar of an answer that is a call from its first token on. The text `opening` is the marker as a
+    /// terminal. With `several`, further calls may follow.
     pub(crate) fn answer_grammar(
         &self,
         opening: &str,
@@ -151,12 +152,12 @@ impl Family {
     /// Checks the schema of a function's arguments, and returns it in the form that [`grammar`](Self::grammar) accepts.
     ///
     /// # Errors
-    /// Names the place of the first keyword that cannot be enforced in this syntax.
+    /// Fails if a keyword cannot be enforced in this syntax, and names the place of the first such keyword.
     pub(crate) fn checked(&self, parameters: &Value) -> Result<Value, GrammarError> {
         (self.checked)(parameters)
     }
 
-    /// Returns the grammar of a call after its marker, in Lark's syntax: a rule `call` and those that it uses.
+    /// Returns the grammar of a call after its marker, in Lark's syntax: a rule `call` and the rules that it uses.
     pub(crate) fn grammar(&self, functions: &[Function]) -> String {
         (self.grammar)(functions)
     }
@@ -166,8 +167,8 @@ impl Family {
 pub(crate) struct ToolParser {
     family: &'static Family,
     functions: Vec<Function>,
-    /// Text that cannot be classified yet: the end of a text that may begin a marker, a call with its marker, or a part
-    /// of its arguments.
+    /// The text that cannot be classified yet: the end of a text that may begin a marker, a call with its marker, or a
+    /// part of its arguments.
     held: String,
     state: State,
     /// Whether the text so far is only white space, or only white space has followed a call.
@@ -178,9 +179,9 @@ pub(crate) struct ToolParser {
 
 enum State {
     Text,
-    /// In a call before its arguments; the number is the length of its marker in bytes.
+    /// The parser is in a call before its arguments. The number is the length of the call's marker in bytes.
     Head(usize),
-    /// In a call from its arguments on.
+    /// The parser is in a call, at its arguments or after them.
     Body(Body),
 }
 
@@ -202,7 +203,7 @@ impl ToolParser {
         if decides { self.go_on(false) } else { Vec::new() }
     }
 
-    /// Ends the text: held-back text is reported as text, unless it is in the arguments of a call.
+    /// Ends the text. Held-back text is reported as text, unless it is in the arguments of a call.
     pub(crate) fn finish(&mut self) -> Vec<Part> {
         self.go_on(true)
     }
@@ -262,7 +263,7 @@ impl ToolParser {
         }
     }
 
-    /// Reports text, unless it is white space between or after calls.
+    /// Reports text, unless the text is white space between or after calls.
     fn tell(&mut self, text: String, parts: &mut Vec<Part>) {
         let is_blank = self.unblank(&text).is_empty();
         let text = if self.after_call { self.unblank(&text).to_owned() } else { text };

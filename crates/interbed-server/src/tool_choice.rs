@@ -19,7 +19,7 @@ const SHOWN_BYTES: usize = 64;
 /// The maximum number of tools that a message lists.
 const SHOWN_TOOLS: usize = 8;
 
-/// Which call is required.
+/// Says which call is required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// The model decides.
@@ -28,7 +28,8 @@ pub(crate) enum Choice {
     Named(String),
 }
 
-/// The required call, if calls are allowed at all, and the tools that may be called; `None` allows all.
+/// The required call, if calls are allowed at all, and the tools that may be called. `None` in `allowed` allows all
+/// tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ToolChoice {
     pub(crate) choice: Option<Choice>,
@@ -138,7 +139,7 @@ fn mode_of(mode: &str, modes: &[&str]) -> Option<Option<Choice>> {
     }
 }
 
-/// Returns the name by which the model knows a tool; it is in the tool itself, or one level deeper.
+/// Returns the name by which the model knows a tool. The name is in the tool itself, or one level deeper.
 fn name_of(tool: &Value) -> Option<String> {
     let kind = tool["type"].as_str().filter(|kind| matches!(*kind, "function" | "custom"))?;
     let inner = tool.get(kind).filter(|inner| inner.is_object()).unwrap_or(tool);

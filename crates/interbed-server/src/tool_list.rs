@@ -1,5 +1,6 @@
-//! The tools of a request, of all kinds that clients send: functions; tools that take plain text in place of arguments;
-//! groups of functions; and tools that only the API provider's own servers can run, which are left out.
+//! Reads the tools of a request, of all kinds that clients send. These are functions, tools that take plain text in
+//! place of arguments, groups of functions, and tools that only the API provider's own servers can run, which are left
+//! out.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,10 +15,10 @@ use crate::tools::{check_function, function_tool};
 
 /// The argument in which a model writes the text for a tool that takes plain text.
 pub(crate) const INPUT: &str = "input";
-/// Separator between the names of a group and its function, in the name that the model knows.
+/// The separator between the names of a group and its function, in the name that the model knows.
 const WITHIN: &str = "__";
 
-/// Prefixes of the `type` of tools that the servers of OpenAI and Anthropic run, or that only their models know.
+/// The prefixes of the `type` of tools that the servers of OpenAI and Anthropic run, or that only their models know.
 const OF_OTHERS: [&str; 19] = [
     "advisor",
     "apply_patch",
@@ -40,7 +41,7 @@ const OF_OTHERS: [&str; 19] = [
     "x_search",
 ];
 
-/// How the client knows a tool, if not as a function with the name that the model uses.
+/// Describes how the client knows a tool that is not a function with the name that the model uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallForm {
     /// The name that the client gave.
@@ -56,8 +57,8 @@ pub(crate) struct CallForm {
 pub(crate) struct ToolList {
     /// Functions that are shown to the model, checked, in the format of a chat.
     pub(crate) functions: Vec<Value>,
-    /// How the client knows tools that are not functions by their own names; the keys are the names that the model
-    /// knows.
+    /// Describes how the client knows tools that are not functions by their own names. The keys are the names that the
+    /// model knows.
     pub(crate) forms: HashMap<String, CallForm>,
     /// The names of all functions.
     known: HashSet<String>,
@@ -113,7 +114,7 @@ impl ToolList {
         Ok(list)
     }
 
-    /// Adds a tool of `/v1/responses` that is not a group; it may belong to the group `namespace`.
+    /// Adds a tool of `/v1/responses` that is not a group. The tool may belong to the group `namespace`.
     fn add_tool(
         &mut self,
         tool: &Map<String, Value>,
@@ -168,10 +169,10 @@ impl ToolList {
         self.left_out.contains(name)
     }
 
-    /// Adds a function, and how the client knows it, if that differs.
+    /// Adds a function. If the client knows the function in another form, `form` describes that.
     ///
     /// # Errors
-    /// Fails if another tool has the same name, so calls would be ambiguous.
+    /// Fails if another tool has the same name, so that calls would be ambiguous.
     fn add(&mut self, function: Value, form: Option<CallForm>, path: &str) -> Result<(), ApiError> {
         let name = function["function"]["name"].as_str().unwrap_or_default().to_owned();
         let is_new = self.known.insert(name.clone());
@@ -244,7 +245,7 @@ impl ToolList {
         Ok(())
     }
 
-    /// Leaves out a tool that others run; an unknown kind is refused with the kinds that are `taken`.
+    /// Leaves out a tool that others run. An unknown kind is refused, and the message names the kinds that are `taken`.
     fn leave_out(&mut self, tool: &Map<String, Value>, path: &str, taken: &str, notes: &Notes) -> Result<(), ApiError> {
         let kind = kind_of(tool).unwrap_or_default();
         let Some(of_others) = of_others(kind) else {
@@ -306,7 +307,7 @@ pub(crate) fn begun_text_of_arguments(arguments: &str) -> String {
     texts.next().unwrap_or_default()
 }
 
-/// Returns the plain text in the arguments of a call; the arguments themselves, if they have none.
+/// Returns the plain text in the arguments of a call, or the arguments themselves if they have no plain text.
 pub(crate) fn text_of_arguments(arguments: String) -> String {
     let parsed: Option<Map<String, Value>> = serde_json::from_str(&arguments).ok();
     match parsed.and_then(|mut arguments| arguments.get_mut(INPUT).map(Value::take)) {

@@ -1,4 +1,4 @@
-//! Tool calls: parses what a request asks for, and constrains its answers accordingly.
+//! Parses the tools that a request asks for, and constrains its answers to calls of these tools.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ struct Fields<'b> {
 /// The tools and the choice of a request, from any API.
 pub(crate) struct AskedTools {
     pub(crate) list: ToolList,
-    /// Which tools must be called, and which may be.
+    /// Says which tools must be called, and which may be called.
     pub(crate) choice: ToolChoice,
     /// Whether an answer may contain several calls.
     pub(crate) parallel: bool,
@@ -47,7 +47,7 @@ pub(crate) struct AskedTools {
 /// The tools that the answers to a request may call.
 pub(crate) struct ToolUse {
     pub(crate) functions: Vec<Function>,
-    /// How the client knows tools that are not functions with their own names.
+    /// Describes how the client knows tools that are not functions with their own names.
     pub(crate) forms: Arc<HashMap<String, CallForm>>,
     /// Whether an answer may contain several calls.
     pub(crate) parallel: bool,
@@ -168,7 +168,7 @@ impl Way {
         Ok(Function { name: function.name.clone(), parameters: checked.map_err(|error| refused(function, &error))? })
     }
 
-    /// Returns the grammar of a call after its marker, in Lark's syntax: a rule `call` and those that it uses.
+    /// Returns the grammar of a call after its marker, in Lark's syntax: a rule `call` and the rules that it uses.
     fn call(self, app: &App, functions: &[Function]) -> String {
         match self {
             Self::Harmony => harmony::call_grammar(functions, |text| app.mark(text)),
@@ -176,8 +176,8 @@ impl Way {
         }
     }
 
-    /// Returns the grammar of an answer, in Lark's syntax: one call, or `several`, or text that satisfies the schema
-    /// `text`, if there is one.
+    /// Returns the grammar of an answer, in Lark's syntax. The answer is one call, or several calls with `several`, or
+    /// a text that satisfies the schema `text`, if there is one.
     fn answer(self, app: &App, functions: &[Function], several: bool, text: Option<&Value>) -> String {
         let Self::Family(family) = self else {
             let is_special = app.is_special("<|end|>");

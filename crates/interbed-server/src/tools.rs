@@ -23,8 +23,8 @@ pub(crate) fn function_tool(name: &Value, description: Option<&Value>, schema: O
     object([("type", "function".into()), ("function", function)])
 }
 
-/// Checks the name, the description and the schema of a function; `schema` is the name of the schema's field in this
-/// API.
+/// Checks the name, the description and the schema of a function. The text `schema` is the name of the schema's field
+/// in this API.
 pub(crate) fn check_function(function: &Map<String, Value>, path: &str, schema: &str) -> Result<(), ApiError> {
     let refuse = |field: &str, expected: &str, is: &Value| {
         let path = format!("{path}.{field}");

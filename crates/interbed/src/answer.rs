@@ -33,7 +33,7 @@ pub struct Answer {
     pub text: String,
     /// The reason why the answer ended, or `None` after Ctrl-C.
     pub cause: Option<StopCause>,
-    /// Figures about the generation.
+    /// The figures about the generation.
     pub stats: Stats,
 }
 
@@ -48,7 +48,7 @@ pub struct Stats {
     /// Time from the first token to the last.
     decoding: Duration,
     budget: Bytes,
-    /// Statistics of streaming during the answer, or `None` if no weights are streamed.
+    /// The statistics of streaming during the answer, or `None` if no weights are streamed.
     stream: Option<StreamStats>,
 }
 

@@ -14,7 +14,7 @@ const TEXT_BYTES: u64 = 1 << 20;
 /// Tokenizing a conversation may take one part in this many of the budget.
 const TALK_SHARE: u64 = 16;
 
-/// Estimated bytes of text per token, rather too high than too low.
+/// The estimated number of bytes of text per token, rather too high than too low.
 const BYTES_PER_TOKEN: usize = 5;
 
 /// The kind of sender, which decides how much memory texts take outside the engine.

@@ -203,9 +203,9 @@ pub fn run(args: BenchArgs) -> Result<()> {
 
 /// The measurements of one amount of work.
 struct Measured {
-    /// Median of the times of the passes.
+    /// The median of the times of the passes.
     seconds: f64,
-    /// Median of the ratios of bound to measured time; each bound is measured right before its pass.
+    /// The median of the ratios of bound to measured time; each bound is measured right before its pass.
     share_of_bound: f64,
     bound: Bound,
 }

@@ -15,11 +15,11 @@ use interbed_weights::WeightError;
 
 use crate::printable::printable;
 
-/// Exit code for bad input: wrong usage, files or parameters.
+/// The exit code for bad input: wrong usage, files or parameters.
 pub const BAD_INPUT: u8 = 2;
-/// Exit code for all other failures.
+/// The exit code for all other failures.
 pub const FAILED: u8 = 1;
-/// Exit code after Ctrl-C, by the convention of shells: 128 plus the signal's number.
+/// The exit code after Ctrl-C, by the convention of shells: 128 plus the signal's number.
 pub const INTERRUPTED: u8 = 130;
 
 /// The user ended the command with Ctrl-C, so no message is printed.

@@ -19,10 +19,10 @@ const TOKEN_OPENING: u64 = 1250;
 /// The number of bytes of the tokenizer's cache of words.
 const WORDS: u64 = 4 << 20;
 
-/// Bytes for the runtime, the sampler and the allocator's reserves, if one answer is computed at a time.
+/// The number of bytes for the runtime, the sampler and the allocator's reserves, if one answer is computed at a time.
 const ONE: u64 = 10 << 20;
-/// Bytes for the runtime, the sampler and the allocator's reserves, if several threads tokenize the texts of many
-/// requests.
+/// The number of bytes for the runtime, the sampler and the allocator's reserves, if several threads tokenize the texts
+/// of many requests.
 const MANY: u64 = 48 << 20;
 /// The number of bytes of a thread's stack and its part of the allocator's memory.
 const THREAD: u64 = 256 << 10;

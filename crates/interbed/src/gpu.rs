@@ -22,13 +22,13 @@ use crate::report::report;
 use crate::streaming::{self, Streaming};
 use crate::{routing, swap};
 
-/// Host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
+/// The host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
 
-/// Percentage of a GPU's memory that is used by default; the system needs the rest.
+/// The percentage of a GPU's memory that is used by default; the system needs the rest.
 const GPU_SHARE: u64 = 90;
 
-/// Percentage of a GPU's memory that is used by default if the processor shares that memory.
+/// The percentage of a GPU's memory that is used by default if the processor shares that memory.
 const UNIFIED_SHARE: u64 = 40;
 
 /// A model on a GPU, with the division of host memory.

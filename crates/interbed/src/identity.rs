@@ -26,7 +26,7 @@ const FOLDER: &str = "identity";
 /// written, because another change might leave its time unchanged.
 const COARSEST_TIME: Duration = Duration::from_secs(2);
 
-/// Time without reads after which the disk counts as idle. On a disk that is never idle, a piece is read after each
+/// The time without reads after which the disk counts as idle. On a disk that is never idle, a piece is read after each
 /// `PIECE_EACH`.
 const IDLE: Duration = Duration::from_millis(100);
 const PIECE_EACH: Duration = Duration::from_millis(100);

@@ -40,19 +40,19 @@ const MAX_LOGPROBS: usize = 20;
 /// The maximum width of a beam search, if as many sequences may run at a time.
 const MAX_BEAM_WIDTH: usize = 64;
 
-/// Time without a completed step after which `/health` reports a stalled engine. A pass of a large model may take
+/// The time without a completed step after which `/health` reports a stalled engine. A pass of a large model may take
 /// long.
 const STALL: Duration = Duration::from_secs(120);
 
-/// Time without a completed step after which `/health` reports a stalled engine if weights are streamed: a pass then
-/// takes as long as the disk needs.
+/// The time without a completed step after which `/health` reports a stalled engine if weights are streamed: a pass
+/// then takes as long as the disk needs.
 const STALL_STREAMED: Duration = Duration::from_secs(900);
 
-/// Pace at which an idle engine returns memory that KV does not need to streamed weights; all of it is returned within
-/// about a minute.
+/// The pace at which an idle engine returns memory that KV does not need to streamed weights; all of it is returned
+/// within about a minute.
 const IDLE_TURN: Duration = Duration::from_millis(50);
 
-/// Default of the maximum number of requests that wait; a further request is refused.
+/// The default of the maximum number of requests that wait; a further request is refused.
 pub const MAX_WAITING: usize = 1024;
 
 /// The maximum number of bytes of KV blocks that are made resident at the start.
@@ -73,7 +73,7 @@ pub struct Loaded {
     pub template: Option<Arc<ChatTemplate>>,
     /// The model's sampling defaults.
     pub generation: GenerationConfig,
-    /// Ids of the tokens that end a text.
+    /// The ids of the tokens that end a text.
     pub end_tokens: Vec<u32>,
     /// The way in which the model pools hidden states for embeddings, or the reason why it makes none.
     pub pooling: Result<Pooling, String>,
@@ -83,11 +83,11 @@ pub struct Loaded {
     pub facts: ModelFacts,
     /// The memory budget and its parts.
     pub budget: Budget,
-    /// Bytes of all weights, in memory and on disk.
+    /// The number of bytes of all weights, in memory and on disk.
     pub model_bytes: u64,
     /// The processor's threads and instruction level, as text.
     pub processor: String,
-    /// Bytes that requests may hold outside the engine.
+    /// The number of bytes that requests may hold outside the engine.
     pub request_bytes: usize,
     /// The number of schemas and grammars that may be compiled at a time.
     pub schemas: usize,

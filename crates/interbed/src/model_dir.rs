@@ -40,7 +40,7 @@ pub struct ModelDir {
     pub config: ModelConfig,
     /// The model's sampling defaults.
     pub generation: GenerationConfig,
-    /// Ids of the tokens that end a text, as far as they are known without the tokenizer.
+    /// The ids of the tokens that end a text, as far as they are known without the tokenizer.
     pub end_tokens: Vec<u32>,
     /// The tensors, and where their bytes are.
     pub catalog: Catalog,

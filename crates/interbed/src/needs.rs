@@ -16,18 +16,18 @@ use crate::kv_events;
 use crate::options::{KvDtype, KvLayoutOption, LimitOptions};
 use crate::seed::random_seed;
 
-/// Default of the maximum number of tokens in one pass.
+/// The default of the maximum number of tokens in one pass.
 pub const BATCHED_TOKENS: usize = 512;
 
-/// Default of the maximum number of tokens in one pass if weights are streamed: about as many as can be computed while
-/// the weights of a pass are read.
+/// The default of the maximum number of tokens in one pass if weights are streamed: about as many as can be computed
+/// while the weights of a pass are read.
 const BATCHED_TOKENS_STREAMED: usize = 1024;
 
 /// The scratch memory of longer passes may take one part in this many of the budget.
 const SCRATCH_SHARE: u64 = 16;
 
-/// Bytes that the block manager needs for a KV block, besides its content and its token ids: list links, hash, index
-/// entry.
+/// The number of bytes that the block manager needs for a KV block, besides its content and its token ids: list links,
+/// hash, index entry.
 const BLOCK_BOOKKEEPING: u64 = 192;
 
 /// The facts about the weights that the division of memory needs.
@@ -77,7 +77,7 @@ pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) ->
     }
 }
 
-/// Default number of tokens in a block.
+/// The default number of tokens in a block.
 const BLOCK_SIZE: usize = 16;
 
 /// Returns the shape of the strips in which the KV of sequences of up to `max_model_len` tokens is mapped. There are

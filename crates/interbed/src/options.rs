@@ -45,12 +45,12 @@ pub struct ModelOptions {
     pub limits: LimitOptions,
 }
 
-/// Help heading of options that many people set.
+/// The help heading of options that many people set.
 const MEMORY: &str = "Memory and threads";
-/// Help heading of options that few users need: `--help` shows them, `-h` does not.
+/// The help heading of options that few users need: `--help` shows them, `-h` does not.
 const ENGINE: &str = "Engine";
 
-/// Help heading of options for models that are fetched by name.
+/// The help heading of options for models that are fetched by name.
 const MODELS: &str = "Models by name";
 
 /// What an engine may use.

@@ -16,7 +16,7 @@ use crate::quiet_panics::quietly;
 /// The maximum size of a prompt, in bytes. The context usually allows less, but is only known once the model is loaded.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
 
-/// Factor by which a tokenizer's normalizer may shorten a text, by composing characters; larger factors hardly ever
+/// The factor by which a tokenizer's normalizer may shorten a text, by composing characters; larger factors hardly ever
 /// occur.
 const NORMALIZED_SHRINK: usize = 4;
 

@@ -21,7 +21,7 @@ struct Recorder {
     expert_bytes: BTreeMap<usize, u64>,
     /// Layer and position of the last row.
     last: (usize, usize),
-    /// Experts of the last row's layer whose reads have already been recorded in this pass.
+    /// The experts of the last row's layer whose reads have already been recorded in this pass.
     told: Vec<u32>,
 }
 

@@ -26,11 +26,11 @@ use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
 
-/// Default of the maximum number of tokens that continue a text. The limit does not apply to answers to a message,
+/// The default of the maximum number of tokens that continue a text. The limit does not apply to answers to a message,
 /// which end by themselves.
 const MAX_TOKENS: usize = 256;
 
-/// Estimated bytes of text per token, rather too low than too high for most texts.
+/// The estimated number of bytes of text per token, rather too low than too high for most texts.
 const BYTES_PER_TOKEN: usize = 4;
 
 /// The number of bytes that a prompt token takes, in the prompt's list and in lists of the engine.

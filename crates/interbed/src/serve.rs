@@ -61,8 +61,8 @@ const WORKERS: usize = 2;
 /// freed memory for each thread.
 const BLOCKING_WORKERS: usize = 8;
 
-/// Stack size of a thread, in bytes: as large as that of the program's first thread, because models may be loaded on
-/// it.
+/// The stack size of a thread, in bytes: as large as that of the program's first thread, because models may be loaded
+/// on it.
 const STACK_BYTES: usize = 8 << 20;
 
 /// The time that work in progress gets after the server has drained.

@@ -13,7 +13,7 @@ const TABLE: &str = include_str!("short_names.txt");
 /// The tag that a name without a tag means.
 const LATEST: &str = "latest";
 
-/// Prefixes that may precede names of Ollama's library.
+/// The prefixes that may precede names of Ollama's library.
 const LIBRARIES: [&str; 3] = ["registry.ollama.ai/library/", "ollama.com/library/", "library/"];
 
 /// The maximum number of similar names that an error message lists.
@@ -25,8 +25,8 @@ const LETTERS_MAX: usize = 2;
 /// The minimum number of letters of a name for which similar names are looked up.
 const LETTERS_LEAST: usize = 5;
 
-/// Parts of tags that say what a model was trained for. Such a part is ignored if the name on the Hub says the same:
-/// `qwen3:8b-instruct` is not the model of `qwen3:8b`, which thinks.
+/// The parts of tags that say what a model was trained for. Such a part is ignored if the name on the Hub says the
+/// same: `qwen3:8b-instruct` is not the model of `qwen3:8b`, which thinks.
 const TRAINED_FOR: [&str; 3] = ["instruct", "it", "chat"];
 
 struct Row {

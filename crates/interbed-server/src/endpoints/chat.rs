@@ -145,14 +145,14 @@ pub(crate) fn logprobs(told: Option<bool>, top: Option<usize>) -> Result<Option<
     }
 }
 
-/// Waits until the memory to prepare `body` is free; the body may hold a conversation.
+/// Waits until the memory to prepare `body`, which may hold a conversation, is free.
 pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
     let ConversationCost { messages, tools, chat_template_kwargs } = read(body.json())?;
     Preparing::conversation(app, body, [messages, tools, chat_template_kwargs])
 }
 
-/// Renders the conversation in a body with the model's template and tokenizes it. [`begin`] has reserved the memory.
-/// `/tokenize` calls this function for `messages`.
+/// Renders the conversation in a body with the model's template and tokenizes it. The caller has reserved the memory
+/// with [`begin`]. The endpoint `/tokenize` calls this function for `messages`.
 pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
     let Conversation {
         messages,
@@ -230,7 +230,7 @@ pub(crate) struct Prompt {
 
 impl Rendering {
     /// Renders the conversation with the model's template and tokenizes it. The memory comes from `preparing`, whose
-    /// share grows by the arguments of tool calls. Blocks.
+    /// share grows by the arguments of tool calls. The function blocks.
     pub(crate) fn prompt(self, app: &App, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
         let rendered_max = preparing.rendered_max;
         let Self { mut messages, tools, continued, add_generation_prompt, kwargs, add_special } = self;
@@ -448,9 +448,8 @@ fn arguments_cost(message: &Value) -> usize {
     texts.map(cost).fold(0, usize::saturating_add)
 }
 
-/// Parses the arguments of tool calls, which are JSON in a string, into objects, because most templates expect
-/// objects. Arguments that are not a JSON object stay a text if the template `takes_text`; otherwise they become an
-/// empty object.
+/// Parses the arguments of tool calls, which are JSON in a string, into objects, because most templates expect objects.
+/// Arguments that are not a JSON object stay a text if `takes_text` returns true, and otherwise become an empty object.
 fn parse_arguments(message: &mut Map<String, Value>, takes_text: impl Fn() -> bool) {
     let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
     for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
@@ -503,9 +502,9 @@ fn name_thinking(message: &mut Map<String, Value>, harmony: bool) {
 struct Writer {
     app: Arc<App>,
     logprobs: bool,
-    /// For each sequence, whether it has called a tool.
+    /// Says for each sequence whether it has called a tool.
     has_called: Vec<bool>,
-    /// For each sequence, whether its last call is of a custom tool, whose input is a text.
+    /// Says for each sequence whether its last call is of a custom tool, whose input is a text.
     takes_text: Vec<bool>,
 }
 

@@ -26,7 +26,7 @@ use crate::structured::{constraint, structured_part};
 use crate::text_offset::TextOffsets;
 use crate::unsupported::Completions;
 
-/// Default of `max_tokens`, as in OpenAI's API.
+/// The default of `max_tokens`, as in OpenAI's API.
 const MAX_TOKENS_DEFAULT: usize = 16;
 
 /// The request fields that only this endpoint reads.
@@ -56,7 +56,7 @@ pub(crate) enum Asking {
 /// A prompt as token ids.
 struct Prompt {
     ids: Vec<TokenId>,
-    /// The prompt's text, which `echo` repeats in the answer; empty without `echo`.
+    /// The prompt's text, which `echo` repeats in the answer. Without `echo`, the text is empty.
     echo: String,
 }
 
@@ -168,8 +168,8 @@ impl Asking {
     }
 }
 
-/// Returns the token ids of each prompt. If `echo` is given, the prompts' texts are kept for the answer; `echo` says
-/// whether special tokens are left out of them.
+/// Returns the token ids of each prompt. If `echo` is given, the prompts' texts are kept for the answer, and its value
+/// says whether special tokens are left out of these texts.
 fn tokenized(
     app: &App,
     prompts: Vec<Asking>,
@@ -206,7 +206,7 @@ struct Writer {
     /// log-probabilities.
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
-    /// For each sequence, the position in the text at which its next token begins.
+    /// For each sequence, the position in the text at which the sequence's next token begins.
     offsets: Vec<TextOffsets>,
 }
 
@@ -281,7 +281,7 @@ impl Choices for Writer {
     }
 }
 
-/// vLLM's `stop_reason`: the stop string or the stop token that ended the answer, if one did.
+/// Returns vLLM's `stop_reason`, which is the stop string or the stop token that ended the answer, if there is one.
 pub(crate) fn stop_reason(cause: &StopCause) -> Value {
     match cause {
         StopCause::StopString(stop) => json!(stop),

@@ -139,7 +139,7 @@ pub(crate) fn embeddings_of(app: &App) -> Result<Embeddings, ApiError> {
     made.map_err(|why| ApiError::malformed(format!("this server makes no embeddings with this model: {why}")))
 }
 
-/// Returns how many numbers of each vector the answer should have; the default is all `width` of them.
+/// Returns how many numbers of each vector the answer should have. The default is `width`, which is all numbers.
 ///
 /// # Errors
 /// Fails if `asked` is 0, or more than `width`.
@@ -208,7 +208,7 @@ fn entry(body: &mut String, index: usize, vector: &[f32], encoding: Encoding) {
     }
 }
 
-/// Appends a list of numbers; each takes at most [`FLOAT_BYTES`].
+/// Appends a list of numbers, each of which takes at most [`FLOAT_BYTES`] bytes.
 pub(crate) fn push_numbers(body: &mut String, numbers: &[f32]) {
     body.push('[');
     for (index, number) in numbers.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! `/v1/messages`: Anthropic's API. The server translates its conversations into the form of chats and renders them
-//! like those.
+//! Implements `/v1/messages`, which is Anthropic's API. The server translates conversations of this API into the form
+//! of chats, and renders them like chats.
 
 use std::sync::{Arc, LazyLock};
 
@@ -99,7 +99,7 @@ struct AskedChoice<'b> {
     disable_parallel_tool_use: Option<Field<bool>>,
 }
 
-/// Texts that end an answer; a single text without a list is refused.
+/// The texts that end an answer. A single text without a list is refused.
 struct StopList(Vec<String>);
 
 impl FromJson<'_> for StopList {
@@ -237,7 +237,7 @@ pub(crate) fn parts() -> Vec<Part> {
     vec![conversation_part(), part!(Fields<'_>), part!(Conversation)]
 }
 
-/// Writes a refusal in Anthropic's form; `id` is the request's id.
+/// Writes a refusal in Anthropic's form. `id` is the request's id.
 pub(crate) fn refusal(error: &ApiError, id: Option<&str>) -> Value {
     let mut body = error_json(error);
     body["request_id"] = json!(id);
@@ -271,8 +271,9 @@ fn error_json(error: &ApiError) -> Value {
     json!({"type": "error", "error": told})
 }
 
-/// Checks the version header, which a client may leave out. Any date from 2023 on is accepted: the fields that are
-/// read and written here are the same in all versions from 2023 to 2026, and later versions are assumed to keep them.
+/// Checks the version header, which a client may leave out. Any date from 2023 on is accepted, because the fields that
+/// are read and written here are the same in all versions from 2023 to 2026, and later versions are assumed to keep
+/// them.
 fn check_version(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(version) = headers.get(VERSION) else { return Ok(()) };
     let version = version.to_str().unwrap_or("unreadable");

@@ -1,5 +1,6 @@
-//! `/v1/responses`: OpenAI's newer API. The server translates its conversations into the form of chats and renders
-//! them like those. The server stores no responses, so it refuses fields that refer to earlier ones.
+//! Implements `/v1/responses`, which is OpenAI's newer API. The server translates conversations of this API into the
+//! form of chats, and renders them like chats. The server stores no responses, so it refuses fields that refer to
+//! earlier ones.
 
 use std::sync::{Arc, LazyLock};
 
@@ -38,8 +39,8 @@ use crate::unsupported::{Api, Supported, of_messages};
 const METADATA_MAX: usize = 16;
 /// The maximum number of bytes of a key or a value of `metadata`.
 const METADATA_BYTES_MAX: usize = 512;
-/// Estimated bytes of a token's text, rather too high than too low. Streams reserve memory by it, because their last
-/// events repeat the whole text.
+/// The estimated number of bytes of a token's text, rather too high than too low. Streams reserve memory by this
+/// number, because their last events repeat the whole text.
 const TOKEN_TEXT_BYTES: usize = 8;
 
 /// Fields that the answer repeats exactly as the client sent them.
@@ -103,7 +104,7 @@ struct Format<'b> {
     #[serde(borrow)]
     schema: Option<&'b RawValue>,
     name: Option<Field<String>>,
-    /// The answer repeats this field. The server enforces schemas whether or not it is true.
+    /// Whether the schema is strict, which the answer repeats. The server enforces schemas in both cases.
     strict: Option<Field<bool>>,
 }
 
@@ -335,8 +336,8 @@ fn check_supported(fields: &Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The values of `include` that are accepted; none of them adds anything to an answer. The model's thinking is never
-/// hidden, so there is nothing to encrypt, and the other values belong to tools that run on OpenAI's servers.
+/// The accepted values of `include`, none of which adds anything to an answer. The model's thinking is never hidden, so
+/// there is nothing to encrypt, and the other values belong to tools that run on OpenAI's servers.
 const INCLUDED: [&str; 6] = [
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -411,7 +412,7 @@ fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Ve
     Ok(turns.into_messages())
 }
 
-/// Types of items that record calls of tools which OpenAI's servers, or special clients, ran.
+/// The types of items that record calls of tools which OpenAI's servers, or special clients, ran.
 const PAST: [&str; 20] = [
     "apply_patch_call",
     "apply_patch_call_output",
@@ -501,7 +502,7 @@ fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str, media
 struct Writer {
     response: Map<String, Value>,
     outline: Outline,
-    /// The blocks of the answer so far; each is an item of `output`.
+    /// The blocks of the answer so far. Each block is an item of `output`.
     blocks: Blocks,
     /// The ids of the output's items, in the order of the blocks.
     ids: Vec<String>,

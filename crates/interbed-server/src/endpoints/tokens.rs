@@ -19,11 +19,11 @@ use crate::openapi::{Part, part};
 use crate::sampling::{check_model, model_part};
 use crate::stream;
 
-/// Bytes reserved per token id of an answer: its digits and a comma in a string that doubles as it grows, and the id
-/// in the list.
+/// The number of bytes reserved per token id of an answer: its digits and a comma in a string that doubles as it grows,
+/// and the id in the list.
 const ID_BYTES: usize = 24;
-/// Bytes reserved per byte of a vocabulary entry in an answer: the entry may need JSON escapes, in a string that
-/// doubles.
+/// The number of bytes reserved per byte of a vocabulary entry in an answer: the entry may need JSON escapes, in a
+/// string that doubles.
 const ENTRY_FACTOR: usize = 8;
 
 #[derive(Deserialize)]

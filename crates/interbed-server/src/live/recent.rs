@@ -25,8 +25,8 @@ struct Kept {
     requests: VecDeque<Ended>,
     /// The number of requests that have ended since the start.
     count: u64,
-    /// Sums over all measured requests: the time from admission to the first token, and the prompt tokens computed in
-    /// it.
+    /// Two sums over all measured requests: the time from admission to the first token, and the number of prompt tokens
+    /// that were computed in this time.
     measured: (Duration, usize),
 }
 

@@ -1,4 +1,4 @@
-//! The state that the web page shows, as JSON: the whole state, or changes to it.
+//! Holds the state that the web page shows, and writes the whole state or changes to it as JSON.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use super::runs::{changes, runs};
 use crate::api_keys::ApiKeys;
 use crate::tenant::Tenant;
 
-/// JSON of figures that have not been read yet.
+/// The JSON of figures that have not been read yet.
 const UNKNOWN: &str = "null";
 
 /// The state that viewers have been shown last.

@@ -1,4 +1,4 @@
-//! Descriptions of fields, one sentence each. A field has the same meaning in every API.
+//! Describes each field in one sentence. A field has the same meaning in every API.
 
 /// All descriptions, in the order of the names.
 const FIELDS: [(&str, &str); 92] = [

@@ -5,13 +5,13 @@ use serde_json::Value;
 use super::Function;
 use super::values::typed;
 
-/// State of parsing a call after the name: its arguments, and what closes it.
+/// The state of parsing a call after its name: the arguments, and the text that closes the call.
 pub(crate) struct Body {
     step: Step,
     closing: Closing,
 }
 
-/// What closes a call after its arguments.
+/// Describes the text that closes a call after its arguments.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Closing {
     /// Whether the arguments are in an object, whose other fields may follow.
@@ -27,7 +27,7 @@ enum Step {
     Json(JsonScan),
     /// In arguments that are parameters between tags.
     Tagged(Tagged),
-    /// After the arguments, in the object around them.
+    /// The parser is after the arguments, in the object around them.
     Object(JsonScan),
     /// Before the closing text with this index.
     Ends(usize),
@@ -58,8 +58,8 @@ pub(super) enum Parameter<'t> {
 }
 
 impl<'t> Parameter<'t> {
-    /// Converts the result of parsing a parameter at the beginning of `text`: its key, its value and the rest. Returns
-    /// `None` if it is incomplete.
+    /// Converts the result of parsing a parameter at the beginning of `text`, which is its key, its value and the rest,
+    /// or `None` for an incomplete parameter.
     pub(super) fn of(text: &str, read: Result<Option<(&'t str, &'t str, &'t str)>, ()>) -> Self {
         match read {
             Ok(Some((key, value, rest))) => Self::One { key, value, length: text.len() - rest.len() },
@@ -69,7 +69,7 @@ impl<'t> Parameter<'t> {
     }
 }
 
-/// How far a call has come.
+/// Says how much of a call has arrived.
 pub(super) enum Progress {
     More,
     Ended,
@@ -83,7 +83,8 @@ impl Body {
         Self { step: Step::Json(JsonScan::default()), closing }
     }
 
-    /// Starts with the parameters of `function`, parsed by `read`; their opening bracket was reported.
+    /// Starts with the parameters of `function`, which `read` parses. The opening bracket of the arguments was
+    /// reported.
     pub(super) fn tagged(function: &str, read: ReadParameter, closing: Closing) -> Self {
         Self { step: Step::Tagged(Tagged { read, function: function.to_owned(), keys: Vec::new() }), closing }
     }
@@ -98,7 +99,8 @@ impl Body {
         matches!(self.step, Step::Tagged(_))
     }
 
-    /// Consumes from `held` what can be parsed; `ended` says whether the text has ended. Returns more of the arguments.
+    /// Consumes the part of `held` that can be parsed, and returns a further part of the arguments. `ended` says
+    /// whether the text has ended.
     pub(super) fn go_on(&mut self, held: &mut String, functions: &[Function], ended: bool) -> (String, Progress) {
         let mut arguments = String::new();
         loop {
@@ -167,8 +169,8 @@ impl Body {
 }
 
 impl Tagged {
-    /// Returns a parameter as a field of the arguments; empty for one that was reported before, as the first one
-    /// counts.
+    /// Returns a parameter as a field of the arguments. The first parameter of a name counts, so the result is empty
+    /// for a parameter that was reported before.
     fn argument(&mut self, key: &str, value: &str, functions: &[Function]) -> String {
         if self.keys.iter().any(|told| told == key) {
             return String::new();
@@ -219,7 +221,7 @@ impl JsonScan {
         Self { depth: 1, ..Self::default() }
     }
 
-    /// Scans more text; returns the length that belongs to the value, if the value ends in it.
+    /// Scans a further part of the text. If the value ends in it, returns the length that belongs to the value.
     pub(crate) fn end(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {
             if self.in_string {

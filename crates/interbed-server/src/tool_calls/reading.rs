@@ -8,8 +8,8 @@ use super::body::{Body, Closing};
 use super::values::{ends_within_a_number, is_plain_text, schema_of};
 use super::{Begun, Function, Reading};
 
-/// Returns the JSON object or array at the beginning of `text`, and its length including leading white space, or `None`
-/// if it is incomplete, an error if there is none.
+/// Returns the JSON object or array at the beginning of `text`, and its length in bytes including leading white space.
+/// Returns `None` if the value is incomplete, and an error if there is none.
 pub(super) fn json(text: &str) -> Result<Option<(&str, usize)>, ()> {
     let start = text.len() - text.trim_start().len();
     let value = &text[start..];
@@ -27,8 +27,8 @@ pub(super) fn json(text: &str) -> Result<Option<(&str, usize)>, ()> {
     }
 }
 
-/// Returns the text after `expected` and optional white space, or `None` if it is incomplete, an error if something
-/// else comes.
+/// Returns the text after `expected` and optional white space. Returns `None` if `expected` is incomplete, and an error
+/// if another text comes.
 pub(super) fn after<'t>(text: &'t str, expected: &str) -> Result<Option<&'t str>, ()> {
     let text = text.trim_start();
     match text.strip_prefix(expected) {
@@ -43,8 +43,8 @@ pub(super) fn until<'t>(text: &'t str, end: &str) -> Result<Option<(&'t str, &'t
     Ok(text.split_once(end))
 }
 
-/// Returns the JSON string at the beginning of `text`, and the rest, or `None` if it is incomplete, an error if there
-/// is none.
+/// Returns the JSON string at the beginning of `text`, and the rest. Returns `None` if the string is incomplete, and an
+/// error if there is none.
 fn string(text: &str) -> Result<Option<(String, &str)>, ()> {
     let Some(inner) = after(text, "\"")? else { return Ok(None) };
     let mut escaped = false;
@@ -160,8 +160,8 @@ pub(super) fn reading(read: impl FnOnce() -> Result<Option<Begun>, ()>) -> Readi
     }
 }
 
-/// Returns the value of the parameter `name`, which ends at `close`, and the rest, or `None` if it is incomplete. JSON
-/// may contain `close` in its strings.
+/// Returns the value of the parameter `name`, which ends at `close`, and the rest. Returns `None` if the value is
+/// incomplete. JSON may contain `close` in its strings.
 pub(super) fn value<'t>(
     text: &'t str,
     close: &str,

@@ -10,7 +10,7 @@ fn functions() -> Vec<Function> {
     vec![Function { name: "weather".into(), parameters }, Function { name: "get_time-2".into(), parameters: any }]
 }
 
-/// A part of a text; arguments as values, or as text if they are incomplete.
+/// A part of a text. Arguments are values, or texts if they are incomplete.
 #[derive(Debug, Clone, PartialEq)]
 enum Told {
     Text(String),
@@ -43,7 +43,7 @@ fn parts<'t>(family: &'static Family, pieces: impl Iterator<Item = &'t str>) -> 
     told
 }
 
-/// Returns the parts of a text; checks that they do not depend on how it is split.
+/// Returns the parts of a text, and checks that they do not depend on how the text is split.
 fn parsed(family: &'static Family, text: &str) -> Vec<Told> {
     let whole = parts(family, std::iter::once(text));
     for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {

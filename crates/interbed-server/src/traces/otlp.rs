@@ -52,7 +52,7 @@ pub(crate) struct Span {
     /// Id of the span, 8 bytes.
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) span_id: Vec<u8>,
-    /// Id of the parent span, 8 bytes; empty if there is none.
+    /// The id of the parent span, 8 bytes, or no bytes if there is no parent.
     #[prost(bytes = "vec", tag = "4")]
     pub(crate) parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]

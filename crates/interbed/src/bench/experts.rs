@@ -30,10 +30,10 @@ use crate::{hub, progress};
 /// The number of tokens in the prompt of each sequence.
 const CONTEXT: usize = 16;
 
-/// Bytes that are read to measure the disk before each pass.
+/// The number of bytes that are read to measure the disk before each pass.
 const DISK_SAMPLE: u64 = 128 << 20;
 
-/// Bytes that are read in one call while passes run.
+/// The number of bytes that are read in one call while passes run.
 const BESIDE_BYTES: u64 = 64 << 20;
 
 /// The number of small reads in one measurement of the disk's latency.

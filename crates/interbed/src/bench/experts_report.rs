@@ -13,7 +13,7 @@ pub struct VisitCost {
     pub hits: usize,
     /// The number of experts that were not in memory.
     pub misses: usize,
-    /// Sum over the experts of the number of tokens that use them.
+    /// The sum over the experts of the number of tokens that use them.
     pub rows: usize,
     pub slab_bytes: f64,
 }
@@ -25,7 +25,7 @@ pub struct ComputeCost {
     pub dense: f64,
     /// Time of an expert with one token.
     pub expert: f64,
-    /// Additional time of an expert for each further token.
+    /// The additional time of an expert for each further token.
     pub more: f64,
     /// The speeds of computing and reading while both go on, relative to each alone, or `None` if they were not
     /// measured.
@@ -44,7 +44,7 @@ pub struct Beside {
 /// The costs of reading and computing from which the bound of a pass follows.
 #[derive(Debug, Clone, Copy)]
 pub struct PassCost {
-    /// Bytes per second that the disk reads.
+    /// The number of bytes per second that the disk reads.
     pub disk: f64,
     /// The number of seconds from the start of a read to its first byte.
     pub latency: f64,
@@ -83,12 +83,12 @@ pub struct ExpertsLine {
     pub batch: usize,
     /// Whether experts were read ahead.
     pub ahead: bool,
-    /// Bytes that experts may take in memory, and bytes of all experts.
+    /// The number of bytes that experts may take in memory, and bytes of all experts.
     pub room: u64,
     pub bank: u64,
     pub seconds: f64,
     pub bound: f64,
-    /// Median of the ratios of time to bound; each bound uses the disk's speed right before its pass.
+    /// The median of the ratios of time to bound; each bound uses the disk's speed right before its pass.
     pub over_bound: f64,
     /// The bound if computing and reading slow each other down as measured, and the ratio of time to this bound.
     pub loaded: f64,
@@ -96,7 +96,7 @@ pub struct ExpertsLine {
     pub computing: ComputeCost,
     /// The share of the time that passes waited for weights.
     pub stall_share: f64,
-    /// Bytes per second of plain reads.
+    /// The number of bytes per second of plain reads.
     pub disk: f64,
     /// The number of seconds of a read of one block.
     pub latency: f64,

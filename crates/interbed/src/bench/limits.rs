@@ -21,17 +21,17 @@ pub struct MachineLimits {
     unit: Unit,
     bandwidths: Vec<f64>,
     peaks: Vec<f64>,
-    /// Operations per second of the machine's other arithmetic units.
+    /// The number of operations per second of the machine's other arithmetic units.
     others: Vec<(Unit, f64)>,
 }
 
 /// Medians of the measurements.
 pub struct Summary {
-    /// Bytes per second that the cores read from memory.
+    /// The number of bytes per second that the cores read from memory.
     pub read_bandwidth: f64,
     /// The number of bytes that each sweep reads.
     pub sweep: Bytes,
-    /// Operations per second of each unit; the unit of the model's products comes first.
+    /// The number of operations per second of each unit; the unit of the model's products comes first.
     pub peaks: Vec<(Unit, f64)>,
 }
 

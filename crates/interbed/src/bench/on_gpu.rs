@@ -27,11 +27,11 @@ const COPY_SHARE: u64 = 8;
 
 /// The measurements that the options ask for.
 pub struct GpuMeasurements<'a> {
-    /// Numbers of sequences that decode together.
+    /// The numbers of sequences that decode together.
     pub batch: Vec<usize>,
     /// The number of tokens of each sequence before decode is measured.
     pub context: usize,
-    /// Numbers of tokens of the prompts.
+    /// The numbers of tokens of the prompts.
     pub prompt_tokens: Vec<usize>,
     /// The number of passes in each measurement.
     pub repeat: usize,
@@ -129,7 +129,7 @@ struct GpuBench {
     block_size: usize,
     vocab: usize,
     rates: CopyRates,
-    /// Bytes per second of the disk, measured at the start; 0 if nothing is read from disk.
+    /// The number of bytes per second of the disk, measured at the start; 0 if nothing is read from disk.
     disk: f64,
     /// The number of bytes of weights that stay on the GPU.
     resident: u64,
@@ -253,14 +253,14 @@ struct Figure {
     params: Value,
     tokens: usize,
     policy: Option<StreamPolicyOption>,
-    /// Median of the times.
+    /// The median of the times.
     seconds: f64,
     /// The minimum time at the measured rates, and what limits it.
     bound: f64,
     limit: &'static str,
-    /// Bytes that a pass must read from the GPU's memory.
+    /// The number of bytes that a pass must read from the GPU's memory.
     bytes: f64,
-    /// Bytes that were read from disk, that went to the GPU, and that came back.
+    /// The number of bytes that were read from disk, that went to the GPU, and that came back.
     read: f64,
     to_device: f64,
     to_host: f64,

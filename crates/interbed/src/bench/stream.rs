@@ -30,10 +30,10 @@ use crate::options::{ComputeOptions, LimitOptions, StreamPolicyOption, TimelineO
 use crate::streaming::Streaming;
 use crate::{progress, timeline};
 
-/// Bytes that are read for one measurement of the disk.
+/// The number of bytes that are read for one measurement of the disk.
 const DISK_SAMPLE: u64 = 1 << 30;
 
-/// Memory that the read sweep uses; it is freed before the weights are loaded.
+/// The memory that the read sweep uses; it is freed before the weights are loaded.
 const SWEEP: Bytes = Bytes(256 << 20);
 
 /// The number of tokens of each sequence before decode is measured.

@@ -54,14 +54,14 @@ pub struct Line {
 /// Times and bytes of one measurement.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Median of the times.
+    /// The median of the times.
     pub seconds: f64,
     pub bound: f64,
-    /// Median of the ratios of bound to time; each bound uses the disk's speed right before its pass.
+    /// The median of the ratios of bound to time; each bound uses the disk's speed right before its pass.
     pub share_of_bound: f64,
-    /// Bytes per second of plain reads between the passes.
+    /// The number of bytes per second of plain reads between the passes.
     pub disk: f64,
-    /// Bytes that were read from disk.
+    /// The number of bytes that were read from disk.
     pub bytes: f64,
     /// The minimum number of bytes that must be read from disk.
     pub bytes_bound: f64,

@@ -19,7 +19,7 @@ const PLAIN: &str = "\x1b[0m";
 /// The state of an answer that is partly shown.
 #[derive(Default)]
 pub struct Screen {
-    /// Width of the terminal in columns, or `None` if lines are not broken.
+    /// The width of the terminal in columns, or `None` if lines are not broken.
     width: Option<usize>,
     colours: bool,
     seen: String,

@@ -66,7 +66,7 @@ const MODELS: &str = "HF_HUB_CACHE says in which folder fetched models are kept,
 
 const MODEL: &str = "MODEL on the command line, or INTERBED_MODEL, is the model";
 
-/// Environment variables of other servers that hold an API key.
+/// The environment variables of other servers that hold an API key.
 const KEYS: [&str; 3] = ["LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_API_KEY"];
 
 /// Interbed's environment variable for an API key, and the options that give one.

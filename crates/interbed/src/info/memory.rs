@@ -34,7 +34,7 @@ pub struct Given {
     pub context: usize,
     /// The number of sequences with the whole context that fit at a time.
     pub sequences: usize,
-    /// Memory that the budget leaves for weights, if they do not fit and are streamed.
+    /// The memory that the budget leaves for weights, if they do not fit and are streamed.
     pub streamed: Option<Bytes>,
 }
 

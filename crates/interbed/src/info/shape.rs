@@ -17,7 +17,7 @@ use crate::footprint::Footprint;
 use crate::needs::{self, WeightNeeds};
 use crate::options::LimitOptions;
 
-/// Types of weights for which sizes are shown, besides the shape's own type.
+/// The types of weights for which sizes are shown, besides the shape's own type.
 const QUANTISED: [DType; 2] = [DType::Q8_0, DType::Q4K];
 
 /// Returns the shape that `model` names, or `None` if a file or folder of that name exists.

@@ -23,7 +23,7 @@ const DTYPE: DType = DType::Q4K;
 /// The prefix of the names of models that are published in MXFP4 only.
 const IN_MXFP4: &str = "gpt-oss";
 
-/// Shapes for tests, and other names of shapes that are listed; both are left out.
+/// The shapes for tests, and other names of shapes that are listed; both are left out.
 const LEFT_OUT: [&str; 2] = ["tiny", "jiuge-7b"];
 
 /// A shape with the result of its plan, or the reason why it cannot run.

@@ -1,6 +1,6 @@
 //! Sizes of models in tags of short names, and models of about a size.
 
-/// Families of models for conversations, of which one is proposed for a model that cannot be computed.
+/// The families of models for conversations, of which one is proposed for a model that cannot be computed.
 const FAMILIES: [&str; 6] = ["smollm2", "llama3.2", "llama3.1", "llama3.3", "qwen3", "gpt-oss"];
 
 /// The maximum number of models that are proposed.

@@ -29,7 +29,7 @@ const TOLD_EVERY: Duration = Duration::from_millis(250);
 /// The number of characters of a content's name in its progress line.
 const DIGITS_TOLD: usize = 12;
 
-/// Headers by which a proxy on another machine shows that it passed the request on.
+/// The headers by which a proxy on another machine shows that it passed the request on.
 const PASSED_ON: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
 
 /// The fields of `/api/pull`.
@@ -47,7 +47,7 @@ pub(crate) fn pull_parts() -> Vec<Part> {
     vec![part!(Fields)]
 }
 
-/// Fetches a model. The download stops if the client disconnects; files that were fetched are kept.
+/// Fetches a model. The download stops if the client disconnects, and files that were fetched are kept.
 pub(crate) async fn pull(State(front): State<Arc<Front>>, request: Request) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
     check(&front, &head)?;

@@ -17,7 +17,7 @@ use crate::endpoints::live::{CHANGED, events_until};
 use crate::error::ApiError;
 use crate::stream;
 
-/// Time without an event after which the server sends a comment, to show that the connection is alive.
+/// The time without an event after which the server sends a comment, to show that the connection is alive.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Streams the events of the model in memory until it leaves. Without a model in memory, streams the names of all

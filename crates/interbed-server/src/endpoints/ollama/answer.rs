@@ -1,4 +1,4 @@
-//! Answers in Ollama's form: one JSON object, or a stream of JSON lines.
+//! Writes answers in Ollama's form: one JSON object, or a stream of JSON lines.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -46,7 +46,8 @@ pub(super) enum Task {
 pub(super) struct Prepared {
     pub(super) common: Common,
     pub(super) prompt: Vec<TokenId>,
-    /// How the answer is split into thinking, text and calls. If `None`, the text is passed on unchanged.
+    /// Describes how the answer is split into thinking, text and calls. If the value is `None`, the text is passed on
+    /// unchanged.
     pub(super) form: Option<Form>,
     pub(super) share: Share,
 }

@@ -89,7 +89,7 @@ pub(crate) fn listed(name: &str, facts: &ModelFacts, started: SystemTime) -> Map
     if let Value::Object(told) = told { told } else { Map::new() }
 }
 
-/// Returns the entry of the model in memory, which leaves at `ends_at`; `None` means never.
+/// Returns the entry of the model in memory, which leaves at `ends_at`, or never if that is `None`.
 pub(crate) fn in_memory(app: &App, ends_at: Option<SystemTime>) -> Map<String, Value> {
     let facts = &app.config.model;
     let mut model = listed(app.model_name(), facts, started(app));

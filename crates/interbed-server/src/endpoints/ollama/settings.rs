@@ -66,7 +66,7 @@ impl FromJson<'_> for Options {
     }
 }
 
-/// Names the fields of other APIs that have no place among the options; there are none.
+/// Names the fields of other APIs that have no place among the options. There are none.
 struct OfOptions;
 
 impl Api for OfOptions {
