@@ -205,7 +205,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
 struct Measured {
     /// The median of the times of the passes.
     seconds: f64,
-    /// The median of the ratios of bound to measured time; each bound is measured right before its pass.
+    /// The median of the ratios of bound to measured time. Each bound is measured right before its pass.
     share_of_bound: f64,
     bound: Bound,
 }

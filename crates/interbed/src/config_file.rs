@@ -135,7 +135,7 @@ fn id_of(command: &Command, key: &str) -> Option<String> {
     command.get_arguments().find(is_it).map(|arg| arg.get_id().to_string())
 }
 
-/// Returns the command with `item` as the default of an option; the error says what kind of value the option takes.
+/// Returns the command with `item` as the default of an option. The error says what kind of value the option takes.
 fn with_default(command: Command, id: &str, item: &Item) -> Result<Command, &'static str> {
     let action = command.get_arguments().find(|arg| arg.get_id() == id).map(|arg| arg.get_action().clone());
     let single = |value: &Value| -> Option<String> {

@@ -30,14 +30,14 @@ const EVERY: Duration = Duration::from_secs(300);
 
 /// Writes counts periodically, and when the value is dropped.
 pub struct KeptCounts {
-    /// Dropping this sender tells the writing thread to end.
+    /// The sender that keeps the writing thread running. Dropping it tells the thread to end.
     goes_on: Option<Sender<()>>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl KeptCounts {
-    /// Gives `weights` the counts of earlier runs, and saves those of this run. `None` if there are no experts, or if
-    /// counts cannot be saved, which is logged.
+    /// Gives `weights` the counts of earlier runs, and saves those of this run. Returns `None` if there are no experts,
+    /// or if counts cannot be saved, which is logged.
     pub fn keep(weights: &mut StreamedWeights, catalog: &Catalog) -> Option<Self> {
         let (monitor, arena) = (weights.monitor(), weights.arena_mut()?);
         let Some(folder) = user_folders::cache() else {

@@ -32,7 +32,7 @@ const THREAD_HUGE: u64 = 2 << 20;
 /// Bytes per vocabulary entry while a token is sampled.
 const DRAWN: u64 = 64;
 
-/// The maximum number of vocabulary entries that are counted; no known vocabulary has more.
+/// The maximum number of vocabulary entries that are counted. No known vocabulary has more.
 const ENTRIES_MAX: usize = 1 << 22;
 
 /// The memory of the process once the model is open.
@@ -73,8 +73,8 @@ impl Footprint {
         Self::of_vocabulary(entries.min(ENTRIES_MAX) as u64, 0).at_least_measured(0)
     }
 
-    /// Replaces computed values by measured ones if these are larger. `beside` bytes of the measured memory do not
-    /// count.
+    /// Replaces computed values by measured ones if the measured ones are larger. `beside` bytes of the measured memory
+    /// do not count.
     fn at_least_measured(self, beside: u64) -> Self {
         give_back_freed();
         let (resident, peak) = (HostMemory::read().resident.saturating_sub(beside), peak_resident());
@@ -82,8 +82,7 @@ impl Footprint {
         Self { kept, opening, huge_pages: false }.among_huge_pages(huge_pages_unasked())
     }
 
-    /// If the system uses huge pages unasked, memory that opening has used and freed counts as if it were still in
-    /// use.
+    /// Counts memory that opening has used and freed as if it were still in use, if the system uses huge pages unasked.
     fn among_huge_pages(self, huge_pages: bool) -> Self {
         let kept = if huge_pages { self.kept.max(self.opening) } else { self.kept };
         Self { kept, huge_pages, ..self }

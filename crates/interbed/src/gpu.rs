@@ -25,7 +25,7 @@ use crate::{routing, swap};
 /// The host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
 
-/// The percentage of a GPU's memory that is used by default; the system needs the rest.
+/// The percentage of a GPU's memory that is used by default. The system needs the rest.
 const GPU_SHARE: u64 = 90;
 
 /// The percentage of a GPU's memory that is used by default if the processor shares that memory.
@@ -34,7 +34,7 @@ const UNIFIED_SHARE: u64 = 40;
 /// A model on a GPU, with the division of host memory.
 pub struct OnGpu {
     pub runner: GpuRunner,
-    /// The division of host memory; only its numbers of blocks and of context tokens are those of the GPU.
+    /// The division of host memory. Only its numbers of blocks and of context tokens are those of the GPU.
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,

@@ -41,7 +41,7 @@ impl Habit {
 /// Whether a value follows an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
-    /// No value follows.
+    /// No value follows the option.
     Nothing,
     /// A value follows.
     Value,
@@ -54,24 +54,24 @@ pub enum Takes {
 pub enum Meaning {
     /// The option becomes this option of Interbed, with the same value.
     Ours(&'static str),
-    /// The option becomes the first option if the command has it. Otherwise it is refused: for a server with the
-    /// second text as hint, for other commands with the names of the commands that have the option.
+    /// The option becomes the first option if the command has it, and otherwise is refused. For a server, the hint is
+    /// the second text, and for other commands, the names of the commands that have the option.
     OursOr(&'static str, &'static str),
     /// The option's value becomes the MODEL argument.
     Model,
     /// The option is replaced by these words.
     Words(&'static [&'static str]),
-    /// The option asks for something that Interbed always does, so it is left out; the text says why.
+    /// The option asks for something that Interbed always does, so it is left out. The text says why.
     Already(&'static str),
-    /// The option is refused; the text says what to use instead.
+    /// The option is refused. The text says what to use instead.
     Instead(&'static str),
-    /// The option is one of Interbed's and stays, but does less than in the other program; the text says what does the
+    /// The option is one of Interbed's and stays, but does less than in the other program. The text says what does the
     /// rest.
     Besides(&'static str),
-    /// The meaning depends on the command: the first entry whose option the command has applies; `*` applies to any
+    /// The meaning depends on the command. The first entry whose option the command has applies, and `*` applies to any
     /// command.
     ByOption(&'static [(&'static str, Meaning)]),
-    /// The meaning depends on the value; `*` matches any value. Entries before `*` apply even if the command has an
+    /// The meaning depends on the value, and `*` matches any value. Entries before `*` apply even if the command has an
     /// option of this name.
     ByValue(&'static [(&'static str, Meaning)]),
 }
@@ -87,7 +87,7 @@ pub struct Translated {
 /// Translates `args` for the command line that `root` describes. The first of `args` is the program.
 ///
 /// # Errors
-/// Fails if a command or an option of another program has no equivalent in Interbed; the message says what to use
+/// Fails if a command or an option of another program has no equivalent in Interbed. The message says what to use
 /// instead.
 pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translated> {
     let mut words = args.into_iter().peekable();
@@ -190,7 +190,7 @@ impl Takes {
 /// The state of a translation.
 struct Place<'r> {
     root: &'r Command,
-    /// The current command; `root` before there is one.
+    /// The current command, or `root` before there is one.
     command: &'r Command,
     /// The words that the user typed up to the command.
     name: String,
@@ -215,8 +215,8 @@ impl Place<'_> {
         has_option(self.command, typed) || has_option(self.root, typed)
     }
 
-    /// Notes an option that neither the command nor any of the tables has. It is told if other options are refused;
-    /// otherwise the parser refuses it, and may tell a similar one.
+    /// Notes an option that neither the command nor any of the tables has. If other options are refused, this option is
+    /// told with them. Otherwise the parser refuses it, and may suggest a similar option.
     fn note_unknown(&mut self, word: &OsStr) {
         let Some(text) = word.to_str().filter(|text| text.starts_with("--")) else { return };
         let name = text.split('=').next().unwrap_or(text);
@@ -236,7 +236,7 @@ impl Place<'_> {
         self.has_model && word == OF_SEVERAL && has_option(self.command, OF_SEVERAL)
     }
 
-    /// Takes the values of an option with several values; each value gets the option before it.
+    /// Takes the values of an option with several values. Each value gets the option before it.
     fn take_several(&self, done: &mut Translated, words: &mut Peekable<impl Iterator<Item = OsString>>) {
         done.args.extend(words.next());
         while let Some(name) = words.next_if(|word| !word.to_string_lossy().starts_with('-')) {
@@ -381,8 +381,8 @@ fn has_option(command: &Command, typed: &str) -> bool {
     typed.starts_with('-') && command.get_arguments().any(is_it)
 }
 
-/// Adds `words`, unless they are there already. Two options may mean the same, such as those for the types of keys and
-/// of values.
+/// Adds `words`, unless they are there already. Two options may mean the same, such as the option for the type of keys
+/// and the one for the type of values.
 fn say(args: &mut Vec<OsString>, words: &[&str], shown: &str) -> anyhow::Result<()> {
     if args.windows(words.len()).any(|window| window == words) {
         return Ok(());

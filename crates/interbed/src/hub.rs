@@ -21,7 +21,7 @@ use crate::progress;
 use crate::report::{is_quiet, report};
 use crate::{short_names, unknown_name};
 
-/// Interval between progress lines of a download if no progress bar can be drawn, as in logs.
+/// The interval between progress lines of a download if no progress bar can be drawn, as in logs.
 const TOLD_EVERY: Duration = Duration::from_secs(30);
 
 /// The branch that a name without a revision means.
@@ -47,7 +47,7 @@ pub fn local(model: Option<&Path>, limits: &LimitOptions, audience: Audience<'_>
 /// Returns the path of a model whose files will be read but not loaded.
 ///
 /// # Errors
-/// The errors of [`local`], except those about memory.
+/// Fails like [`local`], but not because of too little memory.
 pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     whole_telling(model, options, &|_, _, _| ())
 }
@@ -63,7 +63,7 @@ pub fn whole_telling(model: &Path, options: &HubOptions, tell: Tell<'_>) -> Resu
     Ok(path.unwrap_or_else(|| model.to_owned()))
 }
 
-/// Returns the path of a model; a name is looked up in the cache only.
+/// Returns the path of a model. A name is looked up in the cache only.
 ///
 /// # Errors
 /// Fails if the cache does not have the model.
@@ -82,8 +82,8 @@ pub struct Fetched {
     pub path: PathBuf,
 }
 
-/// Returns the full name of the model on the Hub that a text means, including the host, so that it cannot be mistaken
-/// for a path. `None` if the text is no name.
+/// Returns the full name of the model on the Hub that a text means. The name includes the host, so that it cannot be
+/// mistaken for a path. Returns `None` if the text is not a name.
 ///
 /// # Errors
 /// Fails if the text is a short name that stands for no model.
@@ -179,7 +179,7 @@ pub fn names_of(model: Option<&Path>) -> Vec<String> {
 }
 
 /// Returns the repository that `model` names, and whether the name means all of it rather than one revision or file.
-/// `None` if `model` is no name.
+/// Returns `None` if `model` is not a name.
 ///
 /// # Errors
 /// Fails if `model` is a short name that stands for no model, or a word that is no name.
@@ -198,7 +198,7 @@ pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
 /// Refuses a text that is neither a path nor a model's name, such as a prompt in the place of MODEL.
 ///
 /// # Errors
-/// Fails if the text is such a word or prompt; the message says what the user may have meant.
+/// Fails if the text is such a word or prompt. The message says what the user may have meant.
 pub fn check(model: Option<&Path>) -> Result<()> {
     let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Ok(()) };
     if short_names::find(text)?.is_some() || name_in(text).is_some() {
@@ -223,8 +223,8 @@ fn open(options: &HubOptions) -> Result<Hub> {
     Ok(Hub::open(&settings(options)?)?)
 }
 
-/// Returns the Hub name that a text means, or `None` if it is none. The address of a file is none if its first part is
-/// a folder here: then it is the path of a file that is missing.
+/// Returns the Hub name that a text means, or `None` if the text is not a Hub name. The address of a file whose first
+/// part is a folder here is not a Hub name, but the path of a missing file.
 fn name_in(text: &str) -> Option<HubName> {
     let is_file = text.ends_with(".gguf") && !text.contains([':', '@']);
     let is_path = is_file && Path::new(text).components().next().is_some_and(|first| Path::new(&first).is_dir());
@@ -357,7 +357,7 @@ fn fetch(found: &HubModel<'_>, tell: Tell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns text such as `1.2 GiB of 4.5 GiB (110 MB/s, 32 s left)`; `came` bytes were fetched within `elapsed`.
+/// Returns a text such as `1.2 GiB of 4.5 GiB (110 MB/s, 32 s left)`, if `came` bytes were fetched within `elapsed`.
 fn told_progress(have: u64, all: u64, came: u64, elapsed: Duration) -> String {
     let rate = came as f64 / elapsed.as_secs_f64().max(1e-3);
     let pace = match rate > 0.0 {

@@ -31,7 +31,7 @@ const COARSEST_TIME: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_millis(100);
 const PIECE_EACH: Duration = Duration::from_millis(100);
 
-/// Interval between checks whether the disk is idle.
+/// The interval between checks whether the disk is idle.
 const LOOK_EACH: Duration = Duration::from_millis(10);
 
 /// The maximum number of tries to read a piece, and the pause between two tries.
@@ -188,8 +188,8 @@ fn of_claim(claim: [u8; 32]) -> [u8; 32] {
     fingerprint.digest()
 }
 
-/// Returns a hash of the checksums that came with the files: those of a packed store, or the SHA-256 names of files in
-/// the Hub cache. `None` if a file has no checksum.
+/// Returns a hash of the checksums that came with the files, which are those of a packed store, or the SHA-256 names of
+/// files in the Hub cache. Returns `None` if a file has no checksum.
 fn claim(catalog: &Catalog, specs: &[GroupSpec]) -> Option<[u8; 32]> {
     let mut fingerprint = Fingerprint::default();
     if let Some(store) = catalog.store() {

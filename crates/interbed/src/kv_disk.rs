@@ -1,4 +1,4 @@
-//! KV on disk: its memory, its directory, and opening the store in the directory.
+//! Prepares KV on disk: divides its memory, opens its directory, and opens the store in the directory.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::failure::Advised;
 use crate::options::{KvDiskOptions, LimitOptions};
 use crate::report::report;
 
-/// Default size of a store: at most one part in `DISK_SHARE` of the disk's free space, and at most `SIZE_DEFAULT`
-/// bytes.
+/// The divisor for the default size of a store, which is one part in `DISK_SHARE` of the disk's free space, and at most
+/// [`SIZE_DEFAULT`] bytes.
 const DISK_SHARE: u64 = 8;
 const SIZE_DEFAULT: u64 = 100 << 30;
 
@@ -27,7 +27,7 @@ const SIZE_DEFAULT: u64 = 100 << 30;
 const BUFFERS_SHARE: u64 = 32;
 const BUFFERS_MAX: u64 = 64 << 20;
 
-/// If `--kv-memory` limits KV, buffers take at most one part in this many of it.
+/// The divisor for the memory of buffers if `--kv-memory` limits KV: buffers take at most one part in this many of it.
 const KV_BUFFERS_SHARE: u64 = 8;
 
 /// The minimum and maximum number of frames that are read ahead.
@@ -115,8 +115,8 @@ impl DiskPlace {
         is_shared.then(|| Arc::clone(&self.options.turns))
     }
 
-    /// Opens the store for the KV that `fingerprint` identifies. `names` generates the names of contents; if it is
-    /// `None`, the directory's own secret does.
+    /// Opens the store for the KV that `fingerprint` identifies. `names` generates the names of contents. If `names` is
+    /// `None`, the directory's own secret generates them.
     ///
     /// # Errors
     /// Fails if the store cannot be opened.

@@ -1,4 +1,5 @@
-//! KV in a store that servers share: its memory, the store's address and secret, and opening the store.
+//! Prepares KV in a store that servers share: divides its memory, reads the store's address and secret, and opens the
+//! store.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -48,11 +48,11 @@ const STALL: Duration = Duration::from_secs(120);
 /// then takes as long as the disk needs.
 const STALL_STREAMED: Duration = Duration::from_secs(900);
 
-/// The pace at which an idle engine returns memory that KV does not need to streamed weights; all of it is returned
-/// within about a minute.
+/// The pace at which an idle engine returns memory that KV does not need to streamed weights. All of this memory is
+/// returned within about a minute.
 const IDLE_TURN: Duration = Duration::from_millis(50);
 
-/// The default of the maximum number of requests that wait; a further request is refused.
+/// The default of the maximum number of requests that wait. A further request is refused.
 pub const MAX_WAITING: usize = 1024;
 
 /// The maximum number of bytes of KV blocks that are made resident at the start.
@@ -93,7 +93,7 @@ pub struct Loaded {
     pub schemas: usize,
 }
 
-/// Divides memory for an open model and its audience, loads the weights and starts the engine; each is reported on
+/// Divides memory for an open model and its audience, loads the weights and starts the engine, and reports each on
 /// stderr. If more than `max_waiting` requests wait, further ones are refused.
 pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_waiting: usize) -> Result<Loaded> {
     let Opened { mut dir, tokenizer, template, footprint } = opened;

@@ -42,8 +42,8 @@ pub enum Below {
 }
 
 impl LowerTiers {
-    /// Checks the tiers that the options ask for. `computes` names what computes KV: the processor's instruction
-    /// level, or a GPU. Different ones compute KV that differs in some bits, so they do not share it.
+    /// Checks the tiers that the options ask for. The text `computes` names what computes KV, which is the processor's
+    /// instruction level or a GPU. KV that is computed differently differs in some bits, so it is not shared.
     ///
     /// # Errors
     /// Fails if a directory, an address or a key cannot be used.
@@ -96,7 +96,7 @@ impl LowerTiers {
     /// Opens the tiers of a model whose weights are streamed, if the model's identity is known by now.
     ///
     /// # Errors
-    /// The errors of [`open_loaded`](Self::open_loaded).
+    /// Fails like [`open_loaded`](Self::open_loaded).
     pub fn open_known(self) -> Result<Below> {
         let Some(weights) = &self.weights else { return Ok(Below::Now(TiersBelow::default())) };
         match weights.known()? {

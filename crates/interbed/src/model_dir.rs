@@ -79,7 +79,7 @@ impl ModelDir {
         Self::check(path, config, generation, opened?, u64::MAX)
     }
 
-    /// Reads the model from the headers in `catalog` and the small files in `path`; the weights may be elsewhere.
+    /// Reads the model from the headers in `catalog` and the small files in `path`. The weights may be elsewhere.
     ///
     /// # Errors
     /// Fails if the model cannot be computed, or its weights do not match its configuration.
@@ -289,7 +289,7 @@ impl ModelDir {
         Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, &layout).0))
     }
 
-    /// Returns the bytes of the weights of all experts; 0 for a model without experts.
+    /// Returns the number of bytes of the weights of all experts, or 0 for a model without experts.
     pub fn expert_bytes(&self) -> Result<Bytes> {
         Ok(Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().expert_bytes()))
     }

@@ -142,13 +142,13 @@ fn schemas(vocab_size: usize) -> SchemaNeeds {
     }
 }
 
-/// Returns the maximum number of tokens in one pass; each running sequence has room for one token in it.
+/// Returns the maximum number of tokens in one pass. Each running sequence has room for one token in the pass.
 pub fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
     limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
 }
 
-/// Returns the memory needs of longer passes and their number of tokens; longer passes are worth it if weights are
-/// streamed. `None` if the user sets the number of tokens, or if scratch memory would take too much of `total`.
+/// Returns the memory needs of longer passes and their number of tokens. Longer passes are worth it if weights are
+/// streamed. Returns `None` if the user sets the number of tokens, or if scratch memory would take too much of `total`.
 pub fn longer_passes(
     config: &ModelConfig,
     needs: &MemoryNeeds,

@@ -12,7 +12,7 @@ use crate::failure::Advised;
 use crate::footprint::Footprint;
 use crate::model_dir::ModelDir;
 
-/// An open model with its tokenizer and chat template; weights are not loaded yet.
+/// An open model with its tokenizer and chat template. The weights are not loaded yet.
 pub struct Opened {
     /// The model's files.
     pub dir: ModelDir,

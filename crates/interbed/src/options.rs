@@ -534,17 +534,17 @@ pub fn size(text: &str) -> Result<Bytes, String> {
 /// Parses a whole number from 1 to `MAX`.
 ///
 /// # Errors
-/// Fails if the text is anything else; the message says what is expected.
+/// Fails if the text is anything else. The message says what is expected.
 pub fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
     let number = text.trim().parse::<NonZeroUsize>().ok().filter(|number| number.get() <= MAX);
     number.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))
 }
 
-/// Parses a number of tokens from 1 to `MAX`. A `k` behind it is a thousand, a `K` 1024; `m` and `M` are the squares of
-/// these.
+/// Parses a number of tokens from 1 to `MAX`. A suffix `k` stands for a thousand, and `K` for 1024. The suffixes `m`
+/// and `M` stand for the squares of these.
 ///
 /// # Errors
-/// Fails if the text is anything else; the message says what is expected.
+/// Fails if the text is anything else. The message says what is expected.
 fn tokens<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
     let text = text.trim();
     let units = [('k', 1000), ('K', 1 << 10), ('m', 1_000_000), ('M', 1 << 20)];

@@ -16,7 +16,7 @@ use crate::quiet_panics::quietly;
 /// The maximum size of a prompt, in bytes. The context usually allows less, but is only known once the model is loaded.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
 
-/// The factor by which a tokenizer's normalizer may shorten a text, by composing characters; larger factors hardly ever
+/// The factor by which a tokenizer's normalizer may shorten a text by composing characters. Larger factors hardly ever
 /// occur.
 const NORMALIZED_SHRINK: usize = 4;
 
@@ -41,7 +41,7 @@ impl PromptOptions {
     /// Returns the prompt's text. Without options, the prompt is read from stdin, unless stdin is a terminal.
     ///
     /// # Errors
-    /// Fails if there is no prompt; or it cannot be read, is too long, or is not UTF-8.
+    /// Fails if there is no prompt, or if the prompt cannot be read, is too long, or is not UTF-8.
     pub fn read(&self) -> Result<String> {
         match (&self.prompt, &self.prompt_file) {
             (Some(text), _) if text != "-" => Ok(text.clone()),

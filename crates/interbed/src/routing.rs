@@ -17,9 +17,9 @@ use crate::model_dir::ModelDir;
 struct Recorder {
     path: PathBuf,
     writer: Option<RoutingWriter<BufWriter<File>>>,
-    /// For each mixture layer, the bytes of one expert.
+    /// The number of bytes of one expert in each mixture layer.
     expert_bytes: BTreeMap<usize, u64>,
-    /// Layer and position of the last row.
+    /// The layer and the position of the last row.
     last: (usize, usize),
     /// The experts of the last row's layer whose reads have already been recorded in this pass.
     told: Vec<u32>,

@@ -109,7 +109,7 @@ pub struct RunArgs {
 /// Runs `interbed run`.
 ///
 /// # Errors
-/// Fails if the model, the prompt or a parameter cannot be used; a pass fails; or the user presses Ctrl-C.
+/// Fails if the model, the prompt or a parameter cannot be used, if a pass fails, or if the user presses Ctrl-C.
 pub fn run(args: RunArgs) -> Result<()> {
     if args.is_chat() {
         let RunArgs { system, model, counts, compute, sampling, .. } = args;
@@ -204,7 +204,7 @@ fn template(opened: &Opened, raw: bool, needed: bool, has_system: bool) -> Resul
     Ok(template)
 }
 
-/// Returns the number of tokens that the context leaves for the answer, at least 1; if nothing is left, the engine
+/// Returns the number of tokens that the context leaves for the answer, at least 1. If nothing is left, the engine
 /// refuses the request and says why.
 fn room(loaded: &Loaded, prompt_tokens: usize) -> usize {
     loaded.engine.handle().limits().max_model_len.saturating_sub(prompt_tokens).max(1)

@@ -76,7 +76,7 @@ fn name(model: &Value) -> Option<String> {
     Some(name.strip_suffix(":latest").unwrap_or(name).to_owned())
 }
 
-/// Returns `HOST:PORT` of a URL; the port is 80 if the URL has none.
+/// Returns `HOST:PORT` of a URL. The port is 80 if the URL has none.
 fn host_of(url: &str) -> Result<String> {
     let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
     if host.contains("://") || host.contains(['/', '@']) || host.is_empty() {

@@ -54,11 +54,11 @@ const BACKLOG: u32 = 1024;
 /// The number of open files that the server asks the system for.
 const DESCRIPTORS: u64 = 1 << 16;
 
-/// The number of threads that handle requests; a small number, because computing needs the cores.
+/// The number of threads that handle requests. The number is small, because computing needs the cores.
 const WORKERS: usize = 2;
 
-/// The maximum number of threads for blocking work such as tokenizing; a small number, because the allocator keeps some
-/// freed memory for each thread.
+/// The maximum number of threads for blocking work such as tokenizing. The number is small, because the allocator keeps
+/// some freed memory for each thread.
 const BLOCKING_WORKERS: usize = 8;
 
 /// The stack size of a thread, in bytes: as large as that of the program's first thread, because models may be loaded
@@ -436,8 +436,8 @@ fn origin(text: &str) -> Result<String, String> {
     interbed_server::check_origin(text).map(|()| text.to_owned())
 }
 
-/// Parses `--max-body`. A body may take at most a sixteenth of the memory for requests, which is at least
-/// [`REQUEST_BYTES`] (see `ServerConfig::request_bytes_max`).
+/// Parses `--max-body`. A body may take at most a sixteenth of the memory for requests,
+/// `ServerConfig::request_bytes_max`, which is at least [`REQUEST_BYTES`].
 fn body_size(text: &str) -> Result<Bytes, String> {
     let limit = Bytes(REQUEST_BYTES as u64 / 16);
     let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;

@@ -1,4 +1,4 @@
-//! Short names of models, as users of Ollama type them, and the models on the Hub that they stand for.
+//! Finds the models on the Hub for which short names stand. Users of Ollama type such short names.
 
 mod sizes;
 
@@ -6,8 +6,9 @@ use crate::failure::Advised;
 use crate::spelling::distance;
 
 /// The table of short names. A row has a name, its tags, a model on the Hub, and the repository of its quantised files
-/// if that is another one. If the model cannot be computed, the row has `-`, and then what to use instead; or the size
-/// of the tag latest and a reason, to which the error adds models of about the asked size.
+/// if that is another one. If the model cannot be computed, the row has `-` in place of the model. The rest of such a
+/// row says what to use instead, or has the size of the tag `latest` and a reason, to which the error adds models of
+/// about the asked size.
 const TABLE: &str = include_str!("short_names.txt");
 
 /// The tag that a name without a tag means.
@@ -33,7 +34,8 @@ struct Row {
     name: &'static str,
     tags: &'static str,
     model: &'static str,
-    /// The repository of the model's quantised files; for a model that cannot be computed, what to use instead.
+    /// The repository of the model's quantised files. For a model that cannot be computed, the text says what to use
+    /// instead.
     rest: &'static str,
 }
 
@@ -80,7 +82,7 @@ impl Row {
 /// `None` if the text is no short name.
 ///
 /// # Errors
-/// Fails if the name is known, but not with this tag; or the model cannot be computed.
+/// Fails if the name is known, but not with this tag, or if the model cannot be computed.
 pub fn find(text: &str) -> anyhow::Result<Option<String>> {
     let bare = without_library(text);
     let (name, tag) = bare.split_once(':').unwrap_or((bare, LATEST));

@@ -100,11 +100,11 @@ fn report_experts(arena: &Arena) {
     }
 }
 
-/// Starts streaming with weights in host memory and in the memory of `device`; `budgets` are those of the two, in this
-/// order.
+/// Starts streaming with weights in host memory and in the memory of `device`. `budgets` has the budgets of host memory
+/// and of the device, in this order.
 ///
 /// # Errors
-/// The errors of [`start`], or the device refuses memory.
+/// Fails like [`start`], or if the device refuses memory.
 pub fn start_on(
     device: &mut VulkanDevice,
     dir: &ModelDir,
@@ -190,7 +190,7 @@ struct Ready {
 }
 
 impl Ready {
-    /// Prepares streaming with `budget` bytes of host memory; bands are small enough for `least` bytes.
+    /// Prepares streaming with `budget` bytes of host memory. Bands are small enough for `least` bytes.
     fn new(
         dir: &ModelDir,
         budget: Bytes,

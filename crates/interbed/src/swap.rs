@@ -87,7 +87,7 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
 /// cannot be allocated and the user did not ask for it.
 ///
 /// # Errors
-/// Swap space that the user asked for cannot be allocated.
+/// Fails if swap space that the user asked for cannot be allocated.
 pub fn open(
     limits: &LimitOptions,
     plan: &MemoryPlan,

@@ -145,7 +145,7 @@ struct Seen(BTreeMap<usize, BTreeMap<u32, (u32, bool)>>);
 
 /// Records which experts passes need.
 struct Watcher {
-    /// For each decoder layer, whether it is a mixture layer.
+    /// Says for each decoder layer whether it is a mixture layer.
     layers: Vec<bool>,
     seen: Arc<Mutex<Seen>>,
 }
@@ -165,7 +165,7 @@ struct ExpertsBench {
     runner: ModelRunner,
     streaming: Streaming,
     seen: Arc<Mutex<Seen>>,
-    /// For each sequence, the numbers of its KV blocks.
+    /// The numbers of the KV blocks of each sequence.
     tables: Vec<Vec<u32>>,
     /// The number of the first sequence, which determines its tokens. Lines that are compared decode different
     /// sequences, because memory still holds the experts of sequences that were decoded before.
@@ -194,15 +194,15 @@ impl Drop for EndOfReads<'_> {
     }
 }
 
-/// Median times of a pass that was repeated, in seconds.
+/// The median times of a pass that was repeated, in seconds.
 struct Repeated {
-    /// Time of the pass, without waiting for weights.
+    /// The time of the pass, in seconds, without waiting for weights.
     seconds: f64,
-    /// Time of everything except experts.
+    /// The time of everything except experts, in seconds.
     dense: f64,
-    /// Time of one expert.
+    /// The time of one expert, in seconds.
     expert: f64,
-    /// Whether the medians are those of passes that read nothing.
+    /// Whether the medians come from passes that read nothing.
     read_nothing: bool,
 }
 

@@ -21,9 +21,9 @@ pub struct VisitCost {
 /// Times of computing, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct ComputeCost {
-    /// Time of everything except experts.
+    /// The time of everything except experts, in seconds.
     pub dense: f64,
-    /// Time of an expert with one token.
+    /// The time of an expert with one token, in seconds.
     pub expert: f64,
     /// The additional time of an expert for each further token.
     pub more: f64,
@@ -52,9 +52,9 @@ pub struct PassCost {
 }
 
 impl PassCost {
-    /// Returns the minimum seconds of a pass that learns which experts a layer needs only from the layer's router.
-    /// Experts in memory are computed while the others are read one after the other; each of those is computed once it
-    /// has been read.
+    /// Returns the minimum number of seconds of a pass that learns which experts a layer needs only from the layer's
+    /// router. Experts in memory are computed while the others are read one after the other, and each of the others is
+    /// computed once it has been read.
     pub fn bound_seconds(&self, visits: &[VisitCost]) -> f64 {
         self.computing.dense + visits.iter().map(|visit| self.visit_seconds(visit)).sum::<f64>()
     }
@@ -77,7 +77,7 @@ impl PassCost {
     }
 }
 
-/// The results for one batch size. Times are medians over passes; bytes and counts are means over tokens.
+/// The results for one batch size. Times are medians over passes. Bytes and counts are means over tokens.
 #[derive(Debug, Clone)]
 pub struct ExpertsLine {
     pub batch: usize,
@@ -88,7 +88,7 @@ pub struct ExpertsLine {
     pub bank: u64,
     pub seconds: f64,
     pub bound: f64,
-    /// The median of the ratios of time to bound; each bound uses the disk's speed right before its pass.
+    /// The median of the ratios of time to bound. Each bound uses the disk's speed right before its pass.
     pub over_bound: f64,
     /// The bound if computing and reading slow each other down as measured, and the ratio of time to this bound.
     pub loaded: f64,
@@ -100,11 +100,12 @@ pub struct ExpertsLine {
     pub disk: f64,
     /// The number of seconds of a read of one block.
     pub latency: f64,
-    /// The number of bytes of experts per token: those that were read, those that the simulator reads, and the minimum.
+    /// The number of bytes of experts per token that were read. The next two fields have the number of bytes that the
+    /// simulator reads, and the minimum.
     pub bytes: f64,
     pub simulated: f64,
     pub least: f64,
-    /// The number of experts that passes needed per token; each expert counts once per pass and layer.
+    /// The number of experts that passes needed per token. Each expert counts once per pass and layer.
     pub experts: f64,
     /// The share of needed experts that were in memory.
     pub hits: f64,

@@ -10,7 +10,8 @@ use super::work::Work;
 /// The minimum memory that a sweep reads: a few pages for each thread.
 const SWEEP_MIN: Bytes = Bytes(1 << 20);
 
-/// The number of measured rounds for units that the model's products do not use; their results are only shown.
+/// The number of measured rounds for units that the model's products do not use. The results of these units are only
+/// shown.
 const OTHER_ROUNDS: usize = 20;
 
 /// The machine's limits, which are measured repeatedly.
@@ -31,7 +32,7 @@ pub struct Summary {
     pub read_bandwidth: f64,
     /// The number of bytes that each sweep reads.
     pub sweep: Bytes,
-    /// The number of operations per second of each unit; the unit of the model's products comes first.
+    /// The number of operations per second of each unit. The unit of the model's products comes first.
     pub peaks: Vec<(Unit, f64)>,
 }
 

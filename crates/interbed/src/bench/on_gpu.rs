@@ -22,7 +22,8 @@ use crate::{progress, timeline};
 /// The number of bytes of the copies that measure the GPU's memory and link, if the GPU has enough memory.
 const COPY: u64 = 256 << 20;
 
-/// On a GPU with little memory, a measured copy takes this fraction of that memory: one part in eight.
+/// The divisor for the size of a measured copy on a GPU with little memory: the copy takes one part in eight of that
+/// memory.
 const COPY_SHARE: u64 = 8;
 
 /// The measurements that the options ask for.
@@ -35,7 +36,7 @@ pub struct GpuMeasurements<'a> {
     pub prompt_tokens: Vec<usize>,
     /// The number of passes in each measurement.
     pub repeat: usize,
-    /// Streaming policies to measure, if only streamed weights are measured.
+    /// The streaming policies to measure, if only streamed weights are measured.
     pub policies: Option<&'a [StreamPolicyOption]>,
     /// The path of the file for the timeline.
     pub timeline: Option<&'a std::path::Path>,
@@ -129,7 +130,7 @@ struct GpuBench {
     block_size: usize,
     vocab: usize,
     rates: CopyRates,
-    /// The number of bytes per second of the disk, measured at the start; 0 if nothing is read from disk.
+    /// The number of bytes per second of the disk, measured at the start, or 0 if nothing is read from disk.
     disk: f64,
     /// The number of bytes of weights that stay on the GPU.
     resident: u64,
@@ -176,7 +177,7 @@ impl GpuBench {
         Ok(())
     }
 
-    /// Measures `pass` repeatedly; the median counts.
+    /// Measures `pass` repeatedly. The median of the times counts.
     #[expect(clippy::too_many_arguments, reason = "what a figure consists of")]
     fn measure(
         &mut self,

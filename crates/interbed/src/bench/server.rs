@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const DEPTH: usize = 4;
 const CHUNK: usize = 4 << 20;
 
-/// Reads like those of streamed KV: bytes of each, the number of reads at a time, and the bytes of all buffers.
+/// The number of bytes of each read. These reads are like those of streamed KV, with [`PIECES_AHEAD`] reads at a time
+/// and [`RING`] bytes of buffers.
 const PIECE: usize = 256 << 10;
 const PIECES_AHEAD: usize = 8;
 const RING: usize = 16 << 20;
@@ -35,7 +36,7 @@ pub struct Server {
 
 /// The times of a streamed answer.
 pub struct TimedAnswer {
-    /// Time from the request to the first token.
+    /// The time from the request to the first token.
     pub first_token: Duration,
     /// The number of seconds from each token to the next.
     pub gaps: Vec<f64>,

@@ -33,7 +33,7 @@ use crate::{progress, timeline};
 /// The number of bytes that are read for one measurement of the disk.
 const DISK_SAMPLE: u64 = 1 << 30;
 
-/// The memory that the read sweep uses; it is freed before the weights are loaded.
+/// The memory that the read sweep uses. The memory is freed before the weights are loaded.
 const SWEEP: Bytes = Bytes(256 << 20);
 
 /// The number of tokens of each sequence before decode is measured.

@@ -57,7 +57,7 @@ pub struct Measured {
     /// The median of the times.
     pub seconds: f64,
     pub bound: f64,
-    /// The median of the ratios of bound to time; each bound uses the disk's speed right before its pass.
+    /// The median of the ratios of bound to time. Each bound uses the disk's speed right before its pass.
     pub share_of_bound: f64,
     /// The number of bytes per second of plain reads between the passes.
     pub disk: f64,

@@ -7,15 +7,15 @@ use interbed_weights::{Access, Role};
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 
-/// A number of bytes to read and of operations to compute; a multiply-add counts as two operations.
+/// A number of bytes to read, and a number of operations to compute. A multiply-add counts as two operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     pub bytes: f64,
     pub flops: f64,
 }
 
-/// The sizes of a model from which the work of its passes follows. Bytes are those of the tensors in the files;
-/// operations follow from the number of parameters.
+/// The sizes of a model from which the work of its passes follows. The bytes are those of the tensors in the files, and
+/// the operations follow from the number of parameters.
 pub struct ModelWork {
     /// The type of most weights.
     pub weights: DType,

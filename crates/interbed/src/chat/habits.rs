@@ -1,13 +1,13 @@
 //! Commands of other programs' chats, such as Ollama's `/set system TEXT`, and what does the same here.
 
-/// What becomes of a command of another program.
+/// Says what a command of another program does here.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ForeignCommand {
     /// The rest of the line becomes the instructions.
     System(String),
-    /// Thinking is turned on or off.
+    /// The command turns thinking on or off.
     Thinking(bool),
-    /// The command does nothing; the text says what does it here.
+    /// The command does nothing. The text says what does the same here.
     Told(String),
 }
 

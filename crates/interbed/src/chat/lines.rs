@@ -45,7 +45,7 @@ pub enum Input {
 }
 
 impl Lines {
-    /// Opens stdin: with a line editor if it is a terminal.
+    /// Opens stdin, with a line editor if stdin is a terminal.
     ///
     /// # Errors
     /// Fails if the terminal cannot be used.
@@ -140,7 +140,7 @@ fn is_open(text: &str) -> bool {
     inside.is_some_and(|inside| !inside.trim_end().ends_with(QUOTES))
 }
 
-/// Reads a line, or if it begins with quotes, all lines up to the closing quotes. `read` counts the lines.
+/// Reads a line. If the line begins with quotes, reads all lines up to the closing quotes. `read` counts the lines.
 fn read_message(from: &mut dyn BufRead, read: &mut usize) -> Result<Option<String>> {
     let mut text = String::new();
     let begun = *read + 1;

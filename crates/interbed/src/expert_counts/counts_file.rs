@@ -71,7 +71,7 @@ impl CountsFile {
     /// Replaces the file by one with `counts`.
     ///
     /// # Errors
-    /// Fails if the file cannot be written; an older file stays unchanged.
+    /// Fails if the file cannot be written. An older file then stays unchanged.
     pub fn write(&self, counts: &SlabCounts) -> Result<(), IoError> {
         let mut bytes = self.head();
         bytes.extend(counts.uses.iter().flatten().flat_map(|uses| uses.to_le_bytes()));

@@ -1,5 +1,5 @@
-//! Environment variables of other programs, which Interbed does not read. A user who has set one gets a note about
-//! what to use instead.
+//! Reports environment variables of other programs, which Interbed does not read. A user who has set one gets a note
+//! about what to use instead.
 
 use std::ffi::{OsStr, OsString};
 
@@ -69,7 +69,7 @@ const MODEL: &str = "MODEL on the command line, or INTERBED_MODEL, is the model"
 /// The environment variables of other servers that hold an API key.
 const KEYS: [&str; 3] = ["LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_API_KEY"];
 
-/// Interbed's environment variable for an API key, and the options that give one.
+/// The environment variable for an API key that Interbed reads.
 const OUR_KEY: &str = "INTERBED_API_KEY";
 const KEY_OPTIONS: [&str; 2] = ["--api-key", "--api-key-file"];
 

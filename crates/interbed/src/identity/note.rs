@@ -34,8 +34,8 @@ pub struct NoteFile {
 }
 
 impl NoteFile {
-    /// Returns the note's file in `folder` for a model in `files` with this `layout`; the note's file need not exist.
-    /// `None` if changes of the model's files could not be noticed.
+    /// Returns the note's file in `folder` for a model in `files` with this `layout`. The note's file need not exist.
+    /// Returns `None` if changes of the model's files could not be noticed.
     pub fn of(folder: &Path, files: &[Arc<dyn RandomAccessFile>], layout: [u8; DIGEST_BYTES]) -> Option<Self> {
         let (mut name, mut state) = (Fingerprint::default(), Vec::new());
         name.field("layout", &layout);

@@ -17,7 +17,7 @@ pub struct Memory {
     pub kv_token: Bytes,
     pub kv_context: Bytes,
     pub scratch: Bytes,
-    /// The number of bytes of all experts on disk; 0 for a model without experts.
+    /// The number of bytes of all experts on disk, or 0 for a model without experts.
     pub experts: Bytes,
     pub context: usize,
     /// The minimum budget for `interbed run` and `interbed chat`.

@@ -1,4 +1,4 @@
-//! `interbed info` for a well-known model shape, without weights.
+//! Describes a well-known model shape, without weights, for `interbed info`.
 
 use std::path::Path;
 

@@ -23,13 +23,13 @@ const DTYPE: DType = DType::Q4K;
 /// The prefix of the names of models that are published in MXFP4 only.
 const IN_MXFP4: &str = "gpt-oss";
 
-/// The shapes for tests, and other names of shapes that are listed; both are left out.
+/// The shapes that are left out: shapes for tests, and other names of shapes that are listed.
 const LEFT_OUT: [&str; 2] = ["tiny", "jiuge-7b"];
 
 /// A shape with the result of its plan, or the reason why it cannot run.
 struct Row {
     name: &'static str,
-    /// The short name of a model with this shape, if there is one; other commands accept it.
+    /// The short name of a model with this shape, if there is one. Other commands accept this name.
     short_name: Option<String>,
     parameters: u64,
     active: u64,

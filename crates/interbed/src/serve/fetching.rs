@@ -20,8 +20,9 @@ const SAID_BYTES_MAX: u64 = 64 << 10;
 /// The channel on which a client is told about progress.
 pub type Told = Sender<Result<PullStep, LibraryError>>;
 
-/// Starts to fetch a model by its full name on the Hub, and calls `fetched` once it is complete. The download stops
-/// when the receiver of `told` is dropped, and holds its `place` until it ends. Must be called within a runtime.
+/// Starts to fetch a model by its full name on the Hub, and calls `fetched` once the model is complete. The download
+/// stops when the receiver of `told` is dropped, and holds its `place` until it ends. This function must be called
+/// within a runtime.
 ///
 /// # Errors
 /// Fails if the system cannot start a process.
@@ -69,7 +70,7 @@ pub fn begin(
     thread::Builder::new().name("fetching".into()).spawn(work).map(drop).map_err(failed)
 }
 
-/// The process of a download; dropping any clone kills it.
+/// The process of a download. Dropping any clone kills the process.
 #[derive(Clone)]
 struct Running(Arc<Mutex<Child>>);
 

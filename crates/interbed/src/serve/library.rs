@@ -52,15 +52,15 @@ pub struct CacheLibrary {
 #[derive(Default)]
 struct Shelf {
     listed: Option<(Instant, Arc<[Fetched]>)>,
-    /// For each model's path: the facts about the model, with the state of its files when they were read.
+    /// The facts about the model at each path, with the state of the model's files when they were read.
     facts: HashMap<PathBuf, (FileState, Option<ModelFacts>)>,
 }
 
-/// Time of modification and length of a file, or `None` if the file cannot be read.
+/// The time of modification and the length of a file, or `None` if the file cannot be read.
 type FileState = Option<(SystemTime, u64)>;
 
 impl CacheLibrary {
-    /// Opens the library. Models are loaded under `limits` and served as `base` says; if more than `max_waiting`
+    /// Opens the library. Models are loaded under `limits` and served as `base` says. If more than `max_waiting`
     /// requests wait, further ones are refused.
     ///
     /// # Errors

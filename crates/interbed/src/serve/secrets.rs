@@ -1,4 +1,4 @@
-//! API keys and certificates: files that a server reads at its start, and again at SIGHUP.
+//! Reads API keys and certificates from files, at a server's start and again at SIGHUP.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

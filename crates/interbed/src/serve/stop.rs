@@ -44,7 +44,7 @@ impl Stop {
         }
     }
 
-    /// Waits for a signal; returns the exit code of a process that this signal ends.
+    /// Waits for a signal, and returns the exit code of a process that this signal ends.
     pub async fn next(&mut self) -> i32 {
         let [interrupt, terminate] = &mut self.signals;
         tokio::select! {
