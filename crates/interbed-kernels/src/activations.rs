@@ -1,4 +1,4 @@
-//! Activations, the input of matrix products, in the form that the weights' type requires.
+//! Converts activations, the input of matrix products, to the form that the weights' type requires.
 
 use crate::matmul::{Form, bf16, panel, tiles};
 use crate::pool::Pool;

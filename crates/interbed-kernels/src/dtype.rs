@@ -1,4 +1,4 @@
-//! Storage types of weights: plain numbers, or blocks of quantized ones.
+//! Lists the storage types of weights, which are plain numbers or blocks of quantized numbers.
 
 use crate::{coded, fp8};
 
@@ -49,7 +49,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Every type that occurs in files of other programs.
+    /// Lists every type that occurs in files of other programs.
     pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,

@@ -1,4 +1,4 @@
-//! Elementwise operations: activation functions, residual sums, scaling, gathering of rows.
+//! Computes elementwise operations: activation functions, residual sums, scaling, and gathering of rows.
 
 use crate::pool::Pool;
 use crate::share::Share;

@@ -1,4 +1,4 @@
-//! Memory layout of keys and values.
+//! Describes the memory layout of keys and values.
 
 use crate::DType;
 
@@ -16,7 +16,7 @@ pub enum KvDType {
 }
 
 impl KvDType {
-    /// Every type.
+    /// Lists every type.
     pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::BF16, Self::Q8];
 
     /// The number of elements of a head that share a scale in [`KvDType::Q8`]; the last group of a head may be shorter.

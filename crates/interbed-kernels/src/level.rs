@@ -31,7 +31,7 @@ pub(crate) enum Instructions {
     Amx,
 }
 
-/// Every level, in ascending order.
+/// All levels, in ascending order.
 const ALL: [Level; 7] = [
     Level(Instructions::Portable),
     Level(Instructions::Neon),

@@ -1,4 +1,5 @@
-//! Weight matrices as they are in files: row-major bytes of any alignment, read in place.
+//! Describes weight matrices in the form that they have in files: row-major bytes of any alignment, which are read in
+//! place.
 
 use std::ops::Range;
 

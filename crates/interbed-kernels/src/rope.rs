@@ -1,4 +1,4 @@
-//! Rotary position embedding.
+//! Computes the rotary position embedding.
 
 /// Says which two elements of a head are rotated together. The style depends on the file format, because formats may
 /// order the rows of query and key matrices differently for the same model.

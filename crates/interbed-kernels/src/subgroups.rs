@@ -37,7 +37,7 @@ pub struct SubgroupActivations {
     tokens: usize,
     /// The activations, `[tokens, cols]`, in the order of [`turn`].
     turned: Vec<f32>,
-    /// For each thread, a row of weights in its own order, and the row transposed.
+    /// A row of weights in its own order, and the row transposed, for each thread.
     work: Vec<f32>,
 }
 

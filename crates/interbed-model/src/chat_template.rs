@@ -67,7 +67,7 @@ pub enum TemplateError {
     /// The source is not a valid Jinja template.
     #[error("the chat template is not valid: {problem}")]
     Syntax {
-        /// What is wrong, and in which line.
+        /// A description of what is wrong, and in which line.
         problem: String,
     },
     /// The template refused the messages with `raise_exception`.
@@ -79,7 +79,7 @@ pub enum TemplateError {
     /// The template failed on these messages.
     #[error("the chat template failed: {problem}")]
     Render {
-        /// What went wrong, and in which line.
+        /// A description of what went wrong, and in which line.
         problem: String,
     },
     /// The template took more steps than it may take.

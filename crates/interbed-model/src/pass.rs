@@ -65,14 +65,14 @@ pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
 #[derive(Debug, Default)]
 pub struct BatchRows {
     tokens: Vec<u32>,
-    /// For each row, its position and the length of its sequence's prompt.
+    /// The position of each row, and the length of the prompt of the row's sequence.
     positions: Vec<(usize, usize)>,
     spans: Vec<AttentionSpan>,
     tables: Vec<u32>,
     wanted: Vec<LogitRow>,
-    /// For each of `wanted`, whether its hidden state is wanted instead of its logits.
+    /// Whether each of `wanted` asks for the hidden state instead of the logits.
     wanted_hidden: Vec<bool>,
-    /// For each of `wanted`, how many of the greatest logits suffice, or `None` if all are needed.
+    /// How many of the greatest logits suffice for each of `wanted`, or `None` if all logits are needed.
     wanted_best: Vec<Option<usize>>,
     /// The row numbers of `wanted`.
     wanted_rows: Vec<u32>,

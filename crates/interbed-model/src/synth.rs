@@ -26,7 +26,7 @@ use random::TensorStream;
 
 /// The number of threads that generate weights. One more thread writes them.
 const GENERATORS: usize = 2;
-/// How many chunks each generator may be ahead of the writer. This number bounds the memory that chunks take.
+/// The number of chunks that each generator may be ahead of the writer. This number bounds the memory that chunks take.
 const CHUNKS_AHEAD: usize = 2;
 /// The disk space, in bytes, that is reserved for every file except the weights.
 const EXTRA_BYTES: u64 = 64 << 20;

@@ -35,7 +35,7 @@ pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// The reasons why a tokenizer could not be loaded or used.
 #[derive(Debug, Error)]
 pub enum TokenizerError {
-    /// `tokenizer.json` does not exist.
+    /// The file `tokenizer.json` does not exist.
     #[error(
         "{} does not exist; Interbed needs the fast tokenizer, which transformers writes with \
          AutoTokenizer.from_pretrained(…).save_pretrained(…)",

@@ -145,7 +145,7 @@ pub(crate) struct Called {
     pub(crate) id: String,
     /// The name of the tool as the client knows it.
     pub(crate) name: String,
-    /// Group of functions that the tool belongs to, if any.
+    /// The group of functions to which the tool belongs, if any.
     pub(crate) namespace: Option<String>,
     /// Whether the tool takes plain text in place of arguments.
     pub(crate) is_text: bool,
@@ -180,7 +180,7 @@ pub(crate) struct Answer {
     /// Looks for stop strings in the text only, not in thinking or tool calls.
     stops: StopStrings,
     include_stop: bool,
-    /// Stop strings that are complete within this many tokens are ignored.
+    /// The number of tokens within which complete stop strings are ignored.
     min_tokens: usize,
     id_begins: Option<&'static str>,
     /// The names and kinds by which the client knows the tools, with the names that the model uses as keys.

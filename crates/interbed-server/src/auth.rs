@@ -1,4 +1,4 @@
-//! Authentication of clients by their API keys.
+//! Authenticates clients by their API keys.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};

@@ -24,7 +24,7 @@ pub struct ServerConfig {
     /// The values of fields that a request leaves out: those of the model's `generation_config.json`, or else those of
     /// the API.
     pub default_sampling: SamplingParams,
-    /// End-of-sequence tokens of the model, in addition to those that the tokenizer names.
+    /// The model's end-of-sequence tokens that the tokenizer does not name.
     pub eos_token_ids: Vec<u32>,
     /// The syntax in which the model writes calls of tools, as one of [`tool_parsers`](crate::tool_parsers). By
     /// default, the server detects the syntax from the chat template.
@@ -35,14 +35,14 @@ pub struct ServerConfig {
     pub tls: Option<Tls>,
     /// The address to which the server sends traces of requests. Without an address, the server sends no traces.
     pub otlp_endpoint: Option<OtlpEndpoint>,
-    /// Further host names by which clients may address a server without keys. Names that never leave a machine or its
-    /// network are always allowed. An entry is a name such as `gpu.example.org`, or `*.example.org` for all names with
-    /// this end, or `*` for any name.
+    /// The further host names by which clients may address a server without keys. Names that never leave a machine or
+    /// its network are always allowed. An entry is a name such as `gpu.example.org`, or `*.example.org` for all names
+    /// with this end, or `*` for any name.
     pub allow_hosts: Vec<String>,
     /// The origins of web pages whose scripts may call the server, such as `https://example.org`, or `*` for all
     /// origins. By default, no web page of another origin may call the server.
     pub allow_origins: Vec<String>,
-    /// How the model computes embeddings, or else the reason why it computes none.
+    /// The way in which the model computes embeddings, or else the reason why it computes none.
     pub embeddings: Result<Embeddings, String>,
     /// The number of bytes of host memory that the program may use, for display. 0 stands for an unknown number.
     pub memory_bytes: u64,

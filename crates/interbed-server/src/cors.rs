@@ -1,4 +1,5 @@
-//! CORS: which web pages' scripts may call the server from a browser. Off unless origins are allowed.
+//! Implements CORS, which says which web pages' scripts may call the server from a browser. CORS is off unless origins
+//! are allowed.
 
 use std::time::Duration;
 

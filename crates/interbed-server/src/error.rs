@@ -26,7 +26,8 @@ pub(crate) struct ApiError {
     pub(crate) overflow: Option<ContextOverflow>,
 }
 
-/// OpenAI's error code for a prompt that exceeds the context. Agents shorten their conversation when they see it.
+/// The error code of OpenAI's API for a prompt that exceeds the context. Agents shorten their conversation when they
+/// see it.
 pub(crate) const CONTEXT_EXCEEDED: &str = "context_length_exceeded";
 
 impl ApiError {

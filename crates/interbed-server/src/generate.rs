@@ -93,7 +93,7 @@ struct Stream {
     ended: bool,
 }
 
-/// New output of a sequence.
+/// The new output of a sequence.
 #[derive(Default)]
 pub(crate) struct Delta {
     pub(crate) text: TextDelta,

@@ -31,9 +31,9 @@ pub(crate) struct Guests {
     proxies: Vec<Network>,
     patience: Duration,
     begun: Instant,
-    /// Notified when a place may have become free, for requests that wait.
+    /// Is notified when a place may have become free, for requests that wait.
     room: Notify,
-    /// Notified when a place may have become free, for the loop that accepts connections.
+    /// Is notified when a place may have become free, for the loop that accepts connections.
     door: Notify,
 }
 
@@ -66,7 +66,7 @@ enum Standing {
     Leaving,
 }
 
-/// State that a connection shares with the code that chooses which connection to close.
+/// The state that a connection shares with the code that chooses which connection to close.
 struct Signs {
     /// The time at which the connection opened or its last request ended, in nanoseconds, or [`BUSY`] during a request.
     since: AtomicU64,

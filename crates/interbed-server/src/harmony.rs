@@ -1,6 +1,6 @@
-//! Harmony, the response format of gpt-oss: an answer is a list of messages, each with a channel and perhaps a
-//! recipient. Thinking is in the channel `analysis`; a tool call is a message to `functions.NAME`, whose content is its
-//! arguments.
+//! Implements harmony, the response format of gpt-oss. An answer is a list of messages, each with a channel and perhaps
+//! a recipient. Thinking is in the channel `analysis`. A tool call is a message to `functions.NAME`, whose content is
+//! the call's arguments.
 //!
 //! An answer begins after `<|start|>assistant`, in the header of its first message.
 

@@ -1,4 +1,4 @@
-//! Host names by which the server may be addressed.
+//! Decides by which host names the server may be addressed.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -34,7 +34,7 @@ impl Hosts {
     }
 }
 
-/// Kind of host in an authority.
+/// The kind of host in an authority.
 enum Host<'a> {
     Address,
     Name(&'a str),

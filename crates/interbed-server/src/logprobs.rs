@@ -1,4 +1,4 @@
-//! Log-probabilities in the formats of the two completion APIs.
+//! Writes log-probabilities in the formats of the two completion APIs.
 
 use interbed_engine::{PositionLogprobs, TokenId, TokenLogprob};
 use interbed_model::tokenizer::Tokenizer;
@@ -77,8 +77,8 @@ pub(crate) fn chat_entry(tokenizer: &Tokenizer, logprobs: &PositionLogprobs) -> 
     Value::Object(chosen)
 }
 
-/// `prompt_logprobs`, in vLLM's format: for each token of the prompt but the first, an object of at most `top` most
-/// likely tokens and of the token itself, by their ids.
+/// Writes `prompt_logprobs` in vLLM's format. For each token of the prompt but the first, the list has an object with
+/// at most `top` most likely tokens and the token itself, by their ids.
 pub(crate) fn prompt_text(tokenizer: &Tokenizer, prompt: &[Option<PositionLogprobs>], top: usize) -> String {
     let entry = |token: &TokenLogprob| {
         json!({

@@ -74,7 +74,7 @@ pub(crate) struct Finished {
     pub(crate) prompt_tokens: usize,
     pub(crate) generation_tokens: usize,
     pub(crate) max_tokens: usize,
-    /// Time since the sequence was submitted.
+    /// The time since the sequence was submitted.
     pub(crate) elapsed: Duration,
     /// The time that the sequence waited in the queue. Only the first sequence of a prompt has this time.
     pub(crate) queued: Option<Duration>,

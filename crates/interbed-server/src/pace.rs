@@ -8,7 +8,7 @@ const NEWEST: f64 = 0.1;
 /// The shortest and the longest time, in seconds, after which a client is told to retry.
 const RETRY_S: (u64, u64) = (1, 60);
 
-/// Moving average of the recent waits in the queue.
+/// The moving average of the recent waits in the queue.
 #[derive(Default)]
 pub(crate) struct QueuePace {
     /// The average in seconds, or `None` before the first wait.

@@ -1,4 +1,4 @@
-//! Random numbers that need not be secret.
+//! Makes random numbers that need not be secret.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

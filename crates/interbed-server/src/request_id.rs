@@ -1,4 +1,4 @@
-//! `x-request-id`, and `request-id` in Anthropic's API: identifies a request in responses and logs.
+//! Handles `x-request-id`, and `request-id` in Anthropic's API, which identify a request in responses and logs.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 

@@ -12,7 +12,7 @@ use crate::holding_body::holding;
 pub(crate) struct RequestLog {
     came: Came,
     facts: Mutex<Facts>,
-    /// Other listeners that are told about the request.
+    /// The other listeners that are told about the request.
     told: Arc<[Arc<dyn Listener>]>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Facts {
     pub(crate) prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
     pub(crate) completion_tokens: usize,
-    /// Time of submission to the engine.
+    /// The time of submission to the engine.
     pub(crate) submitted: Option<Instant>,
     /// The time in the engine's queue.
     pub(crate) queued: Option<Duration>,

@@ -1,4 +1,4 @@
-//! Request fields that both completion APIs share.
+//! Reads the request fields that both completion APIs share.
 
 use std::ops::RangeInclusive;
 
@@ -35,7 +35,7 @@ struct SharedFields {
     best_of: Option<Field<usize>>,
     max_tokens: Option<Field<MostTokens>>,
     max_completion_tokens: Option<Field<MostTokens>>,
-    /// llama.cpp's name for `max_tokens`.
+    /// The name that llama.cpp has for `max_tokens`.
     n_predict: Option<Field<MostTokens>>,
     min_tokens: Option<Field<usize>>,
     temperature: Option<Field<f32>>,
@@ -43,7 +43,7 @@ struct SharedFields {
     top_p: Option<Field<f32>>,
     min_p: Option<Field<f32>>,
     repetition_penalty: Option<Field<f32>>,
-    /// llama.cpp's name for `repetition_penalty`.
+    /// The name that llama.cpp has for `repetition_penalty`.
     repeat_penalty: Option<Field<f32>>,
     repeat_last_n: Option<Field<i64>>,
     presence_penalty: Option<Field<f32>>,
@@ -485,7 +485,7 @@ impl FromJson<'_> for BadWords {
     }
 }
 
-/// Token ids.
+/// A list of token ids.
 struct TokenList(Vec<u32>);
 
 impl FromJson<'_> for TokenList {
@@ -511,7 +511,7 @@ impl FromJson<'_> for EarlyStopping {
     }
 }
 
-/// Token ids, as keys of an object, with the numbers that are added to their logits.
+/// Pairs of a token id, which is a key of the object, and the number that is added to the token's logit.
 struct LogitBias(Vec<(u32, f32)>);
 
 impl FromJson<'_> for LogitBias {

@@ -106,7 +106,7 @@ pub(crate) struct Schemas {
     /// The workers that are idle.
     idle: Mutex<Vec<Worker>>,
     known: Mutex<VecDeque<Hash>>,
-    /// Time at which freed memory was last returned to the system.
+    /// The time at which freed memory was last returned to the system.
     tidied: Mutex<Instant>,
 }
 

@@ -20,7 +20,7 @@ const RECENT: Duration = Duration::from_secs(10);
 pub(crate) struct Shares<W> {
     all: usize,
     free: usize,
-    /// Time of the last request of each recent tenant.
+    /// The time of the last request of each recent tenant.
     recent: HashMap<Tenant, Instant>,
     /// The state of each tenant that holds something or waits.
     tenants: HashMap<Tenant, Place<W>>,

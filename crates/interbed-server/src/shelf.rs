@@ -32,7 +32,7 @@ pub(crate) struct Shelf {
     wait_max: Duration,
     desk: Mutex<Desk>,
     runtime: Handle,
-    /// Is notified when something has changed.
+    /// Wakes the task that keeps time when something has changed.
     changed: Arc<Notify>,
     /// Whether no model is in memory.
     vacant: watch::Sender<bool>,

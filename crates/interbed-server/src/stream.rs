@@ -310,7 +310,7 @@ async fn write(
 struct Sink {
     sender: mpsc::Sender<Bytes>,
     write_timeout: Duration,
-    /// Time at which something was last sent.
+    /// The time at which something was last sent.
     told: Instant,
 }
 

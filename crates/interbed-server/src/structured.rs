@@ -1,4 +1,4 @@
-//! Structured output: parses the constraint on answers from OpenAI's `response_format` and vLLM's `structured_outputs`.
+//! Parses the constraint on answers from OpenAI's `response_format` and vLLM's `structured_outputs`.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ struct ResponseFormat<'b> {
     kind: Option<&'b RawValue>,
     #[serde(borrow)]
     json_schema: Option<Field<Object<NamedSchema<'b>>>>,
-    /// Other servers' way to send a schema with `json_object`.
+    /// The schema that other servers accept beside `json_object`.
     #[serde(borrow)]
     schema: Option<&'b RawValue>,
 }

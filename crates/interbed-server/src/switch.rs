@@ -49,9 +49,9 @@ struct Holding {
     name: String,
     /// The number of requests that use the model.
     leases: usize,
-    /// How long the model stays in memory after the last request that uses it.
+    /// The time for which the model stays in memory after the last request that uses it.
     keep: KeepAlive,
-    /// When the model was loaded, or when the last request that used it ended.
+    /// The time at which the model was loaded, or at which the last request that used it ended.
     used: Instant,
 }
 
@@ -75,10 +75,10 @@ pub(crate) struct Switch {
     /// The requests whose model could not be loaded, until they are told.
     failed: VecDeque<Ticket>,
     tickets: u64,
-    /// How long a model stays in memory if no request sets another time.
+    /// The time for which a model stays in memory if no request sets another time.
     keep: KeepAlive,
-    /// How long a request waits while other models are in memory. The time in which its own model is loaded does not
-    /// count.
+    /// The time for which a request waits while other models are in memory. The time in which its own model is loaded
+    /// does not count.
     wait_max: Duration,
 }
 

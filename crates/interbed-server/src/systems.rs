@@ -3,7 +3,7 @@
 use interbed_model::chat_template::SystemPlaces;
 use serde_json::{Value, json};
 
-/// Separator between texts that were separate messages.
+/// The separator between texts that were separate messages.
 const BETWEEN: &str = "\n\n";
 
 /// Returns whether a message has the role `system`.

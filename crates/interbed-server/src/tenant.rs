@@ -1,4 +1,4 @@
-//! Tenants, among whom memory and caches are divided.
+//! Defines tenants, among whom memory and caches are divided.
 
 use blake3::Hash;
 use interbed_engine::TenantId;

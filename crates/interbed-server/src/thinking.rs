@@ -44,12 +44,12 @@ impl Tags {
 /// Says where in its thinking an answer begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Begins {
-    /// Before thinking, which may follow.
+    /// The answer begins before thinking, which may follow.
     #[default]
     Before,
-    /// Inside thinking.
+    /// The answer begins inside thinking.
     Inside,
-    /// After thinking.
+    /// The answer begins after thinking.
     Behind,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Begins {
 pub(crate) struct Thinking {
     tags: Tags,
     state: State,
-    /// Text that cannot be classified yet.
+    /// The text that cannot be classified yet.
     held: String,
 }
 
@@ -65,7 +65,7 @@ enum State {
     Before,
     /// The text is inside thinking. The flag says whether some of the thinking was reported.
     Inside(bool),
-    /// In white space after thinking.
+    /// The text is in white space after thinking.
     Closed,
     Behind,
 }

@@ -1,4 +1,4 @@
-//! TLS, with a certificate that may be replaced while the server runs.
+//! Serves connections over TLS, with a certificate that may be replaced while the server runs.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -28,13 +28,13 @@ pub enum BadTls {
     /// The certificate is not valid PEM.
     #[error("the certificate cannot be read: {0}")]
     Certificate(pem::Error),
-    /// There is no certificate.
+    /// The list of certificates is empty.
     #[error("there is no certificate (BEGIN CERTIFICATE) in it")]
     NoCertificate,
     /// The private key is missing or not valid PEM.
     #[error("the private key cannot be read: {0}")]
     Key(pem::Error),
-    /// Certificate and key do not match, or are of an unknown type.
+    /// The certificate and the key do not match, or are of an unknown type.
     #[error("certificate and private key cannot be used: {0}")]
     Pair(rustls::Error),
     /// The TLS library refuses its own default settings.

@@ -72,7 +72,7 @@ pub(crate) struct Family {
     write: fn(&str, &Map<String, Value>) -> String,
 }
 
-/// Result of parsing the beginning of a text.
+/// The result of parsing the beginning of a text.
 pub(crate) enum Reading {
     /// The text may become a call.
     More,

@@ -1,4 +1,4 @@
-//! `tool_choice`: which tools must be called, and which may be.
+//! Reads `tool_choice`, which says which tools must be called and which may be called.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! `tools` of a chat: definitions of functions, which the chat template shows to the model.
+//! Reads `tools` of a chat, which has definitions of functions that the chat template shows to the model.
 
 use serde_json::{Map, Value, json};
 

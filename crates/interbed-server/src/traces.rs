@@ -31,7 +31,7 @@ use otlp::{ExportRequest, KeyValue, OneValue, Resource, ResourceSpans, Scope, Sc
 const WAITING: usize = 4096;
 /// The maximum number of spans that are sent together.
 const BATCH: usize = 512;
-/// Time to wait for more spans before sending.
+/// The time for which the exporter waits for more spans before sending.
 const GATHER: Duration = Duration::from_millis(500);
 /// The timeout for the collector.
 const SEND_MAX: Duration = Duration::from_secs(5);

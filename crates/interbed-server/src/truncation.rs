@@ -1,4 +1,4 @@
-//! `truncate_prompt_tokens`: keeps the end of a prompt that is too long.
+//! Implements `truncate_prompt_tokens`, which keeps the end of a prompt that is too long.
 
 use interbed_engine::{Limits, TokenId};
 use serde_json::value::RawValue;

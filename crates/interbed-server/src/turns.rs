@@ -14,7 +14,7 @@ pub(crate) struct Turns<W> {
     /// Whether the last free place is reserved for a tenant that has none.
     keeps_one: bool,
     accounts: Vec<Account>,
-    /// Waiting tenants, in order of arrival.
+    /// The waiting tenants, in order of arrival.
     waiting: Vec<(Tenant, W)>,
 }
 

@@ -114,7 +114,7 @@ const TOLD: [(&str, &str); 22] = [
 /// Whether a number leaves the answer unchanged.
 type IsNeutral = fn(f64) -> bool;
 
-/// Numeric fields, with the numbers that ask for nothing.
+/// The numeric fields, with the numbers that ask for nothing.
 const NUMBERS: [(&str, IsNeutral); 19] = [
     ("dry_multiplier", is_0),
     ("dynatemp_range", is_0),

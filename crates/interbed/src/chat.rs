@@ -1,4 +1,4 @@
-//! `interbed chat`: a conversation with a model.
+//! Runs `interbed chat`, a conversation with a model.
 
 mod conversation;
 mod habits;

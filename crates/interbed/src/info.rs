@@ -1,4 +1,4 @@
-//! `interbed info`: what a model is, and what it needs.
+//! Runs `interbed info`, which describes a model and the memory that it needs.
 
 mod memory;
 mod shape;

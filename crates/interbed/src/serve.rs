@@ -1,4 +1,4 @@
-//! `interbed serve`: the OpenAI-compatible server.
+//! Runs `interbed serve`, the OpenAI-compatible server.
 
 mod address;
 mod announcement;

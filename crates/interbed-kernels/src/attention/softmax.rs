@@ -1,4 +1,4 @@
-//! Online softmax: weights relative to the greatest score so far, and their total.
+//! Computes the online softmax: weights relative to the greatest score so far, and their total.
 
 use std::ops::Range;
 

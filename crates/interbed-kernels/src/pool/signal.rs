@@ -1,5 +1,5 @@
-//! How a caller hands a job to workers, and learns that all are done with it. This file does not know threads, so that
-//! a model checker can explore the orders in which they may run (`tests/it/pool.rs`).
+//! Hands a job from a caller to workers, and tells the caller when all workers have finished it. This file does not use
+//! threads itself, so that a model checker can explore the orders in which they may run (`tests/it/pool.rs`).
 
 use std::sync::PoisonError;
 

@@ -19,7 +19,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Every unit.
+    /// Lists every unit.
     pub const ALL: [Self; 5] = [Self::F32Fma, Self::Bf16Dot, Self::Int8Dot, Self::AmxBf16, Self::AmxInt8];
 
     /// Returns the unit that products of weights of this type use at this level.

@@ -47,6 +47,8 @@ fn each<const BYTES: usize, const NUMBERS: usize>(
     }
 }
 
+/// Decodes a block of Q8_0. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 d   2 q[32] i8                                   number = d * q
 /// ```
@@ -57,6 +59,8 @@ fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
     }
 }
 
+/// Decodes a block of Q4_0. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 d   2 nibbles[16]                                number = d * (q - 8)
 /// ```
@@ -69,6 +73,8 @@ fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
     }
 }
 
+/// Decodes a block of Q4_1. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 d   2 m   4 nibbles[16]                          number = d * q + m
 /// ```
@@ -81,6 +87,8 @@ fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
     }
 }
 
+/// Decodes a block of Q5_0. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 d   2 fifth bits u32, bit i of number i   6 nibbles[16]      number = d * (q - 16)
 /// ```
@@ -94,6 +102,8 @@ fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
     }
 }
 
+/// Decodes a block of Q5_1. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 d   2 m   4 fifth bits u32   8 nibbles[16]       number = d * q + m
 /// ```
@@ -111,6 +121,8 @@ fn fifth(high: u32, i: usize) -> u8 {
     (high >> i & 1) as u8 * 16
 }
 
+/// Decodes a block of Q2_K. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 scales[16], minimum << 4 | scale, one for each 16 numbers   16 pairs of bits[64]   80 d   82 m
 ///   number = d * scale * q - m * minimum
@@ -127,6 +139,8 @@ fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     }
 }
 
+/// Decodes a block of Q3_K. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 third bits[32]   32 pairs of bits[64], as in Q2_K   96 scales[12], 16 of 6 bits (`q3_scales`)   108 d
 ///   number = d * (scale - 32) * (q - 4)
@@ -152,6 +166,8 @@ fn pair_of_bits(pairs: &[u8], sub: usize, i: usize) -> u8 {
     pairs[sub / 8 * 32 + sub % 2 * 16 + i] >> (sub % 8 / 2 * 2) & 3
 }
 
+/// Decodes a block of Q4_K. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 d   2 m   4 scales and minima[12], 8 + 8 of 6 bits (`scales_and_minima`)   16 nibbles[128]
 ///   number = d * scale * q - m * minimum, a scale and a minimum for each 32
@@ -168,6 +184,8 @@ fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     }
 }
 
+/// Decodes a block of Q5_K. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 d   2 m   4 scales and minima[12]   16 fifth bits[32]   48 nibbles[128]     otherwise as Q4_K
 /// fifth bits: number 32 s + i (i < 32, s < 8) is in bit s of byte i
@@ -193,6 +211,8 @@ fn header(block: &[u8]) -> impl Fn(usize) -> (f32, f32) {
     move |sub| (d * f32::from(byte(&words, sub)), m * f32::from(byte(&words, 8 + sub)))
 }
 
+/// Decodes a block of Q6_K. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 lower nibbles[128]   128 upper pairs of bits[64]   192 scales[16] i8, one for each 16 numbers   208 d
 ///   number = d * scale * (q - 32)
@@ -211,6 +231,8 @@ fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     }
 }
 
+/// Decodes a block of IQ4_NL. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 d   2 nibbles[16]                                number = d * IQ4_NL_VALUES[q]
 /// ```
@@ -223,6 +245,8 @@ fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     }
 }
 
+/// Decodes a block of MXFP4. Each field has its byte offset before it; `d`, `m` are half floats, `q` a number's code.
+///
 /// ```text
 /// 0 exponent u8   1 nibbles[16]                      number = 2^(exponent - 128) * MXFP4_VALUES[q], NaN for 255
 /// ```

@@ -1,4 +1,4 @@
-//! Small fields inside blocks that several readers need: half floats, packed scales, tables of values.
+//! Reads the small fields of blocks that several readers need: half floats, packed scales, and tables of values.
 
 use half::f16;
 

@@ -1,4 +1,4 @@
-//! Whole spans of sixteen rows, for kernels that always read that many.
+//! Provides whole spans of sixteen rows, for kernels that always read that many.
 
 use std::arch::x86_64::__m512i;
 use std::marker::PhantomData;

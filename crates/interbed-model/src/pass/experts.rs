@@ -19,8 +19,8 @@ pub struct Choice {
     pub logits: Tensor,
     /// The vector that is added to scores for the choice, and room for it, `[experts]`, or `None` if there is none.
     pub bias: Option<(TensorId, Tensor)>,
-    /// `None` without a shared expert; otherwise the products whose sigmoids multiply the shared expert's results,
-    /// `[rows]`, or `None` if the results are not multiplied.
+    /// The products whose sigmoids multiply the shared expert's results, `[rows]`. The outer value is `None` without a
+    /// shared expert, and the inner value is `None` if the shared expert's results are not multiplied.
     pub shared: Option<Option<Tensor>>,
 }
 

@@ -20,7 +20,8 @@ pub(super) struct TensorStream {
     mean: f32,
     /// The standard deviation of the values.
     spread: f32,
-    /// For a router's matrix: the number of columns, and the power of the rank by which its rows are divided.
+    /// The number of columns of a router's matrix, and the power of the rank by which its rows are divided. Other
+    /// tensors have `None`.
     skew: Option<(u64, f32)>,
 }
 

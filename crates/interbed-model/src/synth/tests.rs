@@ -1,4 +1,4 @@
-//! Every model that is made here can also be read.
+//! Tests that every made model can also be read.
 
 use interbed_kernels::RopeStyle;
 use interbed_weights::{Catalog, ElementType, ResidentWeights, TensorId, WeightSource, plan_bytes};

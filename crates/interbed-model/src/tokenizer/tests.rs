@@ -118,7 +118,7 @@ proptest! {
         }
     }
 
-    /// Real text never shows a replacement character on the way, whatever the tokens' borders.
+    /// Checks that decoding never shows a replacement character for real text, wherever the borders of tokens are.
     #[test]
     fn characters_are_never_cut(text in "[ a-zé你😀]{0,20}") {
         for tokenizer in [byte_level(), sentencepiece(llama_decoder())] {

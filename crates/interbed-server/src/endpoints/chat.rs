@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: answers to conversations.
+//! Implements `/v1/chat/completions`, which answers conversations.
 
 use std::sync::{Arc, LazyLock};
 
@@ -213,7 +213,7 @@ pub(crate) struct Rendering {
     /// The name of the request field that asks to continue the last message, if the request asks for that.
     pub(crate) continued: Option<&'static str>,
     pub(crate) add_generation_prompt: bool,
-    /// Additional variables for the template, such as those in `chat_template_kwargs`.
+    /// The additional variables for the template, such as those in `chat_template_kwargs`.
     pub(crate) kwargs: Map<String, Value>,
     /// Whether the tokenizer adds special tokens to the rendered text.
     pub(crate) add_special: bool,

@@ -1,4 +1,4 @@
-//! `/v1/completions`: texts that continue prompts.
+//! Implements `/v1/completions`, which continues prompts.
 
 use std::sync::Arc;
 
@@ -206,7 +206,7 @@ struct Writer {
     /// log-probabilities.
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
-    /// For each sequence, the position in the text at which the sequence's next token begins.
+    /// The position in the text at which the next token of each sequence begins.
     offsets: Vec<TextOffsets>,
 }
 

@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: texts as vectors.
+//! Implements `/v1/embeddings`, which turns texts into vectors.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ struct Fields<'b> {
 enum Encoding {
     /// A list of numbers.
     Float,
-    /// Base64 of the numbers as 32-bit little-endian floats.
+    /// A base64 text of the numbers as 32-bit little-endian floats.
     Base64,
 }
 

@@ -1,4 +1,4 @@
-//! `/health`, `/version` and `/metrics`: endpoints for monitoring, which need no API key.
+//! Implements `/health`, `/version` and `/metrics`, the endpoints for monitoring, which need no API key.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `/live/events`: server-sent events about what the engine does, for the web page at `/`.
+//! Implements `/live/events`, which streams server-sent events about what the engine does, for the web page at `/`.
 
 use std::future::{Future, pending};
 use std::sync::Arc;

@@ -207,7 +207,7 @@ fn content_block((block, text): (Block, String)) -> Option<Value> {
     })
 }
 
-/// `/v1/messages/count_tokens`: counts the tokens of the prompt without generating an answer.
+/// Answers `/v1/messages/count_tokens`: counts the tokens of the prompt without generating an answer.
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     check_version(request.headers())?;
     let received = receive(&app, request).await?;

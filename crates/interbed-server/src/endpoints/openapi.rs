@@ -1,4 +1,4 @@
-//! `/openapi.json`: the description of the API.
+//! Implements `/openapi.json`, which describes the API.
 
 use std::sync::LazyLock;
 

@@ -82,7 +82,7 @@ struct Fields<'b> {
     _stream_options: Option<Field<Object<StreamOptions>>>,
 }
 
-/// `include_obfuscation` is accepted, but the server never obfuscates a stream.
+/// The options of a stream. The server accepts `include_obfuscation`, but never obfuscates a stream.
 #[derive(Deserialize)]
 struct StreamOptions {
     #[serde(rename = "include_obfuscation")]
@@ -145,7 +145,7 @@ impl FromJson<'_> for Input {
     }
 }
 
-/// Key-value pairs that the answer repeats for the client.
+/// The key-value pairs that the answer repeats for the client.
 struct Metadata(Map<String, Value>);
 
 impl FromJson<'_> for Metadata {
@@ -207,7 +207,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::json(body, sequences.take_shares()))
 }
 
-/// `/v1/responses/input_tokens`: counts the tokens of the prompt without generating an answer.
+/// Answers `/v1/responses/input_tokens`: counts the tokens of the prompt without generating an answer.
 pub(crate) async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
     let prepared = app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;

@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`, with the fields of vLLM's endpoints.
+//! Implements `/tokenize` and `/detokenize`, with the fields of vLLM's endpoints.
 
 use std::fmt::Write;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ struct Kept {
     requests: VecDeque<Ended>,
     /// The number of requests that have ended since the start.
     count: u64,
-    /// Two sums over all measured requests: the time from admission to the first token, and the number of prompt tokens
+    /// The sums over all measured requests: the time from admission to the first token, and the number of prompt tokens
     /// that were computed in this time.
     measured: (Duration, usize),
 }

@@ -1,4 +1,4 @@
-//! Compact JSON for long lists of small numbers, as runs of equal values, and for changes between two lists.
+//! Writes compact JSON for long lists of small numbers, as runs of equal values, and for changes between two lists.
 
 use std::fmt::Write;
 

@@ -32,7 +32,7 @@ pub(super) struct Scene {
     recent: (u64, String),
     blocks: Vec<BlockUse>,
     window: WindowSight,
-    /// Buffer into which the next state is read.
+    /// The buffer into which the next state is read.
     state: LiveState,
     next_window: WindowSight,
 }

@@ -23,15 +23,15 @@ pub(super) struct Closing {
 }
 
 enum Step {
-    /// In arguments that are JSON.
+    /// The parser is in arguments that are JSON.
     Json(JsonScan),
-    /// In arguments that are parameters between tags.
+    /// The parser is in arguments that are parameters between tags.
     Tagged(Tagged),
     /// The parser is after the arguments, in the object around them.
     Object(JsonScan),
-    /// Before the closing text with this index.
+    /// The parser is before the closing text with this index.
     Ends(usize),
-    /// After the closing texts, in the list of calls.
+    /// The parser is after the closing texts, in the list of calls.
     List,
 }
 
@@ -45,7 +45,7 @@ struct Tagged {
     keys: Vec<String>,
 }
 
-/// Result of parsing the beginning of a text between tags.
+/// The result of parsing the beginning of a text between tags.
 pub(super) enum Parameter<'t> {
     /// The text may become a parameter, or the end.
     More,

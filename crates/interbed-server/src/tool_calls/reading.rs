@@ -1,4 +1,4 @@
-//! Parsing helpers that several families share.
+//! Provides the parsing helpers that several families share.
 
 use interbed_engine::{json_value, quoted};
 use serde_json::value::RawValue;

@@ -95,7 +95,7 @@ pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
 
 /// Keywords at the root that are enforced.
 const KEPT: [&str; 5] = ["type", "properties", "required", "additionalProperties", "patternProperties"];
-/// End of messages about keywords that cannot be enforced in this syntax.
+/// The end of messages about keywords that cannot be enforced in this syntax.
 const IN_TAGS: &str = "cannot be enforced where this model writes each parameter between tags; leave it out";
 
 /// Returns the place of the first array of distinct items below `place`.
@@ -149,7 +149,7 @@ pub(super) struct TagForm {
     pub(super) open: [&'static str; 2],
     /// The text before the tag that closes a value, that tag, and the text after it.
     pub(super) close: [&'static str; 3],
-    /// Text that ends the call.
+    /// The text that ends the call.
     pub(super) end: &'static str,
 }
 

@@ -6,9 +6,9 @@ use super::otlp::{ArrayValue, KeyValue, OneValue, Span, Status};
 use crate::random::random;
 use crate::request_log::{AskedFor, Came, Facts};
 
-/// Kind of internal spans.
+/// The kind of internal spans.
 const INTERNAL: i32 = 1;
-/// Kind of a server's spans.
+/// The kind of a server's spans.
 const SERVER: i32 = 2;
 /// Status code of an error.
 const ERROR: i32 = 2;

@@ -1,4 +1,4 @@
-//! `/api/pull`: fetches a model, and reports progress in Ollama's form.
+//! Implements `/api/pull`, which fetches a model and reports progress in Ollama's form.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

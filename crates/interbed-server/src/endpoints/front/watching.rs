@@ -1,4 +1,5 @@
-//! `/live/events` of a server with several models: events of the model in memory, or the names of all models.
+//! Implements `/live/events` of a server with several models, which streams events of the model in memory, or the names
+//! of all models.
 
 use std::sync::Arc;
 use std::time::Duration;

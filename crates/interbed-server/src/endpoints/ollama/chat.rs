@@ -1,4 +1,4 @@
-//! `/api/chat`: answers to conversations.
+//! Implements `/api/chat`, which answers conversations.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `/api/embed`, and the older `/api/embeddings`: texts as vectors.
+//! Implements `/api/embed`, and the older `/api/embeddings`, which turn texts into vectors.
 
 use std::fmt::Write;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `/api/generate`: texts that continue a prompt.
+//! Implements `/api/generate`, which continues a prompt.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `/api/tags`, `/api/ps` and `/api/show`: what the model is.
+//! Implements `/api/tags`, `/api/ps` and `/api/show`, which describe the model.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::openapi::{Part, part};
 use crate::speech::Speech;
 use crate::utc::rfc3339;
 
-/// Time from the server's start until the `expires_at` of a model that never leaves: the longest duration that
-/// Ollama's clients can read.
+/// The time from the server's start until the `expires_at` of a model that never leaves. This is the longest duration
+/// that Ollama's clients can read.
 const FOR_EVER: Duration = Duration::from_nanos(i64::MAX.cast_unsigned());
 
 /// The fields of `/api/show`.

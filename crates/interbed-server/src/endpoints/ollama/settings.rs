@@ -35,7 +35,7 @@ struct Fields<'b> {
     top_logprobs: Option<Field<usize>>,
 }
 
-/// Ollama's options that change an answer.
+/// The options of Ollama's API that change an answer.
 #[derive(Deserialize)]
 struct OptionFields {
     temperature: Option<Field<f32>>,
