@@ -58,7 +58,7 @@ impl<'a> Activations<'a> {
     }
 
     /// Wraps the activations of an earlier call again, with the scratch memory that still holds their [prepared
-    /// form](Self::prepared), so that bands of one matrix that arrive one after the other share that work.
+    /// form](Self::prepared). Bands of one matrix that arrive one after the other can thus share the preparation.
     ///
     /// # Panics
     /// Panics if `x` is not whole rows.

@@ -75,9 +75,10 @@ pub(crate) struct TileConfig {
 }
 
 impl TileConfig {
-    /// Returns the configuration for products of one or two tiles of weights, of `heights` rows, with one or two groups
-    /// of `members` tokens; 0 means that there is no second one. Registers 0 to 3 hold sums (of weights 0 with groups 0
-    /// and 1, then of weights 1), 4 and 5 weights, 6 and 7 activations.
+    /// Makes the configuration for products of one or two tiles of weights, of `heights` rows, with one or two groups
+    /// of `members` tokens. A second number of 0 means that there is no second tile or group. Registers 0 to 3 hold
+    /// sums: first those of the first tile of weights with both groups, and then those of the second tile. Registers 4
+    /// and 5 hold weights, and registers 6 and 7 hold activations.
     pub(crate) fn new(heights: [usize; 2], members: [usize; 2]) -> Self {
         let mut config = Self { palette: 1, ..Self::default() };
         let mut set = |register: usize, rows: usize, row_bytes: usize| {
@@ -97,8 +98,8 @@ impl TileConfig {
 }
 
 impl TileConfig {
-    /// Returns the configuration for products of bytes: tiles of `rows` by `columns` with `columns` by `tokens`.
-    /// Registers 0 and 1 hold sums, 4 and 5 the first operand, 6 and 7 the second.
+    /// Makes the configuration for products of bytes, of tiles of `rows` by `columns` with `columns` by `tokens`.
+    /// Registers 0 and 1 hold sums, 4 and 5 hold the first operand, and 6 and 7 hold the second operand.
     pub(crate) fn for_bytes(rows: usize, columns: usize, tokens: usize) -> Self {
         let mut config = Self { palette: 1, ..Self::default() };
         let shapes = [(rows, 4 * tokens), (rows, columns), (columns / 4, 4 * tokens)];
@@ -261,8 +262,9 @@ macro_rules! store {
     };
 }
 
-/// Loads one tile of weights at `$at` into `$tile`: rows in place are `r10` bytes apart, copied ones 64 bytes (`r15`).
-/// Then moves on to the next step's columns: further in the row, or the next copied tile.
+/// Loads one tile of weights at `$at` into `$tile`. Rows in place are `r10` bytes apart, and copied rows 64 bytes
+/// (`r15`). After the load, the macro moves `$at` on to the columns of the next step, which are further in the row, or
+/// in the next copied tile.
 macro_rules! weights {
     (in_place $tile:literal $at:literal) => {
         concat!("tileloadd ", $tile, ", [", $at, " + r10*1]\nadd ", $at, ", 64\n")
@@ -272,8 +274,9 @@ macro_rules! weights {
     };
 }
 
-/// Computes one step of columns: weights from `r8` and `r9`, activations from `r11` and `r12`. For a single or the last
-/// group, pairs are `r13` bytes apart and steps `rcx`; the first of two groups is whole.
+/// Computes one step of columns, with weights from `r8` and `r9`, and activations from `r11` and `r12`. For a single
+/// group or the last group, pairs are `r13` bytes apart and steps are `rcx` bytes apart. The first of two groups is
+/// whole.
 macro_rules! step {
     (row_tile $weights:ident) => {
         concat!(
@@ -332,9 +335,9 @@ macro_rules! ahead_pair {
     };
 }
 
-/// Defines one kernel: a run of tile products as a single block of assembly. It multiplies up to 16 rows by one group
-/// of tokens (`row_tile`), or 32 rows by one group (`group`) or by pairs of groups (`pair`); weights are read in place
-/// or from a copy.
+/// Defines one kernel, which is a run of tile products as a single block of assembly. The kernel multiplies up to 16
+/// rows by one group of tokens (`row_tile`), or 32 rows by one group (`group`) or by pairs of groups (`pair`). It reads
+/// weights in place or from a copy.
 macro_rules! tile_kernel {
     ($(#[$doc:meta])* $name:ident: $shape:ident, $weights:ident, $ahead:ident) => {
         $(#[$doc])*

@@ -1,21 +1,21 @@
-//! Exact attention over the KV cache with online softmax, for prefill chunks and decodes alike.
+//! Computes exact attention over the KV cache with online softmax, for prefill chunks and decodes alike.
 //!
-//! A token attends to the positions from the start of its sliding window to its own. They are processed in stretches of
-//! [`STRETCH`] positions and, within these, runs of [`RUN`], both counted from position 0; each stretch is summed by
-//! itself, and the parts are merged in ascending order. So the order of every sum depends on the token's position
-//! alone: not on its prefill chunk, on the batch, on the threads, or on where a prefix hit ended.
+//! A token attends to the positions from the start of its sliding window to its own. Positions are processed in
+//! stretches of [`STRETCH`] positions and, within a stretch, in runs of [`RUN`], both counted from position 0. Each
+//! stretch is summed by itself, and the parts are merged in ascending order. So the order of every sum depends on the
+//! token's position alone, and not on its prefill chunk, on the batch, on the threads, or on where a prefix hit ended.
 //!
-//! Work is split into tiles: consecutive tokens of a sequence with the query heads that share a KV head. A run of keys
-//! and values is read, widened and transposed once for all rows of a tile (flash attention); a decode is a tile of one
-//! token. A thread that has finished a tile takes the next one, so that long and short tiles balance. If there are
-//! fewer tiles than threads need, stretches become work items of their own, and their parts wait in scratch memory
-//! until all are computed.
+//! Work is split into tiles, which are consecutive tokens of a sequence with the query heads that share a KV head. A
+//! run of keys and values is read, widened and transposed once for all rows of a tile (flash attention). A decode is a
+//! tile of one token. A thread that has finished a tile takes the next one, so that long and short tiles balance. If
+//! there are fewer tiles than threads need, stretches become work items of their own, and their parts wait in scratch
+//! memory until all are computed.
 //!
-//! Keys and values need not be in memory all at once: several calls, each over whole stretches in ascending order, keep
+//! Keys and values need not be in memory all at once. Several calls, each over whole stretches in ascending order, keep
 //! the state of every row between them, and give the result of a single call over all stretches.
 //!
-//! A head may have a sink: one more score, which takes its share of the softmax weights and has no value. It enters the
-//! total once, at the final division, when all parts of a row have been merged.
+//! A head may have a sink, which is one more score that takes its share of the softmax weights and has no value. The
+//! sink enters the total once, at the final division, when all parts of a row have been merged.
 
 mod element;
 mod lanes;
@@ -46,7 +46,7 @@ const CHUNK: usize = 64;
 /// The number of tiles per thread below which tiles are split into stretches too.
 const TILES_A_THREAD: usize = 4;
 
-/// The number of elements before a part's sums: its greatest score and its total.
+/// The number of elements that precede a part's sums, which are the part's greatest score and its total.
 const PART_HEAD: usize = 2;
 
 /// The maximum number of elements that [`attention_scratch`] asks for.
@@ -143,7 +143,7 @@ impl Carried<'_> {
 pub struct AttentionLayer {
     /// The layout of the layer's keys and values.
     pub kv: KvLayer,
-    /// The number of query heads; a multiple of the KV heads.
+    /// The number of query heads, which is a multiple of the number of KV heads.
     pub heads: usize,
     /// The factor by which products of queries and keys are multiplied.
     pub scale: f32,
@@ -169,13 +169,14 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, with the keys and values of all positions in
 ///   the spans' `held`
-/// - `tables`: the block tables of those spans that have one
+/// - `tables`: the block tables of the spans that have one
 /// - `sinks`: one score per head, which is not scaled
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
 /// - `scratch`: [`attention_scratch`] elements, which may hold anything
-/// - `carried`: `[tokens, heads, ATTENTION_STATE]`; may be empty if spans hold everything that their tokens see. It and
-///   `out` are passed on from call to call
-/// - `out`: the shape of `q`; final for spans that hold the tokens themselves
+/// - `carried`: `[tokens, heads, ATTENTION_STATE]`, passed on from call to call, or empty if spans hold everything that
+///   their tokens see
+/// - `out`: `[tokens, heads, head_dim]`, passed on from call to call, and final for spans that hold the tokens
+///   themselves
 ///
 /// # Panics
 /// Panics if the lengths disagree, or a block table is too short or names a block that is not in the pool.
@@ -256,14 +257,13 @@ struct Plan {
     /// The number of tiles for the query heads of one KV head.
     tiles_per_kv_head: usize,
     tile_tokens: usize,
-    /// The number of parts per row that fit into the scratch memory, if stretches are work items of their own;
-    /// otherwise 0.
+    /// The number of parts per row that fit into the scratch memory, or 0 if stretches are not work items of their own.
     parts_per_row: usize,
 }
 
 impl Plan {
-    /// Plans the tiles; splits them into stretches too if there are few tiles and the parts fit into the scratch
-    /// memory.
+    /// Plans the tiles. If there are few tiles and the parts fit into the scratch memory, tiles are split into
+    /// stretches too.
     fn new(layer: AttentionLayer, threads: usize, spans: &[AttentionSpan], tokens: usize, room: usize) -> Self {
         let (sharing, head_dim) = (layer.heads / layer.kv.num_kv_heads(), layer.kv.head_dim());
         let rows = rows_max(head_dim);

@@ -1,19 +1,19 @@
-//! Lossless coding of bf16 weights: about 11.3 bits per number instead of 16, and bit-identical when decoded.
+//! Codes bf16 weights losslessly, with about 11.3 bits per number instead of 16. Decoded weights are bit-identical.
 //!
 //! The sign and the mantissa of a bf16 number are noise, but the exponent carries only 2 to 3 bits of information in
-//! its 8: the weights of a row have few magnitudes. A row lists its eight most frequent exponents; each number has 3
-//! bits that choose one of them, in planes of 64 bits, and a byte of mantissa and sign. The few numbers with another
-//! exponent are patched afterwards. All rows of a matrix have room for the same number of patches, so that all rows
-//! have one length and any row can be located.
+//! its 8 bits, because the weights of a row have few magnitudes. A row lists its eight most frequent exponents. Each
+//! number has 3 bits that choose one of them, in planes of 64 bits, and a byte of mantissa and sign. The few numbers
+//! with another exponent are patched afterwards. All rows of a matrix have room for the same number of patches, so that
+//! all rows have one length and any row can be located.
 //!
 //! ```text
 //! row:   8 exponents | patches, each: numbers since the last patch u8, exponent u8 | blocks of 64 numbers
 //! block: planes of bits 0, 1, 2 of the codes, u64 each | 64 bytes: mantissa << 1 | sign
 //! ```
 //!
-//! Bit `j` of a plane and byte `j` belong to the number of the block that [`number_at`] says: then unpacking two
-//! registers into pairs, as vector units do within 16 bytes, gives the numbers in order. A gap too long for a byte is
-//! bridged by patches that change nothing; unused patches change nothing either.
+//! Bit `j` of a plane and byte `j` belong to the number of the block that [`number_at`] returns. With this order,
+//! unpacking two registers into pairs, as vector units do within 16 bytes, gives the numbers in order. A gap too long
+//! for a byte is bridged by patches that change nothing. Unused patches change nothing either.
 
 mod decode;
 mod panel;
@@ -50,8 +50,8 @@ pub(crate) const fn row_bytes(cols: usize, patches: u16) -> Option<usize> {
     }
 }
 
-/// Returns the bytes of a row that hold `columns`, which are whole blocks; for the first block also the header before
-/// it.
+/// Returns the bytes of a row that hold `columns`, which are whole blocks. For the first block, the header before it is
+/// included.
 pub(crate) fn bytes_of(columns: Range<usize>, patches: u16) -> Range<usize> {
     let at = |column: usize| TABLE + PATCH * usize::from(patches) + column / BLOCK * BLOCK_BYTES;
     let start = if columns.start == 0 { 0 } else { at(columns.start) };
@@ -69,7 +69,7 @@ const fn exponent(bits: u16) -> u8 {
     (bits >> 7) as u8
 }
 
-/// The code of one row: its table of exponents.
+/// The code of one row, which is its table of exponents.
 struct RowCode {
     table: [u8; TABLE],
     /// The index of each exponent in the table, or `None` if the table does not have the exponent.

@@ -79,7 +79,7 @@ impl DType {
         }
     }
 
-    /// Returns the number of bytes of one block. A coded row has a header before its blocks; a row of FP8 stores its
+    /// Returns the number of bytes of one block. A coded row has a header before its blocks. A row of FP8 stores its
     /// scales apart and may end within a block.
     pub const fn block_bytes(self) -> usize {
         match self {

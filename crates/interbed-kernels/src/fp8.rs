@@ -19,7 +19,7 @@ use crate::simd::{LANES, Simd, dispatch};
 /// The number of weights that share a scale.
 pub(crate) const BLOCK: usize = 128;
 
-/// The number of bytes of a scale; rows are a multiple of this size.
+/// The number of bytes of a scale. The length of a row is a multiple of this number.
 const SCALE: usize = size_of::<f32>();
 
 /// Returns the number of bytes of a row, or `None` on overflow.
@@ -35,7 +35,8 @@ pub(crate) const fn codes_at(cols: usize) -> usize {
     cols.div_ceil(BLOCK) * SCALE
 }
 
-/// Returns the bytes of a row that hold the codes of `columns`; for the first block also the scales before them.
+/// Returns the bytes of a row that hold the codes of `columns`. For the first block, the scales before the codes are
+/// included.
 pub(crate) fn bytes_of(columns: Range<usize>, cols: usize) -> Range<usize> {
     let start = if columns.start == 0 { 0 } else { codes_at(cols) + columns.start };
     start..codes_at(cols) + columns.end

@@ -19,7 +19,7 @@ impl KvDType {
     /// Lists every type.
     pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::BF16, Self::Q8];
 
-    /// The number of elements of a head that share a scale in [`KvDType::Q8`]; the last group of a head may be shorter.
+    /// The number of elements of a head that share a scale in [`KvDType::Q8`]. The last group of a head may be shorter.
     pub const SCALED: usize = 32;
 
     /// Returns the default type of keys and values for weights of `dtype`: the same type, or half precision for

@@ -1,4 +1,4 @@
-//! The memory of KV blocks as kernels access it; parts of its address range may have no memory.
+//! Describes the memory of KV blocks as kernels access it. Parts of the address range may have no memory.
 
 use std::marker::PhantomData;
 

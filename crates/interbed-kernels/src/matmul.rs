@@ -28,7 +28,7 @@ pub use columns::Columns;
 pub(crate) use columns::Output;
 pub(crate) use kernel::{Form, Kernel};
 
-/// The maximum number of groups of products in one sweep; further groups take another sweep.
+/// The maximum number of groups of products in one sweep. Further groups take another sweep.
 const GROUPS_MAX: usize = 16;
 
 /// The number of rows that are never divided among threads: as many as the largest tile takes.
@@ -67,7 +67,7 @@ pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: 
 }
 
 /// Computes `gate.out = activation(x * gate) * (x * up)` for several pairs `[gate, up]`, in as few sweeps as the
-/// weights' types allow; `up.out` is used as scratch memory.
+/// weights' types allow. The memory of `up.out` is used as scratch memory.
 ///
 /// # Panics
 /// Panics if the shapes disagree.
@@ -176,7 +176,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// Splits rows into chunks of about `most` rows, in whole granules; the number of chunks is a multiple of
+    /// Splits rows into chunks of about `most` rows, in whole granules. The number of chunks is a multiple of
     /// `multiple` if there are enough granules.
     fn new(rows: usize, most: usize, multiple: usize, first: usize) -> Self {
         let count = rows.div_ceil(most.max(1)).next_multiple_of(multiple.max(1));
@@ -264,8 +264,8 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 }
 
 impl PreparedActivations<'_> {
-    /// Computes the products of `rows` of `weights` with all tokens; `work` has the elements that the form needs.
-    /// `ahead` says what is read next.
+    /// Computes the products of `rows` of `weights` with all tokens. The memory `work` has the elements that the form
+    /// needs, and `ahead` says what is read next.
     ///
     /// # Safety
     /// `out` has all tokens and rows, and no other thread touches these columns of it.

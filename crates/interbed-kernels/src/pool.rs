@@ -116,9 +116,9 @@ impl Pool {
     }
 
     /// Calls `job(thread, item)` for each of `0 .. items`. Each thread goes through its own run of items in ascending
-    /// order, so that it may prefetch the next item's data; a thread that has finished its run takes items from others,
-    /// so that a slow thread delays no other. `cost` is the approximate number of multiply-adds of all items together:
-    /// work that is cheaper than a barrier stays on the calling thread.
+    /// order, so that it may prefetch the next item's data. A thread that has finished its run takes items from others,
+    /// so that a slow thread delays no other. The number `cost` is the approximate number of multiply-adds of all items
+    /// together. Work that is cheaper than a barrier stays on the calling thread.
     pub(crate) fn deal(&self, items: usize, cost: usize, job: impl Fn(usize, usize) + Sync) {
         let threads = self.threads();
         if items <= 1 || threads == 1 || cost < LEAST_SHARED_COST {

@@ -46,8 +46,8 @@ pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -
     best
 }
 
-/// Measures the operations per second of all threads together on `unit`, on registers alone; a multiply-add counts as
-/// two. `None` if the level lacks the unit.
+/// Measures the operations per second of all threads together on `unit`, on registers alone. A multiply-add counts as
+/// two operations. Returns `None` if the level lacks the unit.
 ///
 /// Takes the best of `repeat` measurements of some milliseconds each.
 pub fn peak(pool: &Pool, level: Level, unit: Unit, repeat: usize) -> Option<f64> {

@@ -1,8 +1,8 @@
-//! Quantized weights: the block formats of each type, encoding and decoding of blocks, and products with them.
+//! Handles quantized weights: the block formats of each type, encoding and decoding of blocks, and products with them.
 //!
-//! The types and their layouts are those of GGUF files, bit for bit; `dequantize.rs` shows them. Products stay in
-//! integers: activations become bytes (`activations.rs`), a type defines how its codes become bytes and what its small
-//! fields mean (`formats.rs`), and the arithmetic around that is fixed (`product.rs`), so that any kernel may compute
+//! The types and their layouts are those of GGUF files, bit for bit, and `dequantize.rs` shows them. Products stay in
+//! integers: activations become bytes (`activations.rs`), and a type defines how its codes become bytes and what its
+//! small fields mean (`formats.rs`). The arithmetic around that is fixed (`product.rs`), so that any kernel may compute
 //! any part of it.
 
 mod activations;

@@ -12,10 +12,11 @@ pub enum RopeStyle {
     Neighbours,
 }
 
-/// Rotates the beginning of each head of one token in place: `2 * pairs` elements, which may be the whole head.
+/// Rotates the beginning of each head of one token in place. The beginning has `2 * pairs` elements, and may be the
+/// whole head.
 ///
 /// - `x`: `[heads, head_dim]`
-/// - `cos`, `sin`: `[pairs]` of the token's position; at most `head_dim / 2`
+/// - `cos` and `sin`: `[pairs]` each, of the token's position, with at most `head_dim / 2` pairs
 ///
 /// # Panics
 /// Panics if the lengths disagree.

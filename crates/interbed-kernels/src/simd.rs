@@ -20,7 +20,7 @@ pub(crate) const LANES: usize = 16;
 /// arithmetic on lanes is safe. [`dispatch!`] creates the tokens.
 pub(crate) trait Simd: Copy {
     type V: Copy;
-    /// Whether 24 vectors fit into the registers; otherwise eight do.
+    /// Whether 24 vectors fit into the registers. Otherwise only eight vectors fit.
     const MANY_REGISTERS: bool;
     fn splat(self, value: f32) -> Self::V;
     /// Loads lanes from their bits, at any address.
@@ -137,7 +137,7 @@ impl Element for Bf16 {
     }
 }
 
-/// Loads the first `count` elements at `from`; the other lanes are zero.
+/// Loads the first `count` elements at `from`, and sets the other lanes to zero.
 ///
 /// # Safety
 /// `count <= LANES` elements are readable at `from`.
@@ -149,7 +149,7 @@ pub(crate) unsafe fn load_part<S: Simd, E: Element>(s: S, from: *const E::Bits, 
     E::load(s, &part)
 }
 
-/// Loads fewer than [`LANES`] elements; the other lanes are zero.
+/// Loads fewer than [`LANES`] elements, and sets the other lanes to zero.
 #[inline(always)]
 pub(crate) fn load_few<S: Simd>(s: S, from: &[f32]) -> S::V {
     let mut part = [0.0; LANES];
@@ -165,7 +165,8 @@ pub(crate) fn store_few<S: Simd>(s: S, v: S::V, to: &mut [f32]) {
     to.copy_from_slice(&part[..to.len()]);
 }
 
-/// Computes `e^x`, within 2 units in the last place for x in [-87, 88]; beyond, the value at the end of that range.
+/// Computes `e^x`, within 2 units in the last place for `x` in [-87, 88]. For `x` outside of this range, the result is
+/// that at the end of the range.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     // 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.

@@ -26,10 +26,10 @@ const ELEMENT_COST: usize = 4;
 /// type.
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`
-/// - `tables`: the block tables of those spans that have one
+/// - `tables`: the block tables of the spans that have one
 /// - `q`: `[tokens, heads, head_dim]`, rotated in place
 /// - `k`: `[tokens, num_kv_heads, head_dim]`, rotated in place
-/// - `v`: the shape of `k`
+/// - `v`: `[tokens, num_kv_heads, head_dim]`
 ///
 /// # Panics
 /// Panics if a block table is too short or names a block that is not in the pool, or the lengths disagree. Nothing has

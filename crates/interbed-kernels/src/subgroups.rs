@@ -1,8 +1,8 @@
-//! Products whose sums have the order of a GPU's subgroups: results that the host computes beside a GPU have the bits
-//! that the GPU would have computed (`interbed-device/shaders/product.comp`).
+//! Computes products whose sums have the order of a GPU's subgroups. Results that the host computes beside a GPU then
+//! have the bits that the GPU would have computed (`interbed-device/shaders/product.comp`).
 //!
 //! Thread `l` of a subgroup of `S` threads takes the columns `8 u .. 8 u + 8` for `u = l, l + S, …` and adds their
-//! products one after the other, with one rounding each or with two ([`SubgroupOrder::fused`]); the threads' sums are
+//! products one after the other, with one rounding each or with two ([`SubgroupOrder::fused`]). The threads' sums are
 //! added up as `l + (l + S / 2)`, then `S / 4`, and so on. Here the threads of a subgroup are lanes, so both operands
 //! are transposed: element `i` of the eight of all lanes is adjacent.
 
@@ -130,9 +130,9 @@ impl RowJob<'_> {
     }
 }
 
-/// Transposes a row: of each `S` groups of eight, element 0 of all, then element 1, and so on. The remainder of a row
-/// is transposed as for a smaller subgroup. A row whose length is no multiple of eight stays as it is: its threads take
-/// one column at a time.
+/// Transposes a row: of each `S` groups of eight, element 0 of all groups comes first, then element 1, and so on. The
+/// remainder of a row is transposed as for a smaller subgroup. A row whose length is no multiple of eight stays
+/// unchanged, because its threads take one column at a time.
 #[inline(always)]
 fn turn(from: &[f32], to: &mut [f32], subgroup: usize) {
     if !from.len().is_multiple_of(COLUMNS) {
@@ -219,7 +219,7 @@ fn row_of(level: Level, order: SubgroupOrder, job: RowJob<'_>, work: &mut [f32])
     }
 }
 
-/// Computes one row for all tokens; `work` has room for two rows of weights.
+/// Computes one row for all tokens. The memory `work` has room for two rows of weights.
 #[inline(always)]
 fn row_kernel<S: Simd, L: Lanes, R: Rounding>(_: S, job: RowJob<'_>, work: &mut [f32]) {
     let cols = job.weights.cols();

@@ -11,8 +11,8 @@ pub struct BatchSequence<'a> {
     pub first_position: usize,
     /// The number of tokens of the sequence's prompt as first submitted. This number fixes the scale of dynamic rope.
     pub prompt_len: usize,
-    /// The number of positions, from the first on, whose KV is below memory. This is a multiple of
-    /// [`STRETCH`](interbed_kernels::STRETCH) and at most `first_position`; it is 0 if all KV is in blocks.
+    /// The number of positions, from the first on, whose KV is below memory. The number is a multiple of
+    /// [`STRETCH`](interbed_kernels::STRETCH) and at most `first_position`. If all KV is in blocks, the number is 0.
     pub below: usize,
     /// The blocks of the positions from `below` up to that of the last token.
     pub blocks: SequenceBlocks<'a>,
@@ -105,7 +105,7 @@ pub struct LogitRow {
 pub enum Logits<'a> {
     /// All logits, `[vocab_size]`, or a hidden state, `[hidden_size]`. The receiver may change the numbers.
     All(&'a mut [f32]),
-    /// The greatest logits, as pairs of token and logit in descending order; of equal logits, the one of the lowest
+    /// The greatest logits, as pairs of token and logit in descending order. Of equal logits, the one of the lowest
     /// token comes first. If any logit of the row is NaN, the first is NaN. A row has this form only if
     /// [`LogitRows::Best`] was wanted.
     Best(&'a [[f32; 2]]),

@@ -253,7 +253,7 @@ impl ChatTemplate {
     }
 
     /// Returns the form in which the template expects the arguments of calls. The first call renders conversations to
-    /// find out, and so keeps a CPU busy; it must not run on an async thread.
+    /// find out, which keeps a CPU busy, so this function must not run on an async thread.
     pub fn arguments_form(&self) -> ArgumentsForm {
         *self.arguments.get_or_init(|| {
             arguments::probe(|messages, tools| self.render(messages, Some(tools), false, &Map::new()).ok())
@@ -261,25 +261,25 @@ impl ChatTemplate {
     }
 
     /// Returns the content that the template expects in a message that calls tools and has no text. The first call
-    /// renders conversations to find out, and so keeps a CPU busy; it must not run on an async thread.
+    /// renders conversations to find out, which keeps a CPU busy, so this function must not run on an async thread.
     pub fn no_content(&self) -> NoContent {
         self.call_contents().without_text
     }
 
     /// Returns whether the template shows the calls of a message that also has text. The first call renders
-    /// conversations to find out, and so keeps a CPU busy; it must not run on an async thread.
+    /// conversations to find out, which keeps a CPU busy, so this function must not run on an async thread.
     pub fn shows_calls_beside_text(&self) -> bool {
         self.call_contents().beside_text
     }
 
     /// Returns in which places the template accepts system messages. The first call renders conversations to find out,
-    /// and so keeps a CPU busy; it must not run on an async thread.
+    /// which keeps a CPU busy, so this function must not run on an async thread.
     pub fn system_places(&self) -> SystemPlaces {
         *self.systems.get_or_init(|| systems::probe(|messages| self.render(messages, None, true, &Map::new()).ok()))
     }
 
     /// Returns whether the template accepts a text that is not JSON as the arguments of a call. The first call renders
-    /// a conversation to find out, and so keeps a CPU busy; it must not run on an async thread.
+    /// a conversation to find out, which keeps a CPU busy, so this function must not run on an async thread.
     pub fn takes_text_arguments(&self) -> bool {
         let no_content = self.no_content();
         *self.text_arguments.get_or_init(|| {

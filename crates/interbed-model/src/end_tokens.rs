@@ -23,7 +23,8 @@ pub(crate) const MESSAGE_END: &str = "<|end|>";
 const ANSWER: &str = "interbed9417";
 
 /// Returns the tokens that end a text, each once, those that files name first. Without a tokenizer, only the tokens in
-/// files are returned. The function renders the template and so keeps a CPU busy; it must not run on an async thread.
+/// files are returned. The function renders the template, which keeps a CPU busy, so it must not run on an async
+/// thread.
 pub fn end_tokens(
     generation: &GenerationConfig,
     config: &ModelConfig,

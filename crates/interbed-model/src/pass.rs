@@ -96,7 +96,7 @@ struct Below {
 }
 
 impl BatchRows {
-    /// Replaces all rows with those of `batch`; `windows` has the window of each layer that keeps KV.
+    /// Replaces all rows with those of `batch`. The list `windows` has the window of each layer that keeps KV.
     ///
     /// # Panics
     /// Panics if the part of a sequence below memory ends within a stretch, or contains tokens of the batch.

@@ -60,7 +60,7 @@ pub struct ServerConfig {
     /// TLS.
     pub request_bytes_max: usize,
     /// The maximum number of connections that are served at a time, of which one address may have three quarters. New
-    /// connections take the places of idle ones; if all connections are busy, a few new ones wait.
+    /// connections take the places of idle ones. If all connections are busy, a few new ones wait.
     pub connections_max: usize,
     /// The addresses of proxies, which pass on requests of many clients. One proxy may have all connections.
     pub proxies: Vec<Network>,

@@ -1,10 +1,12 @@
-//! The connections that are open, counted in total and by address.
+//! Counts the open connections, in total and by address.
 //!
-//! A connection with a place has its requests served; the number of places is limited. If all places are taken, a new
-//! connection gets the place of an idle one: of the address with the most connections, the server closes the one that
-//! has been idle for longest. If all are busy, a few connections are admitted without a place, so that requests for
-//! the server's health are answered; other requests on them wait for a place, and are refused if too many wait. No
-//! address may have more than three quarters of all places, except proxies, which pass on requests of many clients.
+//! A connection with a place has its requests served, and the number of places is limited. If all places are taken, a
+//! new connection gets the place of an idle one. From the address with the most connections, the server closes the
+//! connection that has been idle for longest.
+//!
+//! If all connections are busy, a few more are admitted without a place, so that requests for the server's health are
+//! answered. Other requests on these connections wait for a place, and are refused if too many wait. No address may
+//! have more than three quarters of all places, except proxies, which pass on requests of many clients.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

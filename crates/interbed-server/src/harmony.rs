@@ -27,7 +27,7 @@ pub(crate) fn is_spoken(source: &str) -> bool {
 
 /// Parses the messages of one answer.
 pub(crate) struct HarmonyParser {
-    /// The functions that may be called. Calls of other functions count as text; if the list is empty, all calls count
+    /// The functions that may be called. Calls of other functions count as text. If the list is empty, all calls count
     /// as text.
     functions: Vec<String>,
     state: State,

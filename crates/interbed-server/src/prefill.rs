@@ -1,8 +1,8 @@
-//! Continuing a last message of the assistant: finds where the message ends in the rendered prompt.
+//! Continues a last message of the assistant, for which it finds where the message ends in the rendered prompt.
 //!
-//! The message's text does not tell: templates may write the same text elsewhere, even as a part of their markers, or
-//! write a message twice, trimmed or escaped. So the message gets a unique mark before the template is rendered, and
-//! the prompt ends where the mark is found.
+//! The message's text alone does not show where the message ends. Templates may write the same text elsewhere, even as
+//! a part of their markers, or write a message twice, trimmed or escaped. So the message gets a unique mark before the
+//! template is rendered, and the prompt ends where the mark is found.
 
 use serde_json::Value;
 

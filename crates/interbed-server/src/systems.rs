@@ -82,7 +82,7 @@ fn append(message: &mut Value, after: &str) {
 mod tests {
     use super::*;
 
-    /// Messages from abbreviations: the first letter of a role, and the text.
+    /// Returns messages from abbreviations, each of which is the first letter of a role and the text.
     fn messages(short: &str) -> Vec<Value> {
         let one = |part: &str| {
             let (role, text) = part.split_at(1);

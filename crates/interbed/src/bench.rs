@@ -118,7 +118,7 @@ impl BenchArgs {
     }
 
     /// Returns the number of positions that a decoding sequence reaches: its context, a warm-up pass and the measured
-    /// passes. `None` if the sum overflows.
+    /// passes. Returns `None` if the sum overflows.
     fn decode_len(&self) -> Option<usize> {
         self.context.get().checked_add(self.repeat.get())?.checked_add(1)
     }

@@ -1,4 +1,4 @@
-//! The end of a command that fails: its error message and its exit code.
+//! Ends a command that fails, with an error message and an exit code.
 
 use std::error::Error;
 use std::fmt;

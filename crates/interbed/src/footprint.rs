@@ -1,8 +1,8 @@
-//! The memory of the process apart from weights, KV and passes: the program, its tokenizer and its threads.
+//! Computes the memory of the process apart from weights, KV and passes: the program, its tokenizer and its threads.
 //!
 //! The footprint is computed from the sizes of the tokenizer's tables rather than measured, so that every command
-//! reports the same number for the same model. A measured value is used only if it is larger; no tokenizer is known
-//! for which it is.
+//! reports the same number for the same model. A measured value is used only if it is larger than the computed one, and
+//! no tokenizer is known for which this happens.
 
 use interbed_device::{Bytes, HostMemory, give_back_freed, huge_pages_unasked, peak_resident};
 use interbed_model::tokenizer::Tokenizer;

@@ -17,7 +17,7 @@ pub(crate) trait KvElement: Copy {
     /// Returns the byte offset of element `d` in a slot.
     fn offset(head_dim: usize, d: usize) -> usize;
 
-    /// Loads elements `d .. d + count`; the other lanes are zero. `d` is a multiple of [`LANES`].
+    /// Loads elements `d .. d + count`, and sets the other lanes to zero. The number `d` is a multiple of [`LANES`].
     ///
     /// # Safety
     /// `slot` is a readable slot of `head_dim` elements, `count <= LANES` and `d + count <= head_dim`.
@@ -197,7 +197,7 @@ unsafe fn scale_bits(slot: *const u8, d: usize) -> u16 {
     unsafe { slot.cast::<u16>().add(d / KvDType::SCALED).read_unaligned() }
 }
 
-/// Loads `count` elements of a plain type; the other lanes are zero.
+/// Loads `count` elements of a plain type, and sets the other lanes to zero.
 ///
 /// # Safety
 /// `count <= LANES` elements are readable at `from`, at any address.

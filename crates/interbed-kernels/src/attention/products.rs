@@ -1,6 +1,6 @@
-//! The two products of attention, blocked in registers: queries with keys, and softmax weights with values.
+//! Computes the two products of attention, blocked in registers: queries with keys, and softmax weights with values.
 //!
-//! A score is one chain of multiply-adds over the elements of a head; a weighted value is one chain over the keys.
+//! A score is one chain of multiply-adds over the elements of a head. A weighted value is one chain over the keys.
 //! Blocking only decides which chains run side by side.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::{CHUNK, RUN};
 use crate::simd::{Bf16, F16, F32, LANES, Simd, dispatch, load_part, store_few};
 use crate::{KvDType, Level};
 
-/// Adds the products over the elements `chunk` of a head to the scores of `queries.len()` rows; the first chunk
+/// Adds the products over the elements `chunk` of a head to the scores of `queries.len()` rows. The first chunk
 /// initializes the scores.
 ///
 /// - `queries`: `[head_dim]` each
@@ -144,7 +144,7 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
 /// The keys or values of a run: their addresses, and which of their elements are wanted.
 #[derive(Clone, Copy)]
 pub(super) struct RowSlots<'a> {
-    /// A slot for each key of the run; only slots of visible keys are read.
+    /// A slot for each key of the run. Only slots of visible keys are read.
     pub slots: &'a [*const u8; RUN],
     /// The number of elements of a slot.
     pub head_dim: usize,
@@ -187,9 +187,9 @@ pub(super) unsafe fn add_values(
     }
 }
 
-/// Implements [`add_values`] for one level. Rows are processed in blocks: first the keys that only some rows of a block
-/// see before the others, row by row; then the keys that all of them see, together; then those that only some see
-/// afterwards. So each row's chain goes through its keys in ascending order.
+/// Implements [`add_values`] for one level. Rows are processed in blocks. First come the keys before the common ones,
+/// which only some rows of a block see, row by row. Then come the keys that all rows see, for all rows together. Last
+/// come the keys after the common ones, row by row. So each row's chain goes through its keys in ascending order.
 ///
 /// # Safety
 /// The conditions of [`add_values`] hold.

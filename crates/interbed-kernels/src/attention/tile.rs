@@ -41,7 +41,7 @@ pub(super) struct Tile<'a> {
     pub heads: usize,
     /// The position of the first token.
     pub first_position: usize,
-    /// The number of consecutive tokens; times `heads`, at most [`rows_max`].
+    /// The number of consecutive tokens. Multiplied by `heads`, this number is at most [`rows_max`].
     pub tokens: usize,
     pub window: Option<usize>,
     pub scale: f32,
@@ -117,12 +117,12 @@ pub(super) enum Kind {
     Last,
 }
 
-/// Computes attention over `stretches`, each by itself. Merges them in ascending order, except for [`Kind::Part`].
-/// Stretches that are not the first that a row sees are merged into the row's earlier results.
+/// Computes attention over `stretches`, each by itself. Except for [`Kind::Part`], the stretches are merged in
+/// ascending order. A stretch that is not the first that a row sees is merged into the row's earlier results.
 ///
 /// # Safety
-/// The tile's queries, and the slots of the positions it sees, are readable; the results are writable and have the
-/// tile's rows.
+/// The tile's queries, and the slots of the positions that the tile sees, are readable. The results are writable and
+/// have the tile's rows.
 pub(super) unsafe fn attend(
     level: Level,
     tile: &Tile<'_>,
@@ -174,8 +174,8 @@ unsafe fn numbers<'a>(first: *mut f32, count: usize) -> &'a mut [f32] {
     unsafe { std::slice::from_raw_parts_mut(first, count) }
 }
 
-/// Computes attention over one stretch of [`STRETCH`] positions; writes zeros and [`Seen::NOTHING`] for rows that see
-/// nothing of it.
+/// Computes attention over one stretch of [`STRETCH`] positions. Rows that see nothing of the stretch get zeros and
+/// [`Seen::NOTHING`].
 ///
 /// # Safety
 /// The conditions of [`attend`] hold.

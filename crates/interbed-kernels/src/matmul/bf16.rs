@@ -11,7 +11,7 @@ use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{DType, Level, Matrix};
 
-/// The number of elements of one vector of pairs; activations are padded to whole vectors with zeros.
+/// The number of elements of one vector of pairs. Activations are padded to whole vectors with zeros.
 #[cfg(target_arch = "x86_64")]
 const STEP: usize = 32;
 
@@ -84,7 +84,7 @@ pub(super) unsafe fn rows(
     let _ = (x, tokens, out, ahead);
 }
 
-/// Computes at most [`super::panel::ROWS`] rows for many tokens; the rows may be coded, and `work` has
+/// Computes at most [`super::panel::ROWS`] rows for many tokens. The rows may be coded. The memory `work` has
 /// [`super::panel::WORK_LEN`] elements.
 ///
 /// # Safety

@@ -86,7 +86,7 @@ impl Kernel {
         }
     }
 
-    /// Returns whether the kernel reads coded weights directly; for other kernels they are decoded first.
+    /// Returns whether the kernel reads coded weights directly. For other kernels, weights are decoded first.
     pub fn decodes(self) -> bool {
         matches!(self, Self::Panels | Self::DotPanels)
     }

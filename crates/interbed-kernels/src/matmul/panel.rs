@@ -53,8 +53,8 @@ fn tiles(tokens: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).map(move |i| tokens * i / count..tokens * (i + 1) / count)
 }
 
-/// Computes `rows`, at most [`ROWS`], of `weights` for all tokens of `x` `[tokens, weights.cols()]`, in f32; `work` has
-/// [`WORK_LEN`] elements.
+/// Computes `rows`, at most [`ROWS`], of `weights` for all tokens of `x` `[tokens, weights.cols()]`, in f32. The memory
+/// `work` has [`WORK_LEN`] elements.
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.

@@ -1,14 +1,14 @@
-//! Products of bf16 weights with activations rounded to bf16, by AMX tiles.
+//! Computes products of bf16 weights with activations rounded to bf16, by AMX tiles.
 //!
-//! Weights are the first operand, 16 rows of 32 columns as they are in files. Activations are the second, rearranged
-//! once per operation as pairs of `k`; so one token and sixteen take the same instructions, and a single token still
-//! reads weights several times faster than DRAM delivers them. For few tokens weights are streamed in place. For many,
-//! a block of a panel's columns is copied together first, since rows a power of two apart would map to a few sets of
-//! the cache.
+//! Weights are the first operand, 16 rows of 32 columns as they are in files. Activations are the second operand,
+//! rearranged once per operation as pairs of `k`. So one token and sixteen tokens take the same instructions, and a
+//! single token still reads weights several times faster than DRAM delivers them. For few tokens, weights are streamed
+//! in place. For many tokens, a block of a panel's columns is first copied together, since rows a power of two apart
+//! would map to a few sets of the cache.
 //!
-//! Each output is one chain over steps of 32 columns in ascending order (within a step, the instruction sums even and
-//! odd columns apart), kept in a tile or, between blocks of columns, in f32 memory: neither the number of tokens nor
-//! the blocking changes a bit.
+//! Each output is one chain over steps of 32 columns in ascending order, where the instruction sums even and odd
+//! columns of a step apart. The chain is kept in a tile or, between blocks of columns, in f32 memory. Neither the
+//! number of tokens nor the blocking changes a bit.
 //!
 //! ```text
 //! weights [16 rows][32 k]      *  activations [16 pairs of k][16 tokens][2]  ->  sums [16 rows][16 tokens]
@@ -132,8 +132,8 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
     let _ = (pool, x, cols, packed);
 }
 
-/// Computes rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared; `work` has [`work_len`]
-/// elements.
+/// Computes rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared. The memory `work` has
+/// [`work_len`] elements.
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
@@ -278,8 +278,9 @@ mod x86 {
             }
         }
 
-        /// Multiplies some panels at a time, one block of columns after the other: a panel's part is copied together
-        /// and multiplied with all tokens while it is in the L1 cache; activations of the block come from the L2 cache.
+        /// Multiplies some panels at a time, one block of columns after the other. A panel's part is copied together
+        /// and multiplied with all tokens while it is in the L1 cache. The activations of the block come from the L2
+        /// cache.
         ///
         /// # Safety
         /// The conditions of [`super::rows`] hold.

@@ -1,12 +1,12 @@
-//! Products by vectors: chains of lanes over `k`, for any plain type of weights at any level.
+//! Computes products by vectors, as chains of lanes over `k`, for any plain type of weights at any level.
 //!
-//! Each output is the sum of chains of 16 lanes over `k` in ascending order, one for every [`Unit::CHAIN`] columns: the
-//! lanes of each chain are reduced, and the chains' sums are added up in order. Neither the tile that computes it nor
-//! the split of columns into cache blocks changes it, as blocks are whole chains.
+//! Each output is the sum of chains of 16 lanes over `k` in ascending order, one chain for every [`Unit::CHAIN`]
+//! columns. The lanes of each chain are reduced, and the chains' sums are added up in order. Neither the tile that
+//! computes an output nor the split of columns into cache blocks changes the output, because blocks are whole chains.
 //!
-//! For a few tokens weights are used once, and rows are read as a few long streams. For more, a tile of weights stays
-//! in the L1 cache while it is multiplied with the activations of some tokens, and a panel of rows stays in the L2
-//! cache for all tokens.
+//! For a few tokens, weights are used once, and rows are read as a few long streams. For more tokens, a tile of weights
+//! stays in the L1 cache while it is multiplied with the activations of some tokens, and a panel of rows stays in the
+//! L2 cache for all tokens.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::cache;
 use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
 use crate::{DType, Level, Matrix};
 
-/// The number of columns of one chain of sums in f32; longer rows have several chains, whose sums are added up in
+/// The number of columns of one chain of sums in f32. Longer rows have several chains, whose sums are added up in
 /// order.
 pub(super) const CHAIN: usize = 512;
 
@@ -55,7 +55,7 @@ pub(super) trait Unit: Copy {
     const STEP: usize;
     /// The number of columns of a chain, in whole vectors.
     const CHAIN: usize;
-    /// Whether 24 vectors fit into the registers; otherwise eight do.
+    /// Whether 24 vectors fit into the registers. Otherwise only eight vectors fit.
     const MANY_REGISTERS: bool;
     fn zero(self) -> Self::Sums;
     /// Loads a vector of activations.
@@ -63,17 +63,17 @@ pub(super) trait Unit: Copy {
     /// # Safety
     /// [`Unit::STEP`] activations are readable.
     unsafe fn load(self, from: *const Self::X) -> Self::Vector;
-    /// Loads `count` activations; the other lanes are zero.
+    /// Loads `count` activations, and sets the other lanes to zero.
     ///
     /// # Safety
-    /// `count` activations are readable, or a whole vector where rows of activations are padded to whole ones.
+    /// `count` activations are readable, or a whole vector if rows of activations are padded to whole vectors.
     unsafe fn load_part(self, from: *const Self::X, count: usize) -> Self::Vector;
     /// Loads a vector of weights.
     ///
     /// # Safety
     /// [`Unit::STEP`] weights are readable, at any address.
     unsafe fn weights(self, from: *const Self::W) -> Self::Vector;
-    /// Loads `count` weights; the other lanes are zero.
+    /// Loads `count` weights, and sets the other lanes to zero.
     ///
     /// # Safety
     /// `count` weights are readable, at any address.

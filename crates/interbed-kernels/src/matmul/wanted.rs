@@ -45,7 +45,7 @@ impl Wanted {
         Self { first: self.first.wrapping_add(lines.start * LINE), lines: lines.len(), ..self }
     }
 
-    /// Returns the number of lines of `row`; 0 if there is no such row.
+    /// Returns the number of lines of `row`, or 0 if there is no such row.
     #[inline(always)]
     pub fn lines_of(self, row: usize) -> usize {
         if row < self.rows { self.lines } else { 0 }

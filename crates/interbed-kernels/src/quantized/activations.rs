@@ -21,8 +21,8 @@ pub(super) const BLOCK: usize = 32;
 /// The number of tokens that are adjacent in the lanes of a vector.
 pub(super) const TILE: usize = 16;
 
-/// The maximum number of tokens for which AVX-512 unpacks weights into registers; for more, it pays to store them
-/// unpacked.
+/// The maximum number of tokens for which AVX-512 unpacks weights into registers. For more tokens, it is faster to
+/// store unpacked weights.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ROW_TOKENS: usize = 3;
 
@@ -108,7 +108,7 @@ pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     Layout::ALL.into_iter().fold(0, |most, layout| most.max(Sizes::of(layout, tokens, cols).total()))
 }
 
-/// Quantizes `x` `[tokens, cols]` into `scratch` if the result is `wanted`; otherwise returns the result that `scratch`
+/// Quantizes `x` `[tokens, cols]` into `scratch` if the result is `wanted`. Otherwise returns the result that `scratch`
 /// already holds.
 ///
 /// # Panics

@@ -37,7 +37,8 @@ pub(super) const NAN_BITS: u32 = 0x7fc0_0000;
 /// byte  8 .. 12   lower four bits of scale 4 .. 8 in bits 0 .. 4, of minimum 4 .. 8 in bits 4 .. 8
 /// ```
 ///
-/// Returned as bytes of four words: scales 0 .. 4, scales 4 .. 8, minima 0 .. 4, minima 4 .. 8, first in the low byte.
+/// The results are the bytes of four words, first in the low byte: scales 0 .. 4, scales 4 .. 8, minima 0 .. 4, minima
+/// 4 .. 8.
 #[inline(always)]
 pub(super) fn scales_and_minima(packed: &[u8; 12]) -> [u32; 4] {
     let word = |at: usize| u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);

@@ -1,8 +1,8 @@
-//! Formats of the quantized types as kernels see them: codes of 32 numbers as bytes, and the small fields of sixteen
-//! rows.
+//! Defines the formats of the quantized types as kernels see them: the codes of 32 numbers as bytes, and the small
+//! fields of sixteen rows.
 //!
-//! A code is an unsigned byte: its integer plus `OFFSET`. In a block of 32 columns, `c` are the activations' codes
-//! (`product.rs` defines the order of the sums):
+//! A code is an unsigned byte, which is the code's integer plus `OFFSET`. In a block of 32 columns, `c` are the
+//! activations' codes. The order of the sums is defined in `product.rs`:
 //!
 //! ```text
 //! dot     = sum of (code - OFFSET) * c                      without HALVES

@@ -38,8 +38,8 @@ pub(crate) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     activations::scratch_bytes(tokens, cols)
 }
 
-/// Quantizes the activations `x` `[tokens, cols]` into `scratch` if the result is `wanted`; otherwise `scratch` holds
-/// it already. One preparation serves any number of products at the same level.
+/// Quantizes the activations `x` `[tokens, cols]` into `scratch` if the result is `wanted`. Otherwise `scratch` holds
+/// the result already. One preparation serves any number of products at the same level.
 ///
 /// # Panics
 /// Panics if `cols` is not a multiple of 32, as the columns of quantized weights are, or the scratch memory is smaller

@@ -36,8 +36,8 @@ impl Small for Portable {
     }
 }
 
-/// Converts a half float to a float in plain integer arithmetic; subnormal halves, common among the scales of small
-/// weights, take no slow path.
+/// Converts a half float to a float in plain integer arithmetic. Subnormal halves, which are common among the scales of
+/// small weights, take no slow path.
 #[inline(always)]
 fn widen(half: u16) -> f32 {
     let magnitude = u32::from(half & 0x7fff);

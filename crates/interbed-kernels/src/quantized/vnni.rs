@@ -27,8 +27,8 @@ pub(super) struct Small {
 impl Small {
     pub const NEW: Self = Self { fields: Fields::ZERO, ragged: Ragged::NEW, header: Header::ZERO };
 
-    /// Collects the small fields of span `span` of the rows from `first` on into the header; returns the spans and the
-    /// header.
+    /// Collects the small fields of span `span` of the rows from `first` on into the header, and returns the spans and
+    /// the header.
     #[inline(always)]
     pub fn collect<'a, F: Unpack>(
         &'a mut self,

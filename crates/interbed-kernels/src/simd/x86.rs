@@ -1,7 +1,7 @@
-//! Vectors of x86-64: a token for each set of instructions, and the intrinsics that it makes safe.
+//! Provides the vectors of x86-64: a token for each set of instructions, and the intrinsics that the token makes safe.
 //!
-//! An intrinsic that only computes on registers becomes a method of the same name. Those that read or write memory take
-//! references to values of exactly the size that they touch; the few that need a pointer are unsafe and say why.
+//! An intrinsic that only computes on registers becomes a method of the same name. Intrinsics that read or write memory
+//! take references to values of exactly the size that they touch. The few that need a pointer are unsafe and say why.
 
 use std::arch::x86_64::*;
 use std::ops::Deref;

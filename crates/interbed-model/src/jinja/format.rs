@@ -324,7 +324,8 @@ pub(super) fn braces(text: &str, given: &Given) -> Result<String> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Numbering {
     Unknown,
-    /// Fields without a number take the arguments in turns; the number is the next argument's place.
+    /// The state in which fields without a number take the arguments in turns. The number is the place of the next
+    /// argument.
     Automatic(usize),
     Manual,
 }

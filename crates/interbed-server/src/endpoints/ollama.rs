@@ -38,7 +38,7 @@ const VERSION: &str = "0.12.11";
 /// The tag of a model's name that has no other tag.
 const TAG: &str = ":latest";
 
-/// The path for fetching models. Servers with several models serve it; servers with one model refuse it.
+/// The path for fetching models. Servers with several models serve this path, and servers with one model refuse it.
 pub(crate) const PULL: &str = "/api/pull";
 
 /// The paths of Ollama's API that the server does not serve, each with a hint at what to use instead.

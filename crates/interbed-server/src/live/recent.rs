@@ -43,7 +43,7 @@ impl Recent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).count
     }
 
-    /// Returns the requests as JSON for the page. Times are in seconds; a request's end counts from `begin`.
+    /// Returns the requests as JSON for the page. Times are in seconds, and a request's end counts from `begin`.
     pub(super) fn told(&self, begin: Instant) -> Value {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (time, tokens) = kept.measured;
