@@ -1,4 +1,4 @@
-//! Activations, the input of matrix products, in the form that the weights' type requires.
+//! Converts activations, the input of matrix products, to the form that the weights' type requires.
 
 use crate::matmul::{Form, bf16, panel, tiles};
 use crate::pool::Pool;
@@ -38,7 +38,7 @@ pub(crate) struct PreparedActivations<'a> {
     pub packed: Packed<'a>,
 }
 
-/// Activations in one of the forms of [`Form`].
+/// Activations in one of the forms that [`Form`] lists.
 #[derive(Clone, Copy)]
 pub(crate) enum Packed<'a> {
     Plain(&'a [f32]),
@@ -58,7 +58,7 @@ impl<'a> Activations<'a> {
     }
 
     /// Wraps the activations of an earlier call again, with the scratch memory that still holds their [prepared
-    /// form](Self::prepared), so that bands of one matrix that arrive one after the other share that work.
+    /// form](Self::prepared). Bands of one matrix that arrive one after the other can thus share the preparation.
     ///
     /// # Panics
     /// Panics if `x` is not whole rows.
@@ -120,12 +120,12 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// Elements of f32 in a page of memory.
+/// The number of elements of f32 in a page of memory.
 const PAGE: usize = 4096 / size_of::<f32>();
 
-/// Elements from the start of `scratch` to the middle of a page. Weight rows are whole pages in most models and begin
-/// at a page, so activations half a page away compete less with them for lines of the L1 cache. (With 8 tokens of 2048
-/// columns, products took 1.1 times as long when both began at a page.)
+/// Returns the number of elements from the start of `scratch` to the middle of a page. Weight rows are whole pages in
+/// most models and begin at a page. Activations that begin in the middle of a page compete less with weights for lines
+/// of the L1 cache. With 8 tokens of 2048 columns, products took 1.1 times as long when both began at a page.
 fn mid_page(scratch: &[f32]) -> usize {
     (scratch.as_ptr().addr() / size_of::<f32>()).wrapping_neg().wrapping_add(PAGE / 2) % PAGE
 }

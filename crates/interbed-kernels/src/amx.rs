@@ -9,20 +9,20 @@ use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::mem::offset_of;
 use std::sync::OnceLock;
 
-/// Bits of CPUID leaf 7, EDX: AMX-BF16, AMX-TILE, AMX-INT8.
+/// The bits of CPUID leaf 7, register EDX, that stand for AMX-BF16, AMX-TILE and AMX-INT8.
 const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
 
-/// CPUID leaf 1, ECX: the system has made `xgetbv` available.
+/// The bit of CPUID leaf 1, register ECX, by which the system says that `xgetbv` is available.
 const OSXSAVE: u32 = 1 << 27;
 
-/// State components of tile configuration and tile data that the system saves.
+/// The state components of the tile configuration and of the tile data, which the system must save.
 const TILE_STATE: u32 = 1 << 17 | 1 << 18;
 
-/// Linux's `arch_prctl` system call.
+/// The number of Linux's `arch_prctl` system call.
 const SYS_ARCH_PRCTL: usize = 158;
-/// Request of `arch_prctl` to use a large state component.
+/// The request of `arch_prctl` for permission to use a large state component.
 const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
-/// Number of the tile data component in that request.
+/// The number of the tile data component in that request.
 const XFEATURE_XTILEDATA: usize = 18;
 
 /// Returns whether this process may use AMX tiles of bf16 and int8. The first call asks the system for permission.
@@ -62,14 +62,14 @@ fn request() -> bool {
     outcome == 0
 }
 
-/// Shapes of the tile registers, in the layout that `ldtilecfg` reads.
+/// The shapes of the tile registers, in the layout that `ldtilecfg` reads.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TileConfig {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
-    /// Bytes of a row, for each register.
+    /// The number of bytes of a row, for each register.
     row_bytes: [u16; 16],
     rows: [u8; 16],
 }
@@ -182,35 +182,35 @@ pub(crate) unsafe fn multiply_bytes(
     }
 }
 
-/// Operands of a run of tile products. The assembly below reads the fields by their offsets.
+/// The operands of a run of tile products. The assembly below reads the fields by their offsets.
 #[repr(C)]
 pub(crate) struct TileCall {
     pub config: TileConfig,
-    /// First step of both tiles of weights: in place, or copied as `[step][row 16][64 bytes]`.
+    /// The first step of both tiles of weights, either in place or copied as `[step][row 16][64 bytes]`.
     pub a: [*const u8; 2],
-    /// Bytes between rows of weights that are read in place.
+    /// The number of bytes between rows of weights that are read in place.
     pub a_stride: usize,
-    /// First pairs of both groups of activations; the first of two groups has 16 tokens.
+    /// The first pairs of both groups of activations. If there are two groups, the first has 16 tokens.
     pub b: [*const u8; 2],
-    /// Bytes between pairs of `k` of the last group.
+    /// The number of bytes between pairs of `k` of the last group.
     pub b_stride: usize,
-    /// Bytes between steps of the last group.
+    /// The number of bytes between steps of the last group.
     pub b_step: usize,
-    /// Number of whole steps of 32 columns.
+    /// The number of whole steps of 32 columns.
     pub steps: usize,
     /// The partial step of columns after the whole ones, `[32 rows][64 bytes]`, or null.
     pub tail: *const u8,
-    /// Sums, `[row, token]`.
+    /// The sums, `[row, token]`.
     pub c: *mut f32,
-    /// Bytes between rows of sums.
+    /// The number of bytes between rows of sums.
     pub c_stride: usize,
     /// Whether to add to the sums in memory instead of starting from zero.
     pub accumulate: usize,
-    /// Number of pairs of groups.
+    /// The number of pairs of groups.
     pub pairs: usize,
-    /// Bytes of activations from one pair of groups to the next.
+    /// The number of bytes of activations from one pair of groups to the next.
     pub pair_bytes: usize,
-    /// Memory to prefetch for the next call.
+    /// The memory that is prefetched for the next call.
     pub ahead: *const u8,
 }
 
@@ -261,8 +261,9 @@ macro_rules! store {
     };
 }
 
-/// Loads one tile of weights at `$at` into `$tile`: rows in place are `r10` bytes apart, copied ones 64 bytes (`r15`).
-/// Then moves on to the next step's columns: further in the row, or the next copied tile.
+/// Loads one tile of weights at `$at` into `$tile`. Rows in place are `r10` bytes apart, and copied rows 64 bytes
+/// (`r15`). After the load, the macro moves `$at` on to the columns of the next step, which are further in the row, or
+/// in the next copied tile.
 macro_rules! weights {
     (in_place $tile:literal $at:literal) => {
         concat!("tileloadd ", $tile, ", [", $at, " + r10*1]\nadd ", $at, ", 64\n")
@@ -272,8 +273,9 @@ macro_rules! weights {
     };
 }
 
-/// Computes one step of columns: weights from `r8` and `r9`, activations from `r11` and `r12`. For a single or the last
-/// group, pairs are `r13` bytes apart and steps `rcx`; the first of two groups is whole.
+/// Computes one step of columns, with weights from `r8` and `r9`, and activations from `r11` and `r12`. For a single
+/// group or the last group, pairs are `r13` bytes apart and steps are `rcx` bytes apart. The first of two groups is
+/// whole.
 macro_rules! step {
     (row_tile $weights:ident) => {
         concat!(
@@ -332,9 +334,9 @@ macro_rules! ahead_pair {
     };
 }
 
-/// Defines one kernel: a run of tile products as a single block of assembly. It multiplies up to 16 rows by one group
-/// of tokens (`row_tile`), or 32 rows by one group (`group`) or by pairs of groups (`pair`); weights are read in place
-/// or from a copy.
+/// Defines one kernel, which is a run of tile products as a single block of assembly. The kernel multiplies up to 16
+/// rows by one group of tokens (`row_tile`), or 32 rows by one group (`group`) or by pairs of groups (`pair`). It reads
+/// weights in place or from a copy.
 macro_rules! tile_kernel {
     ($(#[$doc:meta])* $name:ident: $shape:ident, $weights:ident, $ahead:ident) => {
         $(#[$doc])*

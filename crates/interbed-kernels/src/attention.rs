@@ -1,21 +1,21 @@
-//! Exact attention over the KV cache with online softmax, for prefill chunks and decodes alike.
+//! Computes exact attention over the KV cache with online softmax, for prefill chunks and decodes alike.
 //!
-//! A token attends to the positions from the start of its sliding window to its own. They are processed in stretches of
-//! [`STRETCH`] positions and, within these, runs of [`RUN`], both counted from position 0; each stretch is summed by
-//! itself, and the parts are merged in ascending order. So the order of every sum depends on the token's position
-//! alone: not on its prefill chunk, on the batch, on the threads, or on where a prefix hit ended.
+//! A token attends to the positions from the start of its sliding window to its own. Positions are processed in
+//! stretches of [`STRETCH`] positions and, within a stretch, in runs of [`RUN`], both counted from position 0. Each
+//! stretch is summed by itself, and the parts are merged in ascending order. So the order of every sum depends on the
+//! token's position alone, and not on its prefill chunk, on the batch, on the threads, or on where a prefix hit ended.
 //!
-//! Work is split into tiles: consecutive tokens of a sequence with the query heads that share a KV head. A run of keys
-//! and values is read, widened and transposed once for all rows of a tile (flash attention); a decode is a tile of one
-//! token. A thread that has finished a tile takes the next one, so that long and short tiles balance. If there are
-//! fewer tiles than threads need, stretches become work items of their own, and their parts wait in scratch memory
-//! until all are computed.
+//! Work is split into tiles, which are consecutive tokens of a sequence with the query heads that share a KV head. A
+//! run of keys and values is read, widened and transposed once for all rows of a tile (flash attention). A decode is a
+//! tile of one token. A thread that has finished a tile takes the next one, so that long and short tiles balance. If
+//! there are fewer tiles than threads need, stretches become work items of their own, and their parts wait in scratch
+//! memory until all are computed.
 //!
-//! Keys and values need not be in memory all at once: several calls, each over whole stretches in ascending order, keep
+//! Keys and values need not be in memory all at once. Several calls, each over whole stretches in ascending order, keep
 //! the state of every row between them, and give the result of a single call over all stretches.
 //!
-//! A head may have a sink: one more score, which takes its share of the softmax weights and has no value. It enters the
-//! total once, at the final division, when all parts of a row have been merged.
+//! A head may have a sink, which is one more score that takes its share of the softmax weights and has no value. The
+//! sink enters the total once, at the final division, when all parts of a row have been merged.
 
 mod element;
 mod lanes;
@@ -34,7 +34,7 @@ use crate::pool::Pool;
 use crate::share::Share;
 use crate::{KvBytes, KvLayer, KvPlace, KvView, Level, Matrix};
 
-/// Positions whose scores are held at a time.
+/// The number of positions whose scores are held at a time.
 pub const RUN: usize = 64;
 
 /// Number of positions in a stretch, whose sum is computed on its own before it is merged with the sum of earlier
@@ -50,16 +50,16 @@ const TILES_A_THREAD: usize = 4;
 /// Number of elements before a part's sums: the part's greatest score and its total.
 const PART_HEAD: usize = 2;
 
-/// Maximum number of elements that [`attention_scratch`] asks for.
+/// The maximum number of elements that [`attention_scratch`] asks for.
 const SCRATCH_MAX: usize = 1 << 20;
 
-/// Number of sequences for whose whole context [`attention_scratch`] has room to store parts.
+/// The number of sequences for whose whole context [`attention_scratch`] has room to store parts.
 const SCRATCH_SEQUENCES: usize = 4;
 
 /// The tokens of one sequence that a pass computes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttentionSpan {
-    /// Position of the first token.
+    /// The position of the first token.
     pub first_position: usize,
     /// Number of tokens. The rows of these tokens follow the rows of the previous span.
     pub tokens: usize,
@@ -108,12 +108,12 @@ impl AttentionSpan {
     }
 }
 
-/// Elements of the state that [`attention`] keeps for each row between calls.
+/// The number of elements of the state that [`attention`] keeps for each row between calls.
 pub const ATTENTION_STATE: usize = 2;
 
 /// The state of all rows between two calls of [`attention`].
 struct Carried<'a> {
-    /// Shape: `[row, ATTENTION_STATE]`.
+    /// The states of all rows, `[row, ATTENTION_STATE]`.
     states: Share<'a, f32>,
 }
 
@@ -139,14 +139,14 @@ impl Carried<'_> {
     }
 }
 
-/// Parameters of one layer's attention.
+/// The parameters of one layer's attention.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionLayer {
-    /// Layout of the layer's keys and values.
+    /// The layout of the layer's keys and values.
     pub kv: KvLayer,
-    /// Number of query heads; a multiple of the KV heads.
+    /// The number of query heads, which is a multiple of the number of KV heads.
     pub heads: usize,
-    /// Factor for the products of queries and keys.
+    /// The factor by which products of queries and keys are multiplied.
     pub scale: f32,
     /// Sliding window: the number of positions that a token sees, including the token's own; `None` is unlimited.
     pub window: Option<usize>,
@@ -170,13 +170,14 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, with the keys and values of all positions in
 ///   the spans' `held`
-/// - `tables`: the block tables of those spans that have one
+/// - `tables`: the block tables of the spans that have one
 /// - `sinks`: one score per head, which is not scaled
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
 /// - `scratch`: [`attention_scratch`] elements, which may hold anything
-/// - `carried`: `[tokens, heads, ATTENTION_STATE]`; may be empty if spans hold everything that their tokens see. It and
-///   `out` are passed on from call to call
-/// - `out`: the shape of `q`; final for spans that hold the tokens themselves
+/// - `carried`: `[tokens, heads, ATTENTION_STATE]`, passed on from call to call, or empty if spans hold everything that
+///   their tokens see
+/// - `out`: `[tokens, heads, head_dim]`, passed on from call to call, and final for spans that hold the tokens
+///   themselves
 ///
 /// # Panics
 /// Panics if the lengths disagree, or a block table is too short or names a block that is not in the pool.
@@ -253,10 +254,10 @@ struct Plan {
     layer: AttentionLayer,
     /// Query heads of a tile: the heads that share a KV head, or some of these heads if there are too many for a tile.
     tile_heads: usize,
-    /// Number of tiles for the query heads of one KV head.
+    /// The number of tiles for the query heads of one KV head.
     tiles_per_kv_head: usize,
     tile_tokens: usize,
-    /// Number of parts per row that fit into the scratch memory, if stretches are work items of their own; otherwise 0.
+    /// The number of parts per row that fit into the scratch memory, or 0 if stretches are not work items of their own.
     parts_per_row: usize,
 }
 
@@ -289,14 +290,14 @@ impl Plan {
         plan
     }
 
-    /// Stretches in memory that a tile of tokens sees.
+    /// Returns the stretches in memory that a tile of tokens sees.
     fn seen_by(&self, span: &AttentionSpan, tile: usize) -> Range<usize> {
         let first = span.first_position + tile * self.tile_tokens;
         let end = (first + self.tile_tokens).min(span.first_position + span.tokens);
         span.held_of(&stretches_of(&(seen_from(first, self.layer.window).start..end)))
     }
 
-    /// Stretches in memory that the token at `position` sees.
+    /// Returns the stretches in memory that the token at `position` sees.
     fn stretches_seen(&self, span: &AttentionSpan, position: usize) -> Range<usize> {
         span.held_of(&stretches_of(&seen_from(position, self.layer.window)))
     }
@@ -315,10 +316,10 @@ impl Plan {
     }
 }
 
-/// One work item.
+/// A work item.
 struct Item<'a> {
     span: &'a AttentionSpan,
-    /// Row of the span's first token.
+    /// The index of the row of the span's first token.
     first_row: usize,
     kv_head: usize,
     /// Index of the tile among the tiles of the KV head's query heads.
@@ -376,7 +377,7 @@ impl Cursor {
     }
 }
 
-/// Operands that all work items share.
+/// The operands that all work items share.
 struct AttentionOperands<'a> {
     plan: &'a Plan,
     level: Level,
@@ -386,7 +387,7 @@ struct AttentionOperands<'a> {
     sinks: Option<Matrix<'a>>,
     q: &'a [f32],
     out: Share<'a, f32>,
-    /// Shape: `[row, part, PART_HEAD + head_dim]`.
+    /// The parts of all rows, `[row, part, PART_HEAD + head_dim]`.
     parts: Share<'a, f32>,
     carried: Carried<'a>,
 }

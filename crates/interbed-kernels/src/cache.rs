@@ -2,12 +2,12 @@
 
 use std::sync::OnceLock;
 
-/// Sizes of one core's data caches in bytes.
+/// The sizes of one core's data caches, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CacheSizes {
-    /// Size of the L1 data cache.
+    /// The size of the L1 data cache.
     pub first: usize,
-    /// Size of the L2 cache.
+    /// The size of the L2 cache.
     pub second: usize,
 }
 

@@ -1,19 +1,19 @@
-//! Lossless coding of bf16 weights: about 11.3 bits per number instead of 16, and bit-identical when decoded.
+//! Codes bf16 weights losslessly, with about 11.3 bits per number instead of 16. Decoded weights are bit-identical.
 //!
 //! The sign and the mantissa of a bf16 number are noise, but the exponent carries only 2 to 3 bits of information in
-//! its 8: the weights of a row have few magnitudes. A row lists its eight most frequent exponents; each number has 3
-//! bits that choose one of them, in planes of 64 bits, and a byte of mantissa and sign. The few numbers with another
-//! exponent are patched afterwards. All rows of a matrix have room for the same number of patches, so that all rows
-//! have one length and any row can be located.
+//! its 8 bits, because the weights of a row have few magnitudes. A row lists its eight most frequent exponents. Each
+//! number has 3 bits that choose one of them, in planes of 64 bits, and a byte of mantissa and sign. The few numbers
+//! with another exponent are patched afterwards. All rows of a matrix have room for the same number of patches, so that
+//! all rows have one length and any row can be located.
 //!
 //! ```text
 //! row:   8 exponents | patches, each: numbers since the last patch u8, exponent u8 | blocks of 64 numbers
 //! block: planes of bits 0, 1, 2 of the codes, u64 each | 64 bytes: mantissa << 1 | sign
 //! ```
 //!
-//! Bit `j` of a plane and byte `j` belong to the number of the block that [`number_at`] says: then unpacking two
-//! registers into pairs, as vector units do within 16 bytes, gives the numbers in order. A gap too long for a byte is
-//! bridged by patches that change nothing; unused patches change nothing either.
+//! Bit `j` of a plane and byte `j` belong to the number of the block that [`number_at`] returns. With this order,
+//! unpacking two registers into pairs, as vector units do within 16 bytes, gives the numbers in order. A gap too long
+//! for a byte is bridged by patches that change nothing. Unused patches change nothing either.
 
 mod decode;
 mod panel;
@@ -23,19 +23,19 @@ use std::ops::Range;
 pub(crate) use decode::{Number, Progress, decode_columns, widen_row, widened};
 pub(crate) use panel::{Panel, panel_len, panel_rows};
 
-/// Numbers of a block.
+/// The number of weights in a block.
 pub(crate) const BLOCK: usize = 64;
 
-/// Bytes of a block.
+/// The number of bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = PLANES * size_of::<u64>() + BLOCK;
 
-/// Bits of a code.
+/// The number of bits of a code.
 const PLANES: usize = 3;
 
-/// Exponents of a row's table.
+/// The number of exponents in a row's table.
 const TABLE: usize = 1 << PLANES;
 
-/// Bytes of a patch.
+/// The number of bytes of a patch.
 const PATCH: usize = 2;
 
 /// Returns the number of bytes of a row with room for `patches` patches; `None` if `cols` is not whole blocks, or on
@@ -69,7 +69,7 @@ const fn exponent(bits: u16) -> u8 {
     (bits >> 7) as u8
 }
 
-/// The code of one row: its table of exponents.
+/// The code of one row, which is its table of exponents.
 struct RowCode {
     table: [u8; TABLE],
     /// The index in the table of each exponent; `None` if the exponent is not in the table.
@@ -95,7 +95,7 @@ impl RowCode {
         Self { table, codes }
     }
 
-    /// Positions of the patches, including those that only bridge long gaps.
+    /// Returns the positions of the patches, including those that only bridge long gaps.
     fn patches(&self, row: &[u16]) -> impl Iterator<Item = usize> {
         let mut last = 0;
         row.iter().enumerate().filter(|(_, bits)| self.codes[usize::from(exponent(**bits))].is_none()).flat_map(

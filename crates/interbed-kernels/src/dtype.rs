@@ -1,55 +1,55 @@
-//! Storage types of weights: plain numbers, or blocks of quantized ones.
+//! Lists the storage types of weights, which are plain numbers or blocks of quantized numbers.
 
 use crate::{coded, fp8};
 
-/// Storage type of the numbers of a weight matrix. A row is a whole number of blocks; a plain type's block is one
-/// number.
+/// The storage type of the numbers of a weight matrix. A row is a whole number of blocks. A block of a plain type is
+/// one number.
 ///
 /// The quantized types are those of GGUF files, bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
-    /// IEEE single precision.
+    /// Numbers of 32 bits in IEEE single precision.
     F32,
-    /// IEEE half precision.
+    /// Numbers of 16 bits in IEEE half precision.
     F16,
     /// The upper 16 bits of an f32 (bfloat16).
     BF16,
-    /// 8 bits; one scale for each 32 numbers.
+    /// Numbers of 8 bits, with one scale for each 32 numbers.
     Q8_0,
-    /// 4 bits; one scale for each 32 numbers.
+    /// Numbers of 4 bits, with one scale for each 32 numbers.
     Q4_0,
-    /// 4 bits; one scale and one minimum for each 32 numbers.
+    /// Numbers of 4 bits, with one scale and one minimum for each 32 numbers.
     Q4_1,
-    /// 5 bits; one scale for each 32 numbers.
+    /// Numbers of 5 bits, with one scale for each 32 numbers.
     Q5_0,
-    /// 5 bits; one scale and one minimum for each 32 numbers.
+    /// Numbers of 5 bits, with one scale and one minimum for each 32 numbers.
     Q5_1,
-    /// 2 bits; blocks of 256 with a scale and a minimum for each 16 numbers.
+    /// Numbers of 2 bits, in blocks of 256, with a scale and a minimum for each 16 numbers.
     Q2K,
-    /// 3 bits; blocks of 256 with a scale for each 16 numbers.
+    /// Numbers of 3 bits, in blocks of 256, with a scale for each 16 numbers.
     Q3K,
-    /// 4 bits; blocks of 256 with a scale and a minimum for each 32 numbers.
+    /// Numbers of 4 bits, in blocks of 256, with a scale and a minimum for each 32 numbers.
     Q4K,
-    /// 5 bits; blocks of 256 with a scale and a minimum for each 32 numbers.
+    /// Numbers of 5 bits, in blocks of 256, with a scale and a minimum for each 32 numbers.
     Q5K,
-    /// 6 bits; blocks of 256 with a scale for each 16 numbers.
+    /// Numbers of 6 bits, in blocks of 256, with a scale for each 16 numbers.
     Q6K,
-    /// 4 bits that index a fixed table of 16 values; one scale for each 32 numbers.
+    /// The indices of 4 bits into a fixed table of 16 values, with one scale for each 32 numbers.
     Iq4Nl,
-    /// 4-bit floats (E2M1); a power of two as scale for each 32 numbers.
+    /// Floats of 4 bits (E2M1), with a power of two as the scale of each 32 numbers.
     Mxfp4,
-    /// 8-bit floats (E4M3) of checkpoints, where each row carries its scales: one f32 for each 128 numbers.
+    /// Floats of 8 bits (E4M3), as in checkpoints. Each row carries its scales: one f32 for each 128 numbers.
     Fp8,
     /// bf16 that is coded losslessly in about 11.3 bits per number. Products and results are equal to those of
     /// [`DType::BF16`].
     CodedBf16 {
-        /// Number of patches in each row, for numbers with a rare exponent.
+        /// The number of patches in each row, for numbers with a rare exponent.
         patches: u16,
     },
 }
 
 impl DType {
-    /// Every type that occurs in files of other programs.
+    /// Lists every type that occurs in files of other programs.
     pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,

@@ -1,4 +1,4 @@
-//! Elementwise operations: activation functions, residual sums, scaling, gathering of rows.
+//! Computes elementwise operations: activation functions, residual sums, scaling, and gathering of rows.
 
 use crate::pool::Pool;
 use crate::share::Share;
@@ -8,11 +8,11 @@ use crate::{Level, Matrix};
 /// The activation function of a feed-forward network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
-    /// `x * sigmoid(x)`.
+    /// The function `x * sigmoid(x)`.
     Silu,
-    /// Exact Gaussian error linear unit.
+    /// The exact Gaussian error linear unit.
     Gelu,
-    /// Gaussian error linear unit in its tanh approximation.
+    /// The Gaussian error linear unit in its tanh approximation.
     GeluTanh,
     /// The activation of gpt-oss: `x * sigmoid(1.702 * x)` with `x` limited to at most 7, multiplied by 1 plus the
     /// other product, which is limited to -7 ..= 7.
@@ -22,13 +22,13 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Factor of `x` in the sigmoid of [`Activation::ClampedSwish`].
+    /// The factor of `x` in the sigmoid of [`Activation::ClampedSwish`].
     pub const CLAMPED_SLOPE: f32 = 1.702;
-    /// Limit at which [`Activation::ClampedSwish`] clamps its inputs.
+    /// The limit at which [`Activation::ClampedSwish`] clamps its inputs.
     pub const CLAMPED_LIMIT: f32 = 7.0;
 }
 
-/// Cost of an exponential and a division, in multiply-adds.
+/// The cost of an exponential and a division, in multiply-adds.
 const ELEMENT_COST: usize = 16;
 
 /// Elements of a thread's smallest share: few enough for an even division, and so many that starting a share costs

@@ -16,10 +16,10 @@ use std::ops::Range;
 use crate::Level;
 use crate::simd::{LANES, Simd, dispatch};
 
-/// Numbers that share a scale.
+/// The number of weights that share a scale.
 pub(crate) const BLOCK: usize = 128;
 
-/// Bytes of a scale; rows are a multiple of this size.
+/// The number of bytes of a scale. The length of a row is a multiple of this number.
 const SCALE: usize = size_of::<f32>();
 
 /// Returns the number of bytes of a row; `None` on overflow.

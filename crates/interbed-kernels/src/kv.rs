@@ -1,25 +1,25 @@
-//! Memory layout of keys and values.
+//! Describes the memory layout of keys and values.
 
 use crate::DType;
 
-/// Storage type of the elements of keys and values.
+/// The storage type of the elements of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvDType {
-    /// IEEE single precision.
+    /// Numbers of 32 bits in IEEE single precision.
     F32,
-    /// IEEE half precision.
+    /// Numbers of 16 bits in IEEE half precision.
     F16,
     /// The upper 16 bits of an f32 (bfloat16).
     BF16,
-    /// 8-bit integers, with one scale for each [`KvDType::SCALED`] elements of a head.
+    /// Integers of 8 bits, with one scale for each [`KvDType::SCALED`] elements of a head.
     Q8,
 }
 
 impl KvDType {
-    /// Every type.
+    /// Lists every type.
     pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::BF16, Self::Q8];
 
-    /// Elements of a head that share a scale in [`KvDType::Q8`]; the last group of a head may be shorter.
+    /// The number of elements of a head that share a scale in [`KvDType::Q8`]. The last group of a head may be shorter.
     pub const SCALED: usize = 32;
 
     /// Returns the default type of keys and values for weights of `dtype`: the same type, or half precision for
@@ -62,16 +62,16 @@ impl std::fmt::Display for KvDType {
     }
 }
 
-/// Number and size of the heads whose keys and values a layer stores.
+/// The number and size of the heads whose keys and values a layer stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
-    /// Number of key-value heads.
+    /// The number of key-value heads.
     pub num_kv_heads: usize,
-    /// Elements of one head.
+    /// The number of elements of one head.
     pub head_dim: usize,
 }
 
-/// Memory layout of one KV block: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
+/// The memory layout of one KV block: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
 /// copy moves a block in one piece.
 ///
 /// Only layers that store keys and values have a part; each layer may have its own number and size of heads.
@@ -80,7 +80,7 @@ pub struct KvLayout {
     block_size: usize,
     dtype: KvDType,
     block_bytes: usize,
-    /// Bytes of `block_bytes` that hold nothing.
+    /// The number of bytes of `block_bytes` that hold nothing.
     padding_bytes: usize,
     layers: Vec<KvLayer>,
 }
@@ -88,7 +88,8 @@ pub struct KvLayout {
 impl KvLayout {
     /// Creates a layout of blocks of `block_size` tokens, with one shape for each layer that stores keys and values.
     ///
-    /// The size of a block too large for a `usize` saturates: no memory can hold it, and allocating it fails.
+    /// If the size of a block is too large for a `usize`, the size saturates. No memory can hold such a block, so
+    /// allocating it fails.
     pub fn new(block_size: usize, dtype: KvDType, layers: impl IntoIterator<Item = KvShape>) -> Self {
         let mut layout = Self { block_size, dtype, block_bytes: 0, padding_bytes: 0, layers: Vec::new() };
         for shape in layers {
@@ -172,9 +173,9 @@ pub struct KvLayer {
     shape: KvShape,
     block_size: usize,
     dtype: KvDType,
-    /// Offset of this layer's part in a block.
+    /// The offset of this layer's part in a block, in bytes.
     offset: usize,
-    /// Bytes of a block with all layers.
+    /// The number of bytes of a block with all layers.
     block_bytes: usize,
 }
 

@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 
 use crate::Share;
 
-/// KV blocks to read.
+/// The memory of KV blocks that an operation reads.
 ///
-/// A kernel touches only the blocks that its spans name: addresses between them may have no memory.
+/// A kernel touches only the blocks that its spans name. The addresses between these blocks may have no memory.
 #[derive(Clone, Copy)]
 pub struct KvBytes<'a> {
     start: *const u8,

@@ -8,9 +8,9 @@ use crate::KvLayer;
 /// The KV blocks of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvPlace {
-    /// Blocks in any order: this range of the block tables that come with the spans.
+    /// Blocks in any order, whose numbers are in this range of the block tables that come with the spans.
     Listed(Range<u32>),
-    /// Adjacent blocks, from this one on.
+    /// Adjacent blocks, of which the first has this number.
     From(u32),
 }
 
@@ -20,12 +20,12 @@ impl From<Range<u32>> for KvPlace {
     }
 }
 
-/// Locations of the keys and values of one sequence's tokens in the pool. Kernels ask for [runs](Self::runs) of
-/// positions, and need not know about blocks.
+/// Locates the keys and values of one sequence's tokens in the pool. Kernels ask for [runs](Self::runs) of positions,
+/// and need not know about blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct KvView<'a> {
     blocks: Blocks<'a>,
-    /// Position of the first slot of the first block.
+    /// The position of the first slot of the first block.
     first: usize,
 }
 
@@ -48,13 +48,13 @@ impl Blocks<'_> {
     }
 }
 
-/// Consecutive positions of a sequence whose slots are adjacent.
+/// A run of consecutive positions of a sequence whose slots are adjacent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvRun {
-    /// Bytes from a head's first slot in block 0, which [`KvLayer::key_offset`] gives, to the head's slot of the first
-    /// of these positions.
+    /// The number of bytes from a head's first slot in block 0, which [`KvLayer::key_offset`] gives, to the head's slot
+    /// of the first of these positions.
     pub offset: usize,
-    /// Number of positions.
+    /// The number of positions.
     pub tokens: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// Environment variable that forces a level, so that one machine can test every path.
+/// The environment variable that forces a level, so that one machine can test every path.
 pub const LEVEL_VARIABLE: &str = "INTERBED_CPU";
 
 /// A set of instructions that this machine has: the existence of a value proves it. Each level includes the lower
@@ -15,23 +15,23 @@ pub struct Level(Instructions);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Instructions {
-    /// Plain Rust, for any machine.
+    /// Plain Rust, which runs on any machine.
     Portable,
     /// The vector instructions (NEON) that every 64-bit Arm machine has.
     Neon,
-    /// AVX2, FMA and F16C.
+    /// The instructions AVX2, FMA and F16C.
     Avx2,
-    /// AVX-512 F, BW, DQ and VL.
+    /// The instructions AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// Adds AVX-512 VNNI: dot products of bytes.
+    /// The instructions of `Avx512` and AVX-512 VNNI, which has dot products of bytes.
     Avx512Vnni,
-    /// Adds AVX-512 BF16: dot products of bf16.
+    /// The instructions of `Avx512Vnni` and AVX-512 BF16, which has dot products of bf16.
     Avx512Bf16,
-    /// Adds AMX tiles of bf16 and int8.
+    /// The instructions of `Avx512Bf16` and AMX, which has tiles of bf16 and int8.
     Amx,
 }
 
-/// Every level, in ascending order.
+/// All levels, in ascending order.
 const ALL: [Level; 7] = [
     Level(Instructions::Portable),
     Level(Instructions::Neon),
@@ -70,7 +70,7 @@ impl Level {
         ALL.into_iter().find(|level| level.name() == name)
     }
 
-    /// Plain Rust, which every machine runs.
+    /// The level of plain Rust, which every machine runs.
     pub(crate) const PORTABLE: Self = Self(Instructions::Portable);
 
     /// Returns the set of instructions. Only this module creates a `Level`, from what was detected.

@@ -1,4 +1,4 @@
-//! CPU kernels: operations on slices with SIMD that is selected at run time, and the thread pool that they share.
+//! The CPU kernels: operations on slices with SIMD that is selected at run time, and the thread pool that they share.
 //!
 //! **Invariant: results are batch-invariant.** The order of every sum is fixed by the model's shape and the token's
 //! position, never by batch size, chunking or thread count. Everything that later compares tokens (cached, swapped,

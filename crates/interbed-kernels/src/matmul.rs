@@ -28,10 +28,10 @@ pub use columns::Columns;
 pub(crate) use columns::Output;
 pub(crate) use kernel::{Form, Kernel};
 
-/// Maximum number of groups of products in one sweep; further groups take another sweep.
+/// The maximum number of groups of products in one sweep. Further groups take another sweep.
 const GROUPS_MAX: usize = 16;
 
-/// Rows that are never divided among threads: as many as the largest tile takes.
+/// The number of rows that are never divided among threads: as many as the largest tile takes.
 const ROW_GRANULE: usize = 32;
 
 // A chunk of rows is at most a panel.
@@ -40,13 +40,13 @@ const _: () = assert!(panel::ROWS.is_multiple_of(ROW_GRANULE) && GATED_ROWS <= p
 /// Number of outputs that a gate is applied to at a time, while the outputs are still in the cache.
 const GATED_ROWS: usize = panel::ROWS;
 
-/// One product of the activations, with a whole matrix or with a band of its rows.
+/// A product of the activations with a whole matrix, or with a band of its rows.
 pub struct Product<'a> {
-    /// Shape: `[rows, cols]`.
+    /// The weights, `[rows, cols]`.
     pub weights: Matrix<'a>,
-    /// Bias, one row of `rows` elements of a plain type.
+    /// The bias, which is one row of `rows` elements of a plain type, if there is a bias.
     pub bias: Option<Matrix<'a>>,
-    /// Destination, `[tokens, rows]`.
+    /// The destination, `[tokens, rows]`.
     pub out: Columns<'a>,
 }
 
@@ -67,7 +67,7 @@ pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: 
 }
 
 /// Computes `gate.out = activation(x * gate) * (x * up)` for several pairs `[gate, up]`, in as few sweeps as the
-/// weights' types allow; `up.out` is used as scratch memory.
+/// weights' types allow. The memory of `up.out` is used as scratch memory.
 ///
 /// # Panics
 /// Panics if the shapes disagree.
@@ -171,12 +171,12 @@ fn sweep<'p, const N: usize>(
 #[derive(Debug, Default)]
 struct Chunks {
     rows: usize,
-    /// Numbers of the chunks; all products of a sweep are numbered together.
+    /// The numbers of the chunks. All products of a sweep are numbered together.
     numbers: Range<usize>,
 }
 
 impl Chunks {
-    /// Splits rows into chunks of about `most` rows, in whole granules; the number of chunks is a multiple of
+    /// Splits rows into chunks of about `most` rows, in whole granules. The number of chunks is a multiple of
     /// `multiple` if there are enough granules.
     fn new(rows: usize, most: usize, multiple: usize, first: usize) -> Self {
         let count = rows.div_ceil(most.max(1)).next_multiple_of(multiple.max(1));
@@ -264,8 +264,8 @@ unsafe fn add_bias(bias: Matrix<'_>, out: Output, tokens: usize, share: Range<us
 }
 
 impl PreparedActivations<'_> {
-    /// Computes the products of `rows` of `weights` with all tokens; `work` has the elements that the form needs.
-    /// `ahead` says what is read next.
+    /// Computes the products of `rows` of `weights` with all tokens. The memory `work` has the elements that the form
+    /// needs, and `ahead` says what is read next.
     ///
     /// # Safety
     /// `out` has all tokens and rows, and no other thread touches these columns of it.

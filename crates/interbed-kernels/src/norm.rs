@@ -1,4 +1,4 @@
-//! Root-mean-square norm.
+//! Computes the root-mean-square norm.
 
 use crate::elementwise::add_kernel;
 use crate::pool::Pool;

@@ -1,4 +1,4 @@
-//! A small barrier pool: every thread runs the same job on its own share, and the caller waits for all.
+//! A small pool of threads: every thread runs the same job on its own share, and the caller waits for all threads.
 //!
 //! A decode pass consists of hundreds of products of some tens of microseconds each, so waking a thread through the
 //! operating system for each product would cost more than the product. Workers spin briefly for the next job, then
@@ -22,27 +22,28 @@ mod sync {
     pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
     pub(super) use std::thread::yield_now;
 
-    /// Spins before a worker parks: some tens to hundreds of microseconds, depending on the processor, and longer than
-    /// the gap between two operations of a pass.
+    /// The number of spins before a worker parks. The spins take some tens to hundreds of microseconds, depending on
+    /// the processor, and longer than the gap between two operations of a pass.
     pub(super) const WORKER_SPINS: u32 = 4_000;
 
-    /// Spins before a caller that waits for its workers yields to other threads.
+    /// The number of spins before a caller that waits for its workers yields to other threads.
     pub(super) const CALLER_SPINS: u32 = 20_000;
 }
 
-/// Minimum number of multiply-adds that are worth a barrier: a vector unit computes this many in a few microseconds.
+/// The minimum number of multiply-adds that are worth a barrier: a vector unit computes this many in a few
+/// microseconds.
 const LEAST_SHARED_COST: usize = 1 << 17;
 
-/// Maximum number of runs that items are dealt from.
+/// The maximum number of runs that items are dealt from.
 const RUNS_MAX: usize = 64;
 
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// Threads that compute together. One job runs at a time; the calling thread takes part as thread 0.
+/// A pool of threads that compute together. One job runs at a time, and the calling thread takes part as thread 0.
 pub struct Pool {
     signal: Arc<Signal<SharedJob>>,
     workers: Vec<JoinHandle<()>>,
-    /// Locked while a job runs, so that callers on different threads take turns.
+    /// A lock that is held while a job runs, so that callers on different threads take turns.
     turn: Mutex<()>,
 }
 
@@ -116,9 +117,9 @@ impl Pool {
     }
 
     /// Calls `job(thread, item)` for each of `0 .. items`. Each thread goes through its own run of items in ascending
-    /// order, so that it may prefetch the next item's data; a thread that has finished its run takes items from others,
-    /// so that a slow thread delays no other. `cost` is the approximate number of multiply-adds of all items together:
-    /// work that is cheaper than a barrier stays on the calling thread.
+    /// order, so that it may prefetch the next item's data. A thread that has finished its run takes items from others,
+    /// so that a slow thread delays no other. The number `cost` is the approximate number of multiply-adds of all items
+    /// together. Work that is cheaper than a barrier stays on the calling thread.
     pub(crate) fn deal(&self, items: usize, cost: usize, job: impl Fn(usize, usize) + Sync) {
         let threads = self.threads();
         if items <= 1 || threads == 1 || cost < LEAST_SHARED_COST {

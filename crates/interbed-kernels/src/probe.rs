@@ -11,13 +11,13 @@ use crate::{Level, Share};
 
 pub use unit::Unit;
 
-/// Shortest time of a measurement, long enough that starting the threads does not matter.
+/// The shortest time of a measurement, which is long enough that starting the threads does not matter.
 const PROBE_TIME: Duration = Duration::from_millis(3);
 
-/// Number of rounds that a loop begins with.
+/// The number of rounds that a loop begins with.
 const ROUNDS_MIN: usize = 64;
 
-/// More rounds than any machine computes within [`PROBE_TIME`].
+/// A number of rounds that no machine computes within [`PROBE_TIME`].
 const ROUNDS_MAX: usize = 1 << 30;
 
 /// Measures the bytes per second at which all threads together read `buffer`, which should be much larger than the
@@ -46,8 +46,8 @@ pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -
     best
 }
 
-/// Measures the operations per second of all threads together on `unit`, on registers alone; a multiply-add counts as
-/// two. `None` if the level lacks the unit.
+/// Measures the operations per second of all threads together on `unit`, on registers alone. A multiply-add counts as
+/// two operations. Returns `None` if the level lacks the unit.
 ///
 /// Takes the best of `repeat` measurements of some milliseconds each.
 pub fn peak(pool: &Pool, level: Level, unit: Unit, repeat: usize) -> Option<f64> {

@@ -1,4 +1,4 @@
-//! Quantized weights: the block formats of each type, encoding and decoding of blocks, and products with them.
+//! Handles quantized weights: the block formats of each type, encoding and decoding of blocks, and products with them.
 //!
 //! The types and their layouts equal those of GGUF files, bit for bit; `dequantize.rs` shows the layouts. Products stay
 //! in integers: activations become bytes (`activations.rs`), a type defines how its codes become bytes and what its

@@ -1,21 +1,22 @@
-//! Rotary position embedding.
+//! Computes the rotary position embedding.
 
 /// The way in which the two elements of a head that are rotated together are chosen. The style depends on the file
 /// format, because formats may order the rows of query and key matrices differently for the same model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeStyle {
-    /// Rotates element `i` with `i + half` of the rotated part: Hugging Face models, and the Qwen families in GGUF
-    /// files.
+    /// Element `i` is rotated with element `i + half` of the rotated part, as in Hugging Face models, and in the Qwen
+    /// families in GGUF files.
     #[default]
     Halves,
-    /// Rotates element `2i` with `2i + 1`: the Llama-like families in GGUF files.
+    /// Element `2i` is rotated with element `2i + 1`, as in the Llama-like families in GGUF files.
     Neighbours,
 }
 
-/// Rotates the beginning of each head of one token in place: `2 * pairs` elements, which may be the whole head.
+/// Rotates the beginning of each head of one token in place. The beginning has `2 * pairs` elements, and may be the
+/// whole head.
 ///
 /// - `x`: `[heads, head_dim]`
-/// - `cos`, `sin`: `[pairs]` of the token's position; at most `head_dim / 2`
+/// - `cos` and `sin`: `[pairs]` each, of the token's position, with at most `head_dim / 2` pairs
 ///
 /// # Panics
 /// Panics if the lengths disagree.

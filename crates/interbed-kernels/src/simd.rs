@@ -13,14 +13,14 @@ pub(crate) use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Amx, Avx2, Avx512, Bf16Dots, Vnni, load128, prefetch, prefetch_second};
 
-/// Lanes of a vector, at every level.
+/// The number of lanes of a vector, at every level.
 pub(crate) const LANES: usize = 16;
 
 /// Vector operations of one level. A value of such a type is a token: the value proves that the level's instructions
 /// exist, so arithmetic on lanes is safe. [`dispatch!`] creates the tokens.
 pub(crate) trait Simd: Copy {
     type V: Copy;
-    /// Whether 24 vectors fit into the registers; otherwise eight do.
+    /// Whether 24 vectors fit into the registers. Otherwise only eight vectors fit.
     const MANY_REGISTERS: bool;
     fn splat(self, value: f32) -> Self::V;
     /// Loads lanes from their bits, at any address.
@@ -101,7 +101,7 @@ fn put_each_sum<S: Simd, const R: usize>(s: S, v: [S::V; R], to: &mut [f32; R], 
 
 /// Converts elements of a weight or KV row to f32 lanes.
 pub(crate) trait Element: Copy {
-    /// Type of an element's bytes.
+    /// The type of an element's bytes.
     type Bits: bytemuck::Pod;
     fn load<S: Simd>(s: S, from: &[Self::Bits; LANES]) -> S::V;
 }
@@ -137,7 +137,7 @@ impl Element for Bf16 {
     }
 }
 
-/// Loads the first `count` elements at `from`; the other lanes are zero.
+/// Loads the first `count` elements at `from`, and sets the other lanes to zero.
 ///
 /// # Safety
 /// `count <= LANES` elements are readable at `from`.
@@ -149,7 +149,7 @@ pub(crate) unsafe fn load_part<S: Simd, E: Element>(s: S, from: *const E::Bits, 
     E::load(s, &part)
 }
 
-/// Loads fewer than [`LANES`] elements; the other lanes are zero.
+/// Loads fewer than [`LANES`] elements, and sets the other lanes to zero.
 #[inline(always)]
 pub(crate) fn load_few<S: Simd>(s: S, from: &[f32]) -> S::V {
     let mut part = [0.0; LANES];

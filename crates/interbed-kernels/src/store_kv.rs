@@ -12,23 +12,24 @@ use crate::{KvBytesMut, KvDType, KvLayer, Level};
 pub struct Rotation<'a> {
     /// The way in which elements form pairs.
     pub style: RopeStyle,
-    /// `[tokens, pairs]`, with at most `head_dim / 2` pairs; elements beyond them are not rotated.
+    /// The cosines of each token's angles, `[tokens, pairs]`, with at most `head_dim / 2` pairs. Elements beyond the
+    /// pairs are not rotated.
     pub cos: &'a [f32],
     /// The sines, in the shape of `cos`.
     pub sin: &'a [f32],
 }
 
-/// Cost of rotating, narrowing and moving one element, in multiply-adds.
+/// The cost of rotating, narrowing and moving one element, in multiply-adds.
 const ELEMENT_COST: usize = 4;
 
 /// Rotates all queries and keys of a batch, and writes the batch's keys and values to their blocks, rounded to the
 /// cache's type.
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`
-/// - `tables`: the block tables of those spans that have one
+/// - `tables`: the block tables of the spans that have one
 /// - `q`: `[tokens, heads, head_dim]`, rotated in place
 /// - `k`: `[tokens, num_kv_heads, head_dim]`, rotated in place
-/// - `v`: the shape of `k`
+/// - `v`: `[tokens, num_kv_heads, head_dim]`
 ///
 /// # Panics
 /// Panics if a block table is too short or names a block that is not in the pool, or the lengths disagree. Nothing has

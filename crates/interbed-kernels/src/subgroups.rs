@@ -1,8 +1,8 @@
-//! Products whose sums have the order of a GPU's subgroups: results that the host computes beside a GPU have the bits
-//! that the GPU would have computed (`interbed-device/shaders/product.comp`).
+//! Computes products whose sums have the order of a GPU's subgroups. Results that the host computes beside a GPU then
+//! have the bits that the GPU would have computed (`interbed-device/shaders/product.comp`).
 //!
 //! Thread `l` of a subgroup of `S` threads takes the columns `8 u .. 8 u + 8` for `u = l, l + S, …` and adds their
-//! products one after the other, with one rounding each or with two ([`SubgroupOrder::fused`]); the threads' sums are
+//! products one after the other, with one rounding each or with two ([`SubgroupOrder::fused`]). The threads' sums are
 //! added up as `l + (l + S / 2)`, then `S / 4`, and so on. Here the threads of a subgroup are lanes, so both operands
 //! are transposed: element `i` of the eight of all lanes is adjacent.
 
@@ -12,30 +12,30 @@ use crate::share::Share;
 use crate::simd::{Simd, dispatch};
 use crate::{DType, Level, Matrix, Product};
 
-/// Columns that a thread takes at a time.
+/// The number of columns that a thread takes at a time.
 const COLUMNS: usize = 8;
 
-/// Rows that are dealt to a thread of the pool at a time.
+/// The number of rows that are dealt to a thread of the pool at a time.
 const CHUNK_ROWS: usize = 16;
 
-/// Maximum number of threads of a subgroup on any GPU.
+/// The maximum number of threads of a subgroup on any GPU.
 const SUBGROUP_MAX: usize = 128;
 
 /// The order in which a GPU adds up products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubgroupOrder {
-    /// Threads of a subgroup: a power of two of at most 128.
+    /// The number of threads of a subgroup, which is a power of two of at most 128.
     pub threads: usize,
     /// Whether a product and its addition to a sum are rounded once. Drivers may round once or twice.
     pub fused: bool,
 }
 
-/// Activations of some tokens, transposed for subgroups of one size.
+/// The activations of some tokens, transposed for subgroups of one size.
 pub struct SubgroupActivations {
     order: SubgroupOrder,
     cols: usize,
     tokens: usize,
-    /// `[tokens, cols]` in the order of [`turn`].
+    /// The activations, `[tokens, cols]`, in the order of [`turn`].
     turned: Vec<f32>,
     /// A row of weights for each thread, unchanged and transposed.
     work: Vec<f32>,
@@ -101,7 +101,7 @@ impl SubgroupActivations {
     }
 }
 
-/// One row of a product.
+/// A row of a product.
 #[derive(Clone, Copy)]
 struct RowJob<'a> {
     weights: Matrix<'a>,
@@ -130,9 +130,9 @@ impl RowJob<'_> {
     }
 }
 
-/// Transposes a row: of each `S` groups of eight, element 0 of all, then element 1, and so on. The remainder of a row
-/// is transposed as for a smaller subgroup. A row whose length is no multiple of eight stays as it is: its threads take
-/// one column at a time.
+/// Transposes a row: of each `S` groups of eight, element 0 of all groups comes first, then element 1, and so on. The
+/// remainder of a row is transposed as for a smaller subgroup. A row whose length is no multiple of eight stays
+/// unchanged, because its threads take one column at a time.
 #[inline(always)]
 fn turn(from: &[f32], to: &mut [f32], subgroup: usize) {
     if !from.len().is_multiple_of(COLUMNS) {
@@ -219,7 +219,7 @@ fn row_of(level: Level, order: SubgroupOrder, job: RowJob<'_>, work: &mut [f32])
     }
 }
 
-/// Computes one row for all tokens; `work` has room for two rows of weights.
+/// Computes one row for all tokens. The memory `work` has room for two rows of weights.
 #[inline(always)]
 fn row_kernel<S: Simd, L: Lanes, R: Rounding>(_: S, job: RowJob<'_>, work: &mut [f32]) {
     let cols = job.weights.cols();

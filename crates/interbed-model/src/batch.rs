@@ -1,54 +1,54 @@
-//! What one forward pass computes: prefill chunks and decodes together.
+//! Describes the batch that one forward pass computes, with chunks of prompts and single new tokens together.
 
 use std::ops::Range;
 
-/// The tokens of one sequence that this pass computes.
+/// The tokens of one sequence that a pass computes.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchSequence<'a> {
-    /// Consecutive tokens; at least one. Ids below the vocabulary's size.
+    /// At least one token, at consecutive positions. All ids are below the vocabulary's size.
     pub tokens: &'a [u32],
-    /// Position of the first token. The KV of all earlier positions has been computed.
+    /// The position of the first token. The KV of all earlier positions has been computed.
     pub first_position: usize,
-    /// Tokens of the sequence's prompt (as first submitted), which fixes the scale of dynamic rope.
+    /// The number of tokens of the sequence's prompt as first submitted. This number fixes the scale of dynamic rope.
     pub prompt_len: usize,
-    /// Positions whose KV is below memory, from the first on: a multiple of [`STRETCH`](interbed_kernels::STRETCH), and
-    /// at most `first_position`; 0 if all of it is in blocks.
+    /// The number of positions, from the first on, whose KV is below memory. The number is a multiple of
+    /// [`STRETCH`](interbed_kernels::STRETCH) and at most `first_position`. If all KV is in blocks, the number is 0.
     pub below: usize,
-    /// The blocks from position `below` on, up to that of the last token.
+    /// The blocks of the positions from `below` up to that of the last token.
     pub blocks: SequenceBlocks<'a>,
-    /// The rows that are wanted, of logits or of hidden states.
+    /// The rows of logits or of hidden states that are wanted.
     pub logits: LogitRows,
 }
 
-/// Which blocks of the device's KV memory a sequence has.
+/// The blocks of the device's KV memory that belong to a sequence.
 #[derive(Debug, Clone, Copy)]
 pub enum SequenceBlocks<'a> {
-    /// Blocks anywhere, in the order of their tokens.
+    /// The numbers of blocks at any places, in the order of their tokens.
     Listed(&'a [u32]),
-    /// Blocks side by side, from this one on.
+    /// The number of the first of several blocks that lie side by side.
     From(u32),
 }
 
-/// The tokens of a sequence of which something is wanted: their logits, `[vocab_size]`, or their hidden states after
-/// the last norm, `[hidden_size]`.
+/// Says for which tokens of a sequence a pass returns a row, which has either logits, `[vocab_size]`, or the hidden
+/// state after the last norm, `[hidden_size]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitRows {
-    /// None: a prompt's chunk that is not its last.
+    /// No row is wanted, as for a chunk of a prompt that is not the last one.
     None,
-    /// The last token's: what comes next is sampled from them.
+    /// The logits of the last token are wanted, from which the next token is sampled.
     Last,
-    /// Every token's: log-probabilities of the prompt.
+    /// The logits of every token are wanted, for log-probabilities of the prompt.
     All,
-    /// So many of the greatest of the last token's, or all of them.
+    /// This many of the greatest logits of the last token suffice. The pass may still return all of them.
     Best(usize),
-    /// The last token's hidden state.
+    /// The last token's hidden state is wanted.
     LastHidden,
-    /// Every token's hidden state.
+    /// Every token's hidden state is wanted.
     AllHidden,
 }
 
 impl LogitRows {
-    /// Which of `count` tokens they are of.
+    /// Returns which of `count` tokens get a row.
     pub fn of(self, count: usize) -> Range<usize> {
         match self {
             Self::None => count..count,
@@ -57,7 +57,7 @@ impl LogitRows {
         }
     }
 
-    /// How many logits suffice of each row, if not all are needed.
+    /// Returns how many logits of each row suffice, or `None` if all are needed.
     pub fn best(self) -> Option<usize> {
         match self {
             Self::Best(count) => Some(count),
@@ -65,17 +65,17 @@ impl LogitRows {
         }
     }
 
-    /// Whether they are hidden states rather than logits.
+    /// Returns whether the rows have hidden states rather than logits.
     pub fn are_hidden(self) -> bool {
         matches!(self, Self::LastHidden | Self::AllHidden)
     }
 }
 
 impl SequenceBlocks<'_> {
-    /// The block number `index` of the sequence.
+    /// Returns the number of the sequence's block with this index.
     ///
     /// # Panics
-    /// If a list is too short.
+    /// Panics if the list of blocks is too short.
     pub fn number(&self, index: usize) -> u32 {
         match *self {
             Self::Listed(table) => table[index],
@@ -85,36 +85,37 @@ impl SequenceBlocks<'_> {
 }
 
 impl BatchSequence<'_> {
-    /// Rows that this sequence gets.
+    /// Returns the number of rows that this sequence gets.
     pub fn num_logit_rows(&self) -> usize {
         self.logits.of(self.tokens.len()).len()
     }
 }
 
-/// Whose logits, or whose hidden state, a row is.
+/// Says to which token a row of logits or of hidden states belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogitRow {
-    /// Index of the sequence in the batch.
+    /// The index of the sequence in the batch.
     pub sequence: usize,
-    /// Index of the token among the sequence's tokens in this batch.
+    /// The index of the token among the sequence's tokens in this batch.
     pub token: usize,
 }
 
-/// The logits of a row that is wanted.
+/// The logits of a wanted row.
 #[derive(Debug)]
 pub enum Logits<'a> {
-    /// All of them, `[vocab_size]`, or a hidden state, `[hidden_size]`; they may be changed.
+    /// All logits, `[vocab_size]`, or a hidden state, `[hidden_size]`. The receiver may change the numbers.
     All(&'a mut [f32]),
-    /// The greatest, as pairs of token and logit: greatest first, and among equals that of the lowest token. If a logit
-    /// of the row is NaN, so is the first. Only where [`LogitRows::Best`] was asked for.
+    /// The greatest logits, as pairs of token and logit in descending order. Of equal logits, the one of the lowest
+    /// token comes first. If any logit of the row is NaN, the first is NaN. A row has this form only if
+    /// [`LogitRows::Best`] was wanted.
     Best(&'a [[f32; 2]]),
 }
 
 impl<'a> Logits<'a> {
-    /// The whole row.
+    /// Returns the whole row.
     ///
     /// # Panics
-    /// If it is not there. Whoever asks for whole rows gets them.
+    /// Panics if only the greatest logits are there. A pass returns whole rows unless [`LogitRows::Best`] was wanted.
     pub fn all(self) -> &'a mut [f32] {
         match self {
             Self::All(row) => row,
@@ -122,7 +123,7 @@ impl<'a> Logits<'a> {
         }
     }
 
-    /// Whether a logit of the row is NaN.
+    /// Returns whether a logit of the row is NaN.
     pub fn has_nan(&self) -> bool {
         match self {
             Self::All(row) => row.iter().any(|logit| logit.is_nan()),

@@ -1,4 +1,4 @@
-//! KV that is below memory, and comes up piece by piece while a pass computes.
+//! Describes KV that is below memory, and comes up piece by piece while a pass computes.
 
 use std::ops::Range;
 
@@ -6,40 +6,42 @@ use interbed_device::KvFrame;
 use interbed_kernels::STRETCH;
 use thiserror::Error;
 
-/// One layer's keys and values of [`STRETCH`] positions of a sequence.
+/// Names the keys and values of [`STRETCH`] positions of a sequence in one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameId {
     /// The sequence's index in the batch.
     pub sequence: usize,
-    /// The layer's index among those that keep KV.
+    /// The index of the layer among the layers that keep KV.
     pub layer: usize,
-    /// Which positions: those from `stretch * STRETCH` on.
+    /// The index of the stretch, which begins at position `stretch * STRETCH`.
     pub stretch: usize,
 }
 
-/// KV that could not be brought up. The pass cannot be computed.
+/// The error that KV could not be brought up. The pass cannot be computed.
 #[derive(Debug, Clone, Error)]
 #[error("KV that is below memory could not be read: {reason}")]
 pub struct KvLost {
-    /// The index in the batch of the sequence whose KV it is.
+    /// The index in the batch of the sequence that has lost KV.
     pub sequence: usize,
-    /// What happened.
+    /// Describes what happened.
     pub reason: String,
 }
 
 /// Brings KV up from below memory.
 pub trait KvBelow {
-    /// A pass begins, which will ask for all of `frames`, in this order. Whatever an earlier pass left is forgotten.
+    /// Begins a pass, which will ask for all of `frames`, in this order. Frames that an earlier pass left over are
+    /// forgotten.
     fn begin(&mut self, frames: &[FrameId]);
 
-    /// The next of the frames, once it is in memory. Its memory is used again when nobody has the frame any more.
+    /// Waits until the next of the frames is in memory, and returns it. The frame's memory is reused once all its
+    /// owners have dropped it.
     ///
     /// # Errors
-    /// It could not be read, or is not what was written.
+    /// Fails if the frame could not be read, or differs from what was written.
     fn next(&mut self) -> Result<KvFrame, KvLost>;
 }
 
-/// Where all KV is in memory.
+/// The implementation of [`KvBelow`] for passes whose KV is all in memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NothingBelow;
 
@@ -53,7 +55,7 @@ impl KvBelow for NothingBelow {
     }
 }
 
-/// The stretches below position `below` that a token at `position`, or one after it, sees.
+/// Returns the stretches below position `below` that a token at `position`, or a later token, sees through `window`.
 pub(crate) fn stretches_below(position: usize, below: usize, window: Option<usize>) -> Range<usize> {
     let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
     let end = below / STRETCH;

@@ -1,8 +1,8 @@
-//! Chat messages to a prompt, by the Jinja template that the model ships, as `transformers` renders it.
+//! Turns chat messages into a prompt with the model's Jinja template, as `transformers` renders it.
 //!
-//! A template is a program from outside: its source, its steps, its recursion, its output, its time and the values that
-//! it makes are limited, and it runs on a thread of its own whose stack is large enough for what these limits allow.
-//! What runs it is in `jinja.rs`.
+//! A template is a program that comes from outside. Its source, its steps, its recursion, its output, its time and the
+//! size of its values are therefore limited. A template runs on a thread of its own, whose stack is large enough for
+//! what these limits allow. The file `jinja.rs` and its modules run templates.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -28,23 +28,23 @@ use contents::CallContents;
 pub use contents::NoContent;
 pub use systems::SystemPlaces;
 
-/// Longest template source, in bytes. The longest in use have some 20 KiB.
+/// The longest source of a template that is accepted, in bytes. Templates in use have up to some 20 KiB.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
-/// Longest prompt that a template may write, in bytes.
+/// The longest prompt that a template may write, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
-/// Steps per rendering, in addition to [`FUEL_PER_MESSAGE`] for each message.
+/// The number of steps that a rendering may take, in addition to [`FUEL_PER_MESSAGE`] for each message.
 const FUEL_BASE: u64 = 4_000_000;
 const FUEL_PER_MESSAGE: u64 = 40_000;
-/// Longest message of a template that is passed on, in bytes.
+/// The most bytes of an error message by a template that are passed on.
 const MESSAGE_BYTES_MAX: usize = 2000;
-/// Address space, of which a well-behaved template touches some kilobytes.
+/// The size of the thread's stack, in bytes of address space. An ordinary template uses a few kilobytes of it.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Why a chat template produced no prompt.
+/// The reasons why a chat template produced no prompt.
 #[derive(Debug, ThisError)]
 pub enum TemplateError {
-    /// The model has no template: neither `chat_template.jinja` nor `chat_template` in `tokenizer_config.json` or
-    /// `chat_template.json`, nor `tokenizer.chat_template` in a GGUF file.
+    /// The model has no template. Templates are looked for in `chat_template.jinja`, under `chat_template` in
+    /// `tokenizer_config.json` and `chat_template.json`, and under `tokenizer.chat_template` in a GGUF file.
     #[error(
         "the model in {} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json or in \
          chat_template.json, or tokenizer.chat_template in a GGUF file); send a plain prompt to /v1/completions \
@@ -58,49 +58,49 @@ pub enum TemplateError {
     /// A file that may hold the template could not be read.
     #[error(transparent)]
     File(#[from] TokenizerError),
-    /// The source is longer than any honest template.
+    /// The source of the template is longer than [`MAX_SOURCE_BYTES`].
     #[error("the chat template has {bytes} bytes, but at most {MAX_SOURCE_BYTES} are accepted")]
     SourceTooLarge {
-        /// Length of the source.
+        /// The length of the source, in bytes.
         bytes: usize,
     },
-    /// The source is no Jinja template.
+    /// The source is not a valid Jinja template.
     #[error("the chat template is not valid: {problem}")]
     Syntax {
-        /// What is wrong, and in which line.
+        /// A description of what is wrong, and in which line.
         problem: String,
     },
-    /// The template refused the messages by `raise_exception`.
+    /// The template refused the messages with `raise_exception`.
     #[error("the chat template refuses these messages: {message}")]
     Raised {
-        /// The template's own words.
+        /// The template's own message.
         message: String,
     },
     /// The template failed on these messages.
     #[error("the chat template failed: {problem}")]
     Render {
-        /// What is wrong, and in which line.
+        /// A description of what went wrong, and in which line.
         problem: String,
     },
-    /// The template did not end within its allowance of instructions.
+    /// The template took more steps than it may take.
     #[error("the chat template did not end within {fuel} instructions")]
     OutOfFuel {
-        /// The allowance.
+        /// The number of steps that it may take.
         fuel: u64,
     },
-    /// The template wrote more than is accepted.
+    /// The template wrote more than the accepted number of bytes.
     #[error("the chat template wrote more than {limit} bytes, which is the limit for these messages")]
     OutputTooLarge {
-        /// The limit.
+        /// The accepted number of bytes.
         limit: usize,
     },
-    /// The template exceeded its memory or its time.
+    /// The template exceeded its limit of memory or of time.
     #[error("the chat template was stopped: {excess}")]
     Excessive {
-        /// The limit that it exceeded.
+        /// Describes the exceeded limit.
         excess: String,
     },
-    /// No thread could be started, or the template library gave up.
+    /// The thread of the template could not be started, or it panicked.
     #[error("the chat template could not be run: {problem}")]
     Thread {
         /// The reason.
@@ -109,7 +109,7 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    /// Returns whether other messages could be rendered, so that the client can mend the request.
+    /// Returns whether the error is about the messages, so that the client can send other messages.
     pub fn is_about_messages(&self) -> bool {
         matches!(
             self,
@@ -122,10 +122,11 @@ impl TemplateError {
     }
 }
 
-/// Variables of a template, apart from the messages: `bos_token`, `eos_token`, `unk_token` and `pad_token`.
+/// The special tokens that a template can read as variables, such as `bos_token`, `eos_token`, `unk_token` and
+/// `pad_token`.
 #[derive(Debug, Clone, Default)]
 pub struct SpecialTokens {
-    /// Name and text, as `tokenizer_config.json` has them.
+    /// Pairs of a token's name and text, as `tokenizer_config.json` has them.
     pub tokens: Vec<(String, String)>,
 }
 
@@ -136,19 +137,19 @@ impl SpecialTokens {
     }
 }
 
-/// A model's chat template, compiled. Immutable; share it in an `Arc`.
+/// A model's compiled chat template. A template does not change, and can be shared in an `Arc`.
 pub struct ChatTemplate {
     special_tokens: SpecialTokens,
     source: String,
     default: Template,
     tool_use: Option<Template>,
-    /// Form in which the template wants the arguments of calls, once it has been tried.
+    /// The form in which the template expects the arguments of calls, once this has been tried.
     arguments: OnceLock<ArgumentsForm>,
-    /// Content that the template wants in messages with calls, once it has been tried.
+    /// The content that the template expects in messages with calls, once this has been tried.
     contents: OnceLock<CallContents>,
-    /// Places where the template takes messages of the system, once they have been tried.
+    /// The places in which the template accepts system messages, once this has been tried.
     systems: OnceLock<SystemPlaces>,
-    /// Whether the template takes a text that is no JSON as the arguments of a call, once it has been tried.
+    /// Whether the template accepts a text that is not JSON as the arguments of a call, once this has been tried.
     text_arguments: OnceLock<bool>,
 }
 
@@ -158,25 +159,29 @@ const TOOL_USE: &str = "tool_use";
 const JINJA_FILE: &str = "chat_template.jinja";
 const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 const JSON_FILE: &str = "chat_template.json";
-/// The files that may hold a template, beside those of the tokenizer.
+/// The names of the files that may hold a template, other than the files of the tokenizer.
 pub const FILES: [&str; 3] = [JINJA_FILE, TOOL_USE_FILE, JSON_FILE];
 
 impl ChatTemplate {
-    /// Loads the template of a directory: `chat_template.jinja`, with `additional_chat_templates/tool_use.jinja` for
-    /// tools; else `chat_template` of `tokenizer_config.json`, or of `chat_template.json`.
+    /// Loads the template of a model's directory.
+    ///
+    /// The template is `chat_template.jinja`, together with `additional_chat_templates/tool_use.jinja` for
+    /// conversations with tools. Without the first file, the template is `chat_template` in `tokenizer_config.json` or
+    /// else in `chat_template.json`.
     ///
     /// # Errors
-    /// There is none, or it is too large or not valid.
+    /// Fails if the directory has no template, or the template is too large or not valid.
     pub fn from_dir(dir: &Path) -> Result<Self, TemplateError> {
         let config = TokenizerConfig::from_dir(dir)?;
         Self::from_files(&config, dir, |name| Ok(read_limited(&dir.join(name), MAX_SOURCE_BYTES as u64)?))
     }
 
-    /// As [`ChatTemplate::from_dir`], from what `config` says and the contents of the [`FILES`] of `dir`, a directory
-    /// or a file, by their names.
+    /// Loads the template of a model like [`ChatTemplate::from_dir`], but from `config` and from the contents of the
+    /// [`FILES`]. The function `content` returns a file's content by its name. The path `dir` is the model's directory
+    /// or file, for messages.
     ///
     /// # Errors
-    /// There is none, or it is too large or not valid; and what reading a file comes to.
+    /// Fails if there is no template, if the template is too large or not valid, or if `content` fails.
     pub fn from_files<E: From<TemplateError>>(
         config: &TokenizerConfig,
         dir: &Path,
@@ -207,10 +212,10 @@ impl ChatTemplate {
         }
     }
 
-    /// Compiles a template.
+    /// Compiles a template from its source.
     ///
     /// # Errors
-    /// The source is too large or not valid.
+    /// Fails if the source is too large or not valid.
     pub fn new(source: &str, special_tokens: SpecialTokens) -> Result<Self, TemplateError> {
         Self::with_tool_template(source, None, special_tokens)
     }
@@ -247,33 +252,34 @@ impl ChatTemplate {
         })
     }
 
-    /// Returns the form in which the template wants the arguments of calls. The first call tries it; blocking, and
-    /// CPU-bound.
+    /// Returns the form in which the template expects the arguments of calls. The first call renders conversations to
+    /// find out, which keeps a CPU busy, so this function must not run on an async thread.
     pub fn arguments_form(&self) -> ArgumentsForm {
         *self.arguments.get_or_init(|| {
             arguments::probe(|messages, tools| self.render(messages, Some(tools), false, &Map::new()).ok())
         })
     }
 
-    /// Returns the content that the template wants in a message that calls tools and says nothing. The first call tries
-    /// it; blocking, and CPU-bound.
+    /// Returns the content that the template expects in a message that calls tools and has no text. The first call
+    /// renders conversations to find out, which keeps a CPU busy, so this function must not run on an async thread.
     pub fn no_content(&self) -> NoContent {
         self.call_contents().without_text
     }
 
-    /// Returns whether the template shows the calls of a message that also has text. The first call tries it; blocking,
-    /// and CPU-bound.
+    /// Returns whether the template shows the calls of a message that also has text. The first call renders
+    /// conversations to find out, which keeps a CPU busy, so this function must not run on an async thread.
     pub fn shows_calls_beside_text(&self) -> bool {
         self.call_contents().beside_text
     }
 
-    /// Returns where the template takes messages of the system. The first call tries it; blocking, and CPU-bound.
+    /// Returns in which places the template accepts system messages. The first call renders conversations to find out,
+    /// which keeps a CPU busy, so this function must not run on an async thread.
     pub fn system_places(&self) -> SystemPlaces {
         *self.systems.get_or_init(|| systems::probe(|messages| self.render(messages, None, true, &Map::new()).ok()))
     }
 
-    /// Returns whether the template takes a text that is no JSON as the arguments of a call. The first call tries it;
-    /// blocking, and CPU-bound.
+    /// Returns whether the template accepts a text that is not JSON as the arguments of a call. The first call renders
+    /// a conversation to find out, which keeps a CPU busy, so this function must not run on an async thread.
     pub fn takes_text_arguments(&self) -> bool {
         let no_content = self.no_content();
         *self.text_arguments.get_or_init(|| {
@@ -295,17 +301,18 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Whether the template names `tools`, and so shows them to the model.
+    /// Returns whether the template names the variable `tools`, and so shows tools to the model.
     pub fn reads_tools(&self) -> bool {
         let is_part = |character: char| character == '_' || character.is_alphanumeric();
         self.tool_use.is_some() || self.source.split(|character| !is_part(character)).any(|word| word == "tools")
     }
 
-    /// Renders the prompt for `messages`. `tools` is a list of tool definitions; `kwargs` are further variables, which
-    /// win over the special tokens. Blocking, and CPU-bound: not for an async thread.
+    /// Renders the prompt for `messages`. The list `tools` has the definitions of tools, and `kwargs` has further
+    /// variables, which take precedence over special tokens. A rendering keeps a CPU busy and must not run on an async
+    /// thread.
     ///
     /// # Errors
-    /// The template refuses the messages, fails on them, or exceeds a limit.
+    /// Fails if the template refuses the messages, fails on them, or exceeds a limit.
     pub fn render(
         &self,
         messages: &[Json],
@@ -316,11 +323,11 @@ impl ChatTemplate {
         self.render_within(messages, tools, add_generation_prompt, kwargs, MAX_OUTPUT_BYTES)
     }
 
-    /// As [`ChatTemplate::render`], with a prompt of at most `bytes_max` bytes, or [`MAX_OUTPUT_BYTES`] if that is
-    /// less.
+    /// Renders the prompt for `messages` like [`ChatTemplate::render`], but the prompt may have at most `bytes_max`
+    /// bytes, or [`MAX_OUTPUT_BYTES`] if that is less.
     ///
     /// # Errors
-    /// As there.
+    /// Fails if the template refuses the messages, fails on them, or exceeds a limit.
     pub fn render_within(
         &self,
         messages: &[Json],
@@ -361,7 +368,8 @@ impl ChatTemplate {
     }
 }
 
-/// The template, and the one for tools, of `chat_template` in a file: a text, or a list of templates by name.
+/// Returns the default template and, if there is one, the template for tools. In a file, `chat_template` is either a
+/// text or a list of templates with names.
 fn sources(template: &Json) -> Option<(&str, Option<&str>)> {
     if let Json::String(source) = template {
         return Some((source, None));
@@ -373,7 +381,7 @@ fn sources(template: &Json) -> Option<(&str, Option<&str>)> {
     Some((named(DEFAULT)?, named(TOOL_USE)))
 }
 
-/// A source with `\n` at each line's end: Jinja takes `\r\n` and `\r` for it.
+/// Ends each line of a source with `\n`. Jinja treats `\r\n` and `\r` as ends of lines too.
 fn with_line_feeds(source: &str) -> Cow<'_, str> {
     match source.contains('\r') {
         true => source.replace("\r\n", "\n").replace('\r', "\n").into(),
@@ -381,12 +389,12 @@ fn with_line_feeds(source: &str) -> Cow<'_, str> {
     }
 }
 
-/// The variables of a rendering.
+/// Converts the variables of a rendering from JSON.
 fn variables(context: &Map<String, Json>) -> Result<HashMap<Arc<str>, Value>, Fault> {
     context.iter().map(|(name, json)| Ok((name.as_str().into(), sent_value(json)?))).collect()
 }
 
-/// Bytes of the texts in a value.
+/// Returns the number of bytes of all texts in a value.
 fn text_bytes(value: &Json) -> usize {
     match value {
         Json::String(text) => text.len(),
@@ -402,7 +410,7 @@ impl std::fmt::Debug for ChatTemplate {
     }
 }
 
-/// The date that a template puts in the system prompt, in UTC: a server's time zone is no part of a prompt.
+/// Formats the present date for a template, in UTC, because a prompt must not depend on a server's time zone.
 fn date_of_now(format: &str) -> Result<String, Fault> {
     strftime::format(format, Timestamp::now()).map_err(Fault::new)
 }
@@ -417,7 +425,7 @@ fn render_error(name: &str, fault: &Fault, fuel: u64, limit: usize) -> TemplateE
     }
 }
 
-/// Describes a fault, with the template's name.
+/// Describes a fault for a message, with the template's name.
 fn described(name: &str, fault: &Fault) -> String {
     format!("{} in the {name} template", shortened(&fault.to_string()))
 }
@@ -429,7 +437,7 @@ fn shortened(message: &str) -> String {
     }
 }
 
-/// Runs `work` on a thread whose stack holds what the limits allow, and turns a panic into an error.
+/// Runs `work` on a thread with a stack of [`STACK_BYTES`], and turns a panic into an error.
 fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, TemplateError> + Send) -> Result<T, TemplateError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()

@@ -1,10 +1,11 @@
-//! The tokens that end a text. A model names them in up to four places, each of which may know some that the others do
-//! not: `generation_config.json`, `config.json`, the tokenizer (its `eos_token`), and the chat template, by what it
-//! writes behind an answer. They are joined.
+//! Finds the tokens that end a text.
 //!
-//! Other programs find the last kind by names that are usual (llama.cpp, in GGUF files; so do we there), or leave it to
-//! the files (vLLM). Here a conversation is rendered, and the token that stands behind the answer ends a turn: that
-//! holds for names that nobody has met.
+//! A model names such tokens in up to four places, each of which may name some that the others do not:
+//! `generation_config.json`, `config.json`, the tokenizer (its `eos_token`), and the chat template, by the token that
+//! it writes after an answer. The tokens of all places are joined.
+//!
+//! To find the last kind, this module renders a short conversation: the token after the answer ends a turn. Unlike a
+//! list of usual names, this also finds tokens with unusual names.
 
 use serde_json::{Map, json};
 
@@ -13,16 +14,17 @@ use crate::config::ModelConfig;
 use crate::generation_config::GenerationConfig;
 use crate::tokenizer::Tokenizer;
 
-/// What ends an answer in the harmony form. Where both are tokens, [`MESSAGE_END`] ends but a message,
-/// after which the answer goes on.
+/// The tokens that end an answer in the harmony form. If both are in the vocabulary, [`MESSAGE_END`] ends only a
+/// message, after which the answer goes on.
 pub(crate) const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
 pub(crate) const MESSAGE_END: &str = "<|end|>";
 
 /// A short answer, which no template writes by itself.
 const ANSWER: &str = "interbed9417";
 
-/// The tokens that end a text, each once, those that files name first; without a tokenizer, only these. Blocking, and
-/// CPU-bound, since the template is rendered.
+/// Returns the tokens that end a text, each once, those that files name first. Without a tokenizer, only the tokens in
+/// files are returned. The function renders the template, which keeps a CPU busy, so it must not run on an async
+/// thread.
 pub fn end_tokens(
     generation: &GenerationConfig,
     config: &ModelConfig,
@@ -51,7 +53,7 @@ pub fn end_tokens(
     ids
 }
 
-/// The token that the template writes behind an answer.
+/// Returns the token that the template writes after an answer, or `None` if it writes none.
 fn turn_end(template: &ChatTemplate, tokenizer: &Tokenizer) -> Option<u32> {
     let messages = [json!({"role": "user", "content": "a"}), json!({"role": "assistant", "content": ANSWER})];
     let rendered = template.render(&messages, None, false, &Map::new()).ok()?;

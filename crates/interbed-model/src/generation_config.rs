@@ -1,42 +1,44 @@
-//! `generation_config.json`: the sampling parameters that a model's authors recommend.
+//! Reads `generation_config.json`, which has the sampling parameters that a model's authors recommend.
 
 use std::path::Path;
 
 use crate::config_error::{ConfigError, ConfigProblem};
 use crate::keys::json::{Fields, parse_object, read_text};
 
-/// The authors' sampling defaults. A field is `None` or empty if the file does not give it; a request overrides any of
-/// them.
+/// The sampling parameters that a model's authors recommend. A field is `None` or empty if the file does not give it. A
+/// request may override each of them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationConfig {
     /// The token that begins a text.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end a text, as far as the file names some; see [`end_tokens`](crate::end_tokens()).
+    /// The tokens that end a text, as far as the file names them. The function [`end_tokens`](crate::end_tokens())
+    /// finds the others.
     pub eos_token_ids: Vec<u32>,
-    /// Whether to sample, rather than take the likeliest token.
+    /// Whether to sample, rather than always take the likeliest token.
     pub do_sample: Option<bool>,
-    /// Divides logits; 0 means greedy.
+    /// The temperature, by which logits are divided. 0 stands for always taking the likeliest token.
     pub temperature: Option<f32>,
-    /// Keeps the likeliest tokens that together have this probability; above 0, at most 1.
+    /// Sampling keeps the likeliest tokens that together have this probability, above 0 and at most 1.
     pub top_p: Option<f32>,
-    /// Keeps this many of the likeliest tokens; 0 keeps all.
+    /// Sampling keeps this many of the likeliest tokens. 0 keeps all tokens.
     pub top_k: Option<u32>,
-    /// Keeps tokens with at least this share of the likeliest one's probability; 0 to 1.
+    /// Sampling keeps tokens with at least this share of the likeliest token's probability, from 0 to 1.
     pub min_p: Option<f32>,
-    /// Penalises tokens that have occurred; 1 has no effect.
+    /// The penalty for tokens that have occurred. 1 has no effect.
     pub repetition_penalty: Option<f32>,
 }
 
 impl GenerationConfig {
-    /// What llama.cpp samples with where neither a file nor its user says how.
+    /// Returns the parameters with which llama.cpp samples if neither a file nor its user says otherwise.
     pub fn llama_cpp() -> Self {
         Self { temperature: Some(0.8), top_k: Some(40), top_p: Some(0.95), min_p: Some(0.05), ..Self::default() }
     }
 
-    /// Reads `generation_config.json` of a Hugging Face directory. Without the file, nothing is given.
+    /// Reads `generation_config.json` of a Hugging Face directory. If the file does not exist, all fields are `None` or
+    /// empty.
     ///
     /// # Errors
-    /// If the file is damaged, or a value cannot be sampled with.
+    /// Fails if the file is damaged, or if a value is outside its range.
     pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let file = dir.as_ref().join("generation_config.json");
         match read_text(&file)? {
@@ -48,7 +50,7 @@ impl GenerationConfig {
     /// Reads the text of a `generation_config.json`.
     ///
     /// # Errors
-    /// As [`from_dir`](Self::from_dir).
+    /// Fails if the text is damaged, or if a value is outside its range.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         parse(text).map_err(|problem| ConfigError { file: "generation_config.json".into(), problem })
     }

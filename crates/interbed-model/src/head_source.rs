@@ -1,30 +1,33 @@
-//! Which tensor the head is: the configuration says whether it is the embedding, and files may say otherwise.
+//! Decides which tensor is the head. The configuration says whether it is the embedding, and the files may say
+//! otherwise.
 
 use interbed_weights::{Catalog, WeightError};
 
 use crate::config::ModelConfig;
 use crate::layers::{EMBEDDING_TENSOR, HEAD_TENSOR};
 
-/// Where the head's weights come from.
+/// Says where the head's weights come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadSource {
-    /// A tensor of its own.
+    /// The head is a tensor of its own.
     Own,
-    /// A tensor of its own, although the configuration ties the head to the embedding: the two differ.
+    /// The head is a tensor of its own, although the configuration ties it to the embedding, because the two differ.
     OwnDespiteTie,
-    /// The embedding.
+    /// The head is the embedding's tensor.
     Embedding,
-    /// The head's tensor, which is the embedding too, since no other is stored.
+    /// The files have only the head's tensor, which serves as the embedding too.
     ForEmbedding,
 }
 
 impl HeadSource {
-    /// Settles it by the files. A head that is stored is used, unless the configuration ties it to the embedding and it
-    /// has the same content, which is then held once; if only the head is stored, a tie holds the other way round. At
-    /// most `compared` bytes of each are read for that; what is alike as far as that counts as the same.
+    /// Decides by the files which tensor is the head.
+    ///
+    /// A stored head is used, unless the configuration ties it to the embedding and both have the same content, which
+    /// is then held in memory once. If only the head is stored, it also serves as the embedding. To compare the two,
+    /// the function reads at most `compared` bytes of each; tensors that agree in these bytes count as the same.
     ///
     /// # Errors
-    /// If the two cannot be read.
+    /// Fails if one of the two tensors cannot be read.
     pub fn settle(config: &mut ModelConfig, catalog: &mut Catalog, compared: u64) -> Result<Self, WeightError> {
         let [has_embedding, has_head] = [EMBEDDING_TENSOR, HEAD_TENSOR].map(|name| catalog.get(name).is_some());
         // Copies of one configuration class disagree on the default, so that only a stated tie counts.
@@ -54,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// The model's directory with these tensors, each of eight rows of eight numbers.
+    /// Writes a model's directory with these tensors, each of which has eight rows of eight numbers.
     fn write(dir: &Path, tensors: &[(&str, [u8; 256])]) -> Catalog {
         let entries = tensors.iter().enumerate().map(|(index, (name, bytes))| {
             let offset = index * bytes.len();

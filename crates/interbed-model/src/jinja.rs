@@ -1,12 +1,12 @@
-//! Jinja, as chat templates use it and Python's `jinja2` renders it.
+//! Renders chat templates with the results of Python's `jinja2`.
 //!
-//! `transformers` renders chat templates with `jinja2` in a sandbox, and models were trained on exactly what that
-//! writes. So the values here are Python's, with what they print, how they compare and which errors they raise. What is
-//! not known to give the same text is an error that names it.
+//! The Python library `transformers` renders chat templates with `jinja2` in a sandbox, and models were trained on
+//! exactly what it writes. The values here therefore print, compare and fail as Python's values do. Where this code
+//! might not write what `jinja2` writes, it returns an error that names the cause.
 //!
-//! A source becomes tokens (`lexer.rs`), these a tree (`parser.rs`), whose scopes are worked out beforehand as Jinja's
-//! compiler does it (`scopes.rs`); `interpreter.rs` and `expressions.rs` run it. Whatever grows is counted by
-//! `allowance.rs` before it is made.
+//! The file `lexer.rs` divides a source into tokens, and `parser.rs` makes a tree of them. The file `scopes.rs` works
+//! out the scopes of the tree beforehand, as Jinja's compiler does. The files `interpreter.rs` and `expressions.rs` run
+//! the tree. The file `allowance.rs` counts the bytes of every value before the value is made.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,27 +40,27 @@ use fault::Result;
 pub(crate) use sent::value as sent_value;
 pub(crate) use value::Value;
 
-/// A template that can be rendered, many times and on any thread.
+/// A parsed template, which can be rendered many times and on any thread.
 pub(crate) struct Template {
     syntax: syntax::Template,
 }
 
 impl Template {
-    /// Reads a source, whose lines end with `\n`. Recurses as deep as the source is nested.
+    /// Parses a source, whose lines end with `\n`. The parser recurses as deep as the source is nested.
     ///
     /// # Errors
-    /// It is no template, or uses what Interbed does not know.
+    /// Fails if the source is no valid template, or uses a feature that Interbed does not know.
     pub(crate) fn parse(source: &str) -> Result<Self> {
         let syntax = parser::parse(source)?;
         scopes::resolve(&syntax)?;
         Ok(Self { syntax })
     }
 
-    /// What the template writes with these variables, within `fuel` steps and the allowance of this thread. `date`
-    /// writes the date of now.
+    /// Returns the text that the template writes with these variables. The rendering takes at most `fuel` steps and
+    /// keeps to the allowance of this thread. The function `date` formats the present date.
     ///
     /// # Errors
-    /// Python would raise an error, or the rendering exceeds a limit.
+    /// Fails if Python would raise an error, or if the rendering exceeds a limit.
     pub(crate) fn render(
         &self,
         variables: HashMap<Arc<str>, Value>,

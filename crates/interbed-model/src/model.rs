@@ -1,4 +1,4 @@
-//! The forward pass: one for all architectures, which differ only in their layers.
+//! Computes the forward pass of all architectures, which differ only in their layers.
 
 use std::num::NonZeroUsize;
 
@@ -16,28 +16,28 @@ use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
 
-/// A model that computes on a device, which it borrows for the duration of a pass.
+/// A model that computes on a device, which the model borrows for the duration of a pass.
 pub struct Model {
     blueprint: Blueprint,
     layers: Vec<Box<dyn Layer>>,
     kv: KvLayout,
-    /// How far tokens see in each of the layers that keep KV.
+    /// The window of each layer that keeps KV, in tokens. `None` stands for all earlier tokens.
     windows: Vec<Option<usize>>,
-    /// How queries grow with their positions, if they do.
+    /// How queries grow with their positions, if they grow.
     growth: Option<QueryGrowth>,
-    /// One for each kind of rotation that layers have.
+    /// The table of each kind of rotation that layers have.
     ropes: ArrayVec<RopeTable, ROPES_MAX>,
     weights: Box<dyn WeightSource>,
     batch: BatchRows,
     routes: [Routes; 2],
     route_sink: Option<Box<dyn RouteSink>>,
-    /// The last submission, which later passes wait for, or `None` if it is complete.
+    /// The last submission, for which later passes wait, or `None` if it is complete.
     last: Option<Token>,
 }
 
 impl Model {
-    /// A model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs), with KV blocks
-    /// laid out as `kv` says, which is the layout of [`Model::kv_layout`].
+    /// Makes a model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs). The layout
+    /// `kv` of KV blocks is the result of [`Model::kv_layout`].
     pub fn new(blueprint: Blueprint, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
         let layers = layers_of(&blueprint);
         let ropes = blueprint.ropes.iter().map(RopeTable::new).collect();
@@ -51,27 +51,27 @@ impl Model {
         Self { windows, growth, blueprint, layers, kv, ropes, weights, batch, routes, route_sink: None, last: None }
     }
 
-    /// What the model computes.
+    /// Returns the blueprint, which describes what the model computes.
     pub fn blueprint(&self) -> &Blueprint {
         &self.blueprint
     }
 
-    /// The source of its weights.
+    /// Returns the source of the model's weights.
     pub fn weights(&mut self) -> &mut dyn WeightSource {
         &mut *self.weights
     }
 
-    /// Tells `sink` which experts tokens go through, from the next pass on.
+    /// Has the passes from the next one on tell `sink` through which experts tokens go.
     pub fn tell_routes(&mut self, sink: Box<dyn RouteSink>) {
         self.route_sink = Some(sink);
     }
 
-    /// See [`RopeTable::cache_namespace`].
+    /// Returns the [`RopeTable::cache_namespace`] of a prompt of `prompt_len` tokens.
     pub fn cache_namespace(&self, prompt_len: usize) -> u64 {
         self.ropes[0].cache_namespace(prompt_len)
     }
 
-    /// How a KV block of this model lies in memory.
+    /// Returns the layout of a KV block of this model in memory, for blocks of `block_size` tokens.
     pub fn kv_layout(blueprint: &Blueprint, block_size: usize, dtype: KvDType) -> KvLayout {
         let layers = layers_of(blueprint);
         let shapes = layers.iter().filter_map(|layer| match layer.state() {
@@ -81,24 +81,25 @@ impl Model {
         KvLayout::new(block_size, dtype, shapes)
     }
 
-    /// What a device must reserve for passes of up to `max_tokens` tokens with up to `max_logit_rows` wanted rows of
-    /// logits.
+    /// Returns what a device must reserve for passes of up to `max_tokens` tokens with up to `max_logit_rows` wanted
+    /// rows of logits.
     pub fn pass_needs(blueprint: &Blueprint, max_tokens: usize, max_logit_rows: usize) -> PassNeeds {
         needs(blueprint, &layers_of(blueprint), &PassSize { tokens: max_tokens, logit_rows: max_logit_rows })
     }
 
-    /// Bytes of memory that such passes take on the CPU with `threads` threads.
+    /// Returns how many bytes of memory passes of up to `max_tokens` tokens with up to `max_logit_rows` wanted rows
+    /// take on the CPU with `threads` threads.
     pub fn pass_bytes(blueprint: &Blueprint, max_tokens: usize, max_logit_rows: usize, threads: NonZeroUsize) -> usize {
         CpuDevice::pass_bytes(&Self::pass_needs(blueprint, max_tokens, max_logit_rows), threads)
     }
 
-    /// [`forward_from`](Self::forward_from) where all KV is in memory.
+    /// Computes one pass like [`forward_from`](Self::forward_from), for a batch whose KV is all in memory.
     ///
     /// # Errors
-    /// As there.
+    /// Fails if weights cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved.
     ///
     /// # Panics
-    /// As there, or if KV is said to be below memory.
+    /// Panics if a block table is too short or names a block outside the pool, or if the batch has KV below memory.
     pub fn forward(
         &mut self,
         device: &mut dyn Device,
@@ -108,18 +109,19 @@ impl Model {
         self.forward_from(device, batch, &mut NothingBelow, sink)
     }
 
-    /// Computes one pass over all layers, writes the KV of every token of the batch into its blocks, and hands each
-    /// wanted row to `sink`, in the order of the batch: of logits, `[vocab_size]`, or of hidden states,
-    /// `[hidden_size]`. The sink may change the row. KV below memory comes from `below`, layer by layer.
+    /// Computes one pass over all layers, and writes the KV of every token of the batch into its blocks. Hands each
+    /// wanted row to `sink`, in the order of the batch. A row has logits, `[vocab_size]`, or a hidden state,
+    /// `[hidden_size]`, and the sink may change it. KV below memory comes from `below`, layer by layer.
     ///
-    /// Nothing is allocated once the largest batch has been seen.
+    /// Once the largest batch has been computed, passes allocate nothing.
     ///
     /// # Errors
-    /// If weights or KV cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved. The KV of
-    /// the batch's own tokens is then unspecified; all other KV is untouched.
+    /// Fails if weights or KV cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved. The
+    /// KV of the batch's own tokens is then unspecified, and all other KV is unchanged.
     ///
     /// # Panics
-    /// If a block table is too short or names a block outside the pool; the block manager guarantees that none does.
+    /// Panics if a block table is too short or names a block outside the pool. The block manager guarantees that none
+    /// does.
     pub fn forward_from(
         &mut self,
         device: &mut dyn Device,
@@ -164,7 +166,7 @@ fn needs(blueprint: &Blueprint, layers: &[Box<dyn Layer>], size: &PassSize) -> P
     needs
 }
 
-/// The tensors that layers share, and the area after them.
+/// Returns the tensors that layers share, and the area after them.
 fn shared_tensors(blueprint: &Blueprint, tokens: usize) -> (SharedTensors, TensorArea) {
     let mut area = TensorArea::default();
     let rotated = blueprint.ropes.iter().map(|rope| rope.rotated);

@@ -1,4 +1,4 @@
-//! A forward pass: the state that layers share while they compute.
+//! Holds the state that the layers of a forward pass share while they compute.
 
 mod experts;
 
@@ -19,7 +19,7 @@ use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
 
-/// Why a pass could not be computed. The KV that earlier passes computed is unchanged.
+/// The reasons why a pass could not be computed. The KV that earlier passes computed is unchanged.
 #[derive(Debug, Error)]
 pub enum ForwardError {
     /// Weights could not be read.
@@ -35,12 +35,12 @@ pub enum ForwardError {
 
 pub use experts::Choice;
 
-/// Size of a pass, or the largest size that passes may have.
+/// The size of a pass, or the largest size that passes may have.
 #[derive(Debug, Clone, Copy)]
 pub struct PassSize {
-    /// Number of rows of activations, one for each token.
+    /// The number of rows of activations, one for each token.
     pub tokens: usize,
-    /// Number of rows of logits or hidden states that are wanted.
+    /// The number of rows of logits or hidden states that are wanted.
     pub logit_rows: usize,
 }
 
@@ -51,9 +51,9 @@ pub struct Linear {
     pub weight: TensorId,
     /// The bias, `[rows]`, if there is one.
     pub bias: Option<TensorId>,
-    /// Elements of a token's product.
+    /// The number of elements of a token's product.
     pub rows: usize,
-    /// Elements of a token's input.
+    /// The number of elements of a token's input.
     pub cols: usize,
 }
 
@@ -71,18 +71,19 @@ pub struct Norm {
 /// Function that takes finished rows of logits or of hidden states.
 pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
 
-/// A batch in the form that devices need: row after row. Reused from pass to pass, so that a pass allocates nothing.
+/// A batch in the form that devices need, row after row. It is reused from pass to pass, so that a pass allocates
+/// nothing.
 #[derive(Debug, Default)]
 pub struct BatchRows {
     tokens: Vec<u32>,
-    /// For each row, its position and the length of its sequence's prompt.
+    /// The position of each row, and the length of the prompt of the row's sequence.
     positions: Vec<(usize, usize)>,
     spans: Vec<AttentionSpan>,
     tables: Vec<u32>,
     wanted: Vec<LogitRow>,
-    /// For each of `wanted`, whether its hidden state is wanted instead of its logits.
+    /// Whether each of `wanted` asks for the hidden state instead of the logits.
     wanted_hidden: Vec<bool>,
-    /// For each of `wanted`, how many of the greatest logits suffice; `None` if all are needed.
+    /// How many of the greatest logits suffice for each of `wanted`, or `None` if all logits are needed.
     wanted_best: Vec<Option<usize>>,
     /// The row numbers of `wanted`.
     wanted_rows: Vec<u32>,
@@ -91,7 +92,7 @@ pub struct BatchRows {
     growth: Vec<f32>,
     /// The sequences that have KV below memory.
     below: Vec<Below>,
-    /// Frames of KV below memory that the pass will ask for, in this order.
+    /// The frames of KV below memory for which the pass will ask, in this order.
     frames: Vec<FrameId>,
 }
 
@@ -101,12 +102,12 @@ struct Below {
     /// The sequence's index in the batch.
     sequence: usize,
     first_row: usize,
-    /// Number of positions, from the first on, whose KV is below memory.
+    /// The number of positions, from the first on, whose KV is below memory.
     positions: usize,
 }
 
 impl BatchRows {
-    /// Replaces all rows with those of `batch`; `windows` has the window of each layer that keeps KV.
+    /// Replaces all rows with those of `batch`. The list `windows` has the window of each layer that keeps KV.
     ///
     /// # Panics
     /// Panics if the part of a sequence below memory ends within a stretch, or contains tokens of the batch.
@@ -163,7 +164,7 @@ impl BatchRows {
         self.growth.extend(self.positions.iter().map(|&(position, _)| growth.factor(position)));
     }
 
-    /// Returns the frames of KV below memory that the pass will ask for, in this order.
+    /// Returns the frames of KV below memory for which the pass will ask, in this order.
     pub fn frames(&self) -> &[FrameId] {
         &self.frames
     }
@@ -178,7 +179,7 @@ impl BatchRows {
         &self.wanted
     }
 
-    /// Returns the wanted tokens in runs of at most `most`; the flag of each run says whether hidden states are wanted
+    /// Returns the wanted tokens in runs of at most `most`. The flag of each run says whether hidden states are wanted
     /// instead of logits.
     pub fn wanted_runs(&self, most: usize) -> impl Iterator<Item = (bool, &[LogitRow])> {
         let mut rest = &self.wanted[..];
@@ -186,7 +187,8 @@ impl BatchRows {
         kinds.map(move |kinds| (kinds[0], rest.split_off(..kinds.len()).unwrap_or_default()))
     }
 
-    /// Returns how many of the greatest logits suffice for all wanted rows in `range`; `None` if some row needs all.
+    /// Returns how many of the greatest logits suffice for all wanted rows in `range`, or `None` if some row needs all
+    /// logits.
     pub fn wanted_best(&self, range: Range<usize>) -> Option<usize> {
         let best = self.wanted_best[range].iter();
         best.copied().reduce(|one, other| Some(one?.max(other?))).flatten()
@@ -208,22 +210,23 @@ impl BatchRows {
     }
 }
 
-/// Tensors that all layers of a pass share.
+/// The tensors that all layers of a pass share.
 #[derive(Debug, Clone)]
 pub struct SharedTensors {
     /// The hidden states, `[tokens, hidden]`.
     hidden: Tensor,
-    /// The normed hidden states, of the same shape as `hidden`.
+    /// The normed hidden states, `[tokens, hidden]`.
     normed: Tensor,
-    /// What a layer adds to the hidden states, of the same shape as `hidden`.
+    /// The values that a layer adds to the hidden states, `[tokens, hidden]`.
     branch: Tensor,
-    /// For each kind of rotation that the model has, `[cos|sin, tokens, rotated / 2]`.
+    /// The cosines and sines of the rows' positions for each kind of rotation in the model, `[2, tokens, rotated / 2]`
+    /// each.
     rotations: ArrayVec<Tensor, ROPES_MAX>,
 }
 
 impl SharedTensors {
-    /// Takes the tensors for `tokens` rows. Each number in `rotated` is how many elements one of the model's rotations
-    /// turns.
+    /// Takes the tensors for `tokens` rows. Each number in `rotated` is the number of elements that one of the model's
+    /// rotations turns.
     pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, rotated: impl Iterator<Item = usize>) -> Self {
         Self {
             hidden: area.take(tokens * hidden),
@@ -234,14 +237,14 @@ impl SharedTensors {
     }
 }
 
-/// A pass being computed. Layers compute one after the other; each finds the rows that are left in
-/// [`hidden`](Self::hidden), and room for its own tensors in [`area`](Self::area).
+/// The state of a pass while it is computed. Layers compute one after the other. Each layer finds the rows that are
+/// left in [`hidden`](Self::hidden), and room for its own tensors in [`area`](Self::area).
 pub struct Pass<'a> {
     /// The source of the weights.
     pub weights: &'a mut dyn WeightSource,
     /// The rows that the pass computes.
     pub batch: &'a BatchRows,
-    /// How KV blocks lie in memory.
+    /// The layout of KV blocks in memory.
     pub kv: &'a KvLayout,
     below: &'a mut dyn KvBelow,
     /// The experts that the rows of the current layer go through.
@@ -254,17 +257,17 @@ pub struct Pass<'a> {
     sink: &'a mut LogitSink<'a>,
     shared: SharedTensors,
     area: TensorArea,
-    /// Elements of a hidden state.
+    /// The number of elements of a hidden state.
     width: usize,
-    /// Number of rows that are left to compute.
+    /// The number of rows that are left to compute.
     rows: usize,
     /// Whether no row is wanted, so that layers after the last attention have nothing to compute.
     is_over: bool,
-    /// The factor with which `branch` is yet to be added to `hidden`; the next norm adds it.
+    /// The factor with which `branch` is yet to be added to `hidden`. The next norm adds it.
     pending: Option<f32>,
     /// The upload that the next submission has to wait for.
     upload: Option<Token>,
-    /// The number of the last upload that was waited for.
+    /// The number of the last upload for which a submission waited.
     uploaded: u64,
     last: Option<Token>,
 }
@@ -336,14 +339,14 @@ impl<'a> Pass<'a> {
         self.of_rows(self.shared.hidden)
     }
 
-    /// Returns the tensor in which a layer leaves what is to be added to the hidden states; it has the shape of
-    /// [`hidden`](Self::hidden).
+    /// Returns the tensor `[rows, hidden]` in which a layer leaves the values that are to be added to the hidden
+    /// states.
     pub fn branch(&self) -> Tensor {
         self.of_rows(self.shared.branch)
     }
 
-    /// Returns the cosines and sines of the model's rotation with this index, `[all rows, rotated / 2]` each; empty
-    /// tensors for `None`.
+    /// Returns the cosines and the sines of the rotation with this index in the model, `[all rows, rotated / 2]` each.
+    /// For `None`, both tensors are empty.
     pub fn rotation(&self, rope: Option<usize>) -> [Tensor; 2] {
         let rotation = match rope {
             Some(rope) => self.shared.rotations[rope],
@@ -353,7 +356,8 @@ impl<'a> Pass<'a> {
         [rotation.part(0..half), rotation.part(half..2 * half)]
     }
 
-    /// Multiplies each query of `q`, rows of `width`, by its position's factor; the result is in `out`.
+    /// Multiplies each query of `q`, which has rows of `width` elements, by its position's factor. The result is in
+    /// `out`, which is returned.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -363,8 +367,8 @@ impl<'a> Pass<'a> {
         Ok(out)
     }
 
-    /// Begins a layer, which must not read the previous layer's own tensors: a device that checks for this overwrites
-    /// them.
+    /// Begins a layer. The layer must not read the previous layer's own tensors: a device that checks for this
+    /// overwrites them.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -413,8 +417,8 @@ impl<'a> Pass<'a> {
         Ok(out)
     }
 
-    /// Notes that the branch, times `scale`, is to be added to the hidden states; the next command that reads them adds
-    /// it.
+    /// Notes that the branch, times `scale`, is to be added to the hidden states. The next command that reads the
+    /// hidden states adds the branch first.
     pub fn add_branch(&mut self, scale: f32) {
         assert!(self.pending.is_none(), "a layer reads the hidden states before it writes its branch");
         self.pending = Some(scale);
@@ -432,11 +436,11 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Multiplies `x` with `matrices` in one sweep, each into one of `outs`. With `gate`, there are two matrices, swept
-    /// side by side: see [`Command::Products`].
+    /// Multiplies `x` with `matrices` in one sweep, and writes each product into one of `outs`. With `gate`, there are
+    /// two matrices, which are swept side by side and combined as [`Command::Products`] describes.
     ///
     /// # Errors
-    /// If weights cannot be read, or the device failed.
+    /// Fails if weights cannot be read, or if the device failed.
     pub fn products<const N: usize>(
         &mut self,
         x: Tensor,
@@ -485,8 +489,8 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Multiplies the tensor that `x` computes with a matrix that belongs to another layer, but only if this matrix
-    /// stays in memory. Returns whether it did.
+    /// Multiplies the tensor that `x` computes with a matrix of another layer, but only if this matrix stays in memory.
+    /// Returns whether the product was computed.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -539,10 +543,10 @@ impl<'a> Pass<'a> {
     }
 
     /// Attends to KV that is below memory, whose frames come up one after the other. The results are left in `state`
-    /// and `out`, which have a row for each row of `q`; attention to KV in memory continues from them.
+    /// and `out`, which have a row for each row of `q`. Attention to KV in memory continues from these results.
     ///
     /// # Errors
-    /// If a frame could not be read, or the device failed.
+    /// Fails if a frame could not be read, or if the device failed.
     pub fn attend_below(
         &mut self,
         layer: AttentionLayer,
@@ -587,12 +591,13 @@ impl<'a> Pass<'a> {
         Ok(other.first(count * width))
     }
 
-    /// Returns whether the remaining layers need not compute: no attention follows, and no row of the pass is wanted.
+    /// Returns whether the remaining layers have nothing to compute, because no attention follows and no row of the
+    /// pass is wanted.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Hands finished rows to the sink; each row has `width` numbers of `values`.
+    /// Hands finished rows to the sink. Each row has `width` numbers of `values`.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -605,7 +610,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Returns whether it costs less to bring a few of a row's logits to the host than all.
+    /// Returns whether bringing a few of a row's logits to the host costs less than bringing all of them.
     pub fn prefers_best(&self) -> bool {
         self.device.copies_downloads()
     }
@@ -624,7 +629,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Waits until a tensor has come to the host, and with it everything submitted before.
+    /// Waits until a tensor has come to the host, and everything that was submitted before is complete.
     ///
     /// # Errors
     /// Fails if the device failed.

@@ -1,17 +1,18 @@
-//! How the hidden states of a text's tokens become one vector, its embedding.
+//! Reads how the hidden states of a text's tokens become one vector, which is the text's embedding.
 
 use serde_json::Value;
 
-/// Where sentence-transformers keep it, in a model's directory.
+/// The path of the file in a model's directory in which `sentence-transformers` stores the method of pooling.
 pub const POOLING_FILE: &str = "1_Pooling/config.json";
 
-/// How the hidden states of a text's tokens become its embedding.
+/// The way in which the hidden states of a text's tokens become its embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooling {
-    /// The last token's: it alone has seen all others. What decoders have unless they say otherwise.
+    /// The embedding is the hidden state of the last token, which alone has seen all other tokens. Decoders use this
+    /// method unless their files name another one.
     #[default]
     Last,
-    /// The mean of all.
+    /// The embedding is the mean of all hidden states.
     Mean,
 }
 
@@ -19,7 +20,8 @@ impl Pooling {
     /// Reads the text of [`POOLING_FILE`].
     ///
     /// # Errors
-    /// It is not JSON, or names no way of pooling that is computed; the rest of a sentence about it.
+    /// Fails if the text is not JSON, or names no method that Interbed computes. The error is the end of a sentence
+    /// that begins with the name of the file.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let config: Value = serde_json::from_str(text).map_err(|error| format!("is not valid JSON: {error}"))?;
         // Newer files have a name, older ones a flag for each.
@@ -39,10 +41,11 @@ impl Pooling {
         }
     }
 
-    /// From `pooling_type` of a GGUF file.
+    /// Reads the value `pooling_type` of a GGUF file.
     ///
     /// # Errors
-    /// As [`from_json`](Self::from_json).
+    /// Fails if the number names no method that Interbed computes. The error is the end of a sentence that begins with
+    /// the name of the value.
     pub fn from_gguf(number: u64) -> Result<Self, String> {
         match number {
             // None: the user's choice.

@@ -1,22 +1,23 @@
-//! Rotary frequencies under every scaling that `transformers`, which is the reference, knows for these models.
+//! Computes rotary frequencies under every scaling that `transformers`, which is the reference, offers for these
+//! models.
 
 use std::f64::consts::PI;
 
 use crate::blueprint::{Rope, RopeScaling};
 
-/// Computes the cosines and sines of positions.
+/// Computes the cosines and sines of positions for one kind of rotation.
 #[derive(Debug, Clone)]
 pub struct RopeTable {
     theta: f64,
     head_dim: usize,
-    /// Radians per position, `[head_dim / 2]`, for lengths within the original context.
+    /// The angle per position in radians, `[head_dim / 2]`, for lengths within the original context.
     frequencies: Vec<f32>,
-    /// Cosines and sines are multiplied by this (yarn).
+    /// The factor by which cosines and sines are multiplied. It differs from 1 under yarn scaling.
     magnitude: f32,
     dynamic: Option<Dynamic>,
 }
 
-/// Dynamic NTK: beyond the original context, the base grows with the length.
+/// The parameters of dynamic scaling: beyond the original context, the base of the frequencies grows with the length.
 #[derive(Debug, Clone, Copy)]
 struct Dynamic {
     factor: f64,
@@ -24,7 +25,7 @@ struct Dynamic {
 }
 
 impl RopeTable {
-    /// The table of a rotation.
+    /// Makes the table of a rotation.
     pub fn new(config: &Rope) -> Self {
         let head_dim = config.rotated;
         let mut frequencies = frequencies(config.theta as f32, head_dim);
@@ -83,8 +84,8 @@ impl RopeTable {
         Self { theta: config.theta, head_dim, frequencies, magnitude, dynamic }
     }
 
-    /// What the scaling divides each frequency by, `[rotated / 2]`, for formats that store it in this form. Only for
-    /// scalings that do not depend on the length.
+    /// Returns the number by which the scaling divides each frequency, `[rotated / 2]`, for formats that store scalings
+    /// in this form. Only scalings that do not depend on the length can be returned.
     pub fn factors(config: &Rope) -> Vec<f32> {
         let plain = frequencies(config.theta as f32, config.rotated);
         let scaled = Self::new(config).frequencies;
@@ -95,9 +96,9 @@ impl RopeTable {
     ///
     /// Under dynamic scaling, all keys of the prompt are rotated at the scale of the prompt's length, and each later
     /// key at the scale of its own position, as `transformers` does when it computes the prompt in one piece. So the
-    /// scale depends on prompt and position, not on how the prompt is cut into chunks.
+    /// scale depends on the prompt and the position, not on how the prompt is divided into chunks.
     ///
-    /// - `cos`, `sin`: `[head_dim / 2]`
+    /// - `cos` and `sin`: `[head_dim / 2]` each
     pub fn fill(&self, position: usize, prompt_len: usize, cos: &mut [f32], sin: &mut [f32]) {
         let length = prompt_len.max(position + 1);
         let grown = self.dynamic.filter(|dynamic| length > dynamic.original_max).map(|dynamic| {
@@ -114,8 +115,8 @@ impl RopeTable {
         }
     }
 
-    /// The namespace of the prefix cache for a prompt of `prompt_len` tokens: keys that were rotated at another scale
-    /// cannot be reused. 0 if the scale does not depend on the prompt.
+    /// Returns the namespace of the prefix cache for a prompt of `prompt_len` tokens, or 0 if the scale does not depend
+    /// on the prompt. Keys that were rotated at another scale belong to another namespace and cannot be reused.
     pub fn cache_namespace(&self, prompt_len: usize) -> u64 {
         match self.dynamic {
             Some(dynamic) if prompt_len > dynamic.original_max => prompt_len as u64,
@@ -128,8 +129,8 @@ fn frequencies(theta: f32, head_dim: usize) -> Vec<f32> {
     (0..head_dim / 2).map(|i| 1.0 / power(theta, i, head_dim)).collect()
 }
 
-/// `theta^(2i / head_dim)`, rounded to f32 wherever `transformers` rounds: at position 30,000, the last bit is a
-/// thousandth of a radian.
+/// Computes `theta^(2i / head_dim)`, rounded to f32 wherever `transformers` rounds. At position 30,000, the last bit of
+/// the result is a thousandth of a radian.
 fn power(theta: f32, i: usize, head_dim: usize) -> f32 {
     let exponent = (2 * i) as f32 / head_dim as f32;
     f64::from(theta).powf(f64::from(exponent)) as f32

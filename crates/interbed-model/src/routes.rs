@@ -1,33 +1,34 @@
-//! Which experts each row of a pass goes through, and in which rows of a common tensor their results come to lie. Pure
-//! arithmetic on the router's products; the order of every sum follows from a row alone.
+//! Chooses the experts of each row of a pass, and the rows of a common tensor that get their results. The code computes
+//! on the router's products alone, and the order of every sum follows from its row alone.
 
 use crate::blueprint::{Floor, Groups, Router, Scores};
 
-/// The routes of a pass's rows through one layer. Reused from layer to layer, so that nothing is allocated once the
-/// largest pass has been seen.
+/// The routes of a pass's rows through one layer. One value is reused from layer to layer, so that nothing is allocated
+/// once the largest pass has been computed.
 ///
-/// The results of all experts lie in one tensor, `[rows * chosen (+ rows), width]`: those of the first expert that is
-/// wanted, then the next one's, each in the order of the rows, and behind them those of the shared expert.
+/// The results of all experts lie in one tensor, `[rows * chosen (+ rows), width]`. First come the results of the first
+/// wanted expert, then those of the next one, each in the order of the rows. Last come the results of the shared
+/// expert, if there is one.
 #[derive(Debug, Default)]
 pub struct Routes {
-    /// `[rows, chosen]`, best first.
+    /// The chosen experts of each row, best first, `[rows, chosen]`.
     experts: Vec<u32>,
-    /// `[rows, chosen (+ 1)]`: what each result is multiplied by.
+    /// The factors by which each row's results are multiplied, `[rows, chosen (+ 1)]`.
     factors: Vec<f32>,
-    /// Same shape as `factors`: the row of the common tensor where it is.
+    /// The rows of the common tensor that have each row's results, `[rows, chosen (+ 1)]`.
     places: Vec<u32>,
-    /// The experts that are wanted, ascending, each with its number of rows.
+    /// The experts that at least one row has chosen, in ascending order, each with its number of rows.
     wanted: Vec<(u32, u32)>,
-    /// For each of `wanted`, where its rows begin in `rows`, and then the end.
+    /// The index in `rows` at which the rows of each expert in `wanted` begin, and then the length of `rows`.
     starts: Vec<u32>,
-    /// The rows that go through each, one expert after the other.
+    /// The rows that go through each wanted expert, one expert after the other.
     rows: Vec<u32>,
-    /// `[rows]`, the factors of the shared expert's results, if there is one.
+    /// The factors of the shared expert's results, `[rows]`. The list is empty if there is no shared expert.
     shared: Vec<f32>,
-    /// `[experts]`, added for the choice; or nothing.
+    /// The numbers that are added to the scores for the choice, `[experts]`. The list is empty if there are none.
     bias: Vec<f32>,
     ones: Vec<f32>,
-    /// The experts that are wanted, each with its best rank in any row's choice, by rank.
+    /// The wanted experts, each with its best rank in any row's choice, ordered by this rank.
     ranked: Vec<(u32, u32)>,
     scores: Vec<f32>,
     choice: Vec<f32>,
@@ -36,8 +37,8 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Begins to find the routes of `rows` rows. If all of them go through a shared expert too, `shared` are the
-    /// products whose sigmoids are the factors of its results, `[rows]`; without products, the factors are 1.
+    /// Begins to find the routes of `rows` rows. If all rows go through a shared expert too, `shared` has products,
+    /// `[rows]`, whose sigmoids are the factors of its results. If the products are `None`, the factors are 1.
     pub fn begin(&mut self, rows: usize, shared: Option<Option<&[f32]>>) {
         self.bias.clear();
         self.shared.clear();
@@ -49,13 +50,14 @@ impl Routes {
         self.ones.resize(self.ones.len().max(rows), 1.0);
     }
 
-    /// Where to write what is added to the scores for the choice, `[experts]`.
+    /// Returns the place for the numbers that are added to the scores for the choice, `[experts]`.
     pub fn bias(&mut self, experts: usize) -> &mut [f32] {
         self.bias.resize(experts, 0.0);
         &mut self.bias
     }
 
-    /// Finds the routes of all rows by the router's products, `[rows, experts]`; begun before.
+    /// Finds the routes of all rows from the router's products `logits`, `[rows, experts]`. The caller has called
+    /// `begin` before.
     pub fn find(&mut self, router: &Router, chosen: usize, experts: usize, logits: &[f32]) {
         self.experts.clear();
         self.factors.clear();
@@ -67,40 +69,40 @@ impl Routes {
         self.gather(logits.len() / experts, chosen, experts);
     }
 
-    /// The experts that are wanted, ascending, each with its number of rows.
+    /// Returns the experts that at least one row has chosen, in ascending order, each with its number of rows.
     pub fn wanted(&self) -> &[(u32, u32)] {
         &self.wanted
     }
 
-    /// Of an expert that is wanted: where its results begin in the common tensor, and the rows that go through it,
-    /// ascending.
+    /// Returns where the results of a wanted expert begin in the common tensor, and the rows that go through this
+    /// expert, in ascending order.
     ///
     /// # Panics
-    /// If it is not wanted.
+    /// Panics if no row has chosen the expert.
     pub fn of(&self, expert: u32) -> (usize, &[u32]) {
         let index = self.wanted.binary_search_by_key(&expert, |&(expert, _)| expert).expect("an expert that is wanted");
         let [start, end] = [self.starts[index], self.starts[index + 1]].map(|at| at as usize);
         (start, &self.rows[start..end])
     }
 
-    /// For each row, where its results are, and what they are multiplied by: `[rows, chosen (+ 1)]` each. Sums are made
-    /// in this order.
+    /// Returns the rows of the common tensor that have each row's results, and the factors of these results, `[rows,
+    /// chosen (+ 1)]` each. The results of a row are summed up in this order.
     pub fn sums(&self) -> (&[u32], &[f32]) {
         (&self.places, &self.factors)
     }
 
-    /// Factors of one, for as many rows as there may be.
+    /// Returns `count` factors that are all 1. `count` is at most the number of rows in the largest pass.
     pub fn ones(&self, count: usize) -> &[f32] {
         &self.ones[..count]
     }
 
-    /// A row's experts, best first, and what their results are multiplied by, `[chosen]` each.
+    /// Returns the experts of a row, best first, and the factors of their results, `[chosen]` each.
     pub fn of_row(&self, row: usize, chosen: usize) -> (&[u32], &[f32]) {
         let slots = chosen + usize::from(!self.shared.is_empty());
         (&self.experts[row * chosen..][..chosen], &self.factors[row * slots..][..chosen])
     }
 
-    /// The experts that are wanted, each with its best place in any row's choice, the best first.
+    /// Returns the wanted experts, each with its best rank in any row's choice, ordered by this rank.
     pub fn ranked(&mut self, chosen: usize) -> &[(u32, u32)] {
         let Self { ranked, experts, order: seen, wanted, .. } = self;
         ranked.clear();
@@ -116,7 +118,7 @@ impl Routes {
         ranked
     }
 
-    /// Chooses one row's experts, whose scores are then at the end of `factors`.
+    /// Chooses the experts of one row, and appends their scores to `factors`.
     fn choose(&mut self, router: &Router, chosen: usize, logits: &[f32]) {
         let Self { scores, choice, groups, order, bias, .. } = self;
         scores.clear();
@@ -147,7 +149,7 @@ impl Routes {
         self.factors.extend(best.iter().map(|&expert| scores[expert as usize]));
     }
 
-    /// Makes the weights of the last row's experts from their scores.
+    /// Turns the scores of the last row's experts into their weights.
     fn weigh(&mut self, router: &Router, chosen: usize) {
         let start = self.factors.len() - chosen;
         let weights = &mut self.factors[start..];
@@ -165,7 +167,7 @@ impl Routes {
         weights.iter_mut().for_each(|weight| *weight *= router.scale);
     }
 
-    /// Sorts the rows by expert.
+    /// Groups the rows by the experts through which they go.
     fn gather(&mut self, rows: usize, chosen: usize, experts: usize) {
         let Self { wanted, starts, order: counts, places, .. } = self;
         counts.clear();
@@ -202,7 +204,7 @@ impl Routes {
     }
 }
 
-/// Makes the choice of all experts outside the best groups impossible.
+/// Keeps only the best groups of experts: no expert of another group can be chosen afterwards.
 fn keep_groups(Groups { count, kept }: Groups, choice: &mut [f32], scores: &mut Vec<f32>) {
     let size = choice.len() / count;
     scores.clear();
@@ -233,7 +235,7 @@ fn softmax(scores: &mut [f32]) {
     scores.iter_mut().for_each(|score| *score /= sum);
 }
 
-/// `ln(1 + e^x)`, without overflow.
+/// Computes `ln(1 + e^x)` without overflow.
 fn softplus(x: f32) -> f32 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }

@@ -1,8 +1,8 @@
-//! Models with random weights in any shape, so that tests and benchmarks need no download.
+//! Makes models with random weights in any shape, so that tests and benchmarks need no download.
 //!
-//! The result is a Hugging Face directory like any other: `config.json`, safetensors, a tokenizer that can encode every
-//! text and decode every id, and a chat template; or all of this in one GGUF file, whose matrices may be quantised. The
-//! same seed gives the same bytes on every machine.
+//! A made model is either a Hugging Face directory or one GGUF file. The directory has `config.json`, safetensors, a
+//! tokenizer that can encode every text and decode every id, and a chat template. The GGUF file holds the weights, the
+//! tokenizer and the chat template, and its matrices may be quantised. One seed gives the same bytes on every machine.
 
 mod gguf;
 mod random;
@@ -24,47 +24,49 @@ use crate::layers::group_specs;
 use gguf::GgufPlan;
 use random::TensorStream;
 
-/// Threads that generate numbers; a third thread writes them.
+/// The number of threads that generate weights. One more thread writes them.
 const GENERATORS: usize = 2;
-/// How many chunks each generator may be ahead of the writer; this bounds memory.
+/// The number of chunks that each generator may be ahead of the writer. This number bounds the memory that chunks take.
 const CHUNKS_AHEAD: usize = 2;
-/// Room for everything except weights, in bytes.
+/// The disk space, in bytes, that is reserved for every file except the weights.
 const EXTRA_BYTES: u64 = 64 << 20;
 
-/// Which model to make.
+/// Describes the model that is to be made.
 #[derive(Debug, Clone)]
 pub struct SynthSpec {
-    /// The text of a `config.json`, as [`preset`](crate::preset) gives it.
+    /// The text of the model's `config.json`, as [`preset`](crate::preset) returns it.
     pub config_json: String,
-    /// The number of layers, if it differs from the configuration's.
+    /// The number of layers, or `None` for the number in the configuration.
     pub num_layers: Option<usize>,
-    /// The type of the weights; `None` means that of the configuration, or bf16 if it gives none.
+    /// The type of the weights. `None` stands for the type in the configuration, or for bf16 if the configuration has
+    /// none.
     pub dtype: Option<DType>,
-    /// The seed of the weights.
+    /// The seed from which all weights are generated.
     pub seed: u64,
-    /// How unevenly routers choose: rows of a router's matrix fall with their rank to this power, so that its first
-    /// experts have the most extreme scores. 0 for alike.
+    /// How unevenly routers choose experts. Row `r` of a router's matrix, counted from 1, is multiplied by `r` to the
+    /// power of `-router_skew`, so that the first experts have the most extreme scores. 0 leaves all rows alike.
     pub router_skew: f32,
-    /// The most bytes of a shard. A GGUF file is never split.
+    /// The most bytes that one safetensors file may have. A GGUF file is never split.
     pub shard_bytes: u64,
-    /// Whether to write a GGUF file where safetensors would do; quantised types always need one.
+    /// Whether to write a GGUF file even if safetensors can hold the weights. A model with quantised weights is always
+    /// written as a GGUF file.
     pub gguf: bool,
 }
 
-/// What was made.
+/// Describes the model that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SynthReport {
-    /// Parameters; a tied head counts once.
+    /// The number of parameters. The weights of a tied head count once.
     pub num_parameters: u64,
-    /// Bytes of weights.
+    /// The size of all weights, in bytes.
     pub weight_bytes: u64,
-    /// The type of the matrices, except those whose rows are not whole blocks.
+    /// The type of the matrices, except those whose rows cannot be divided into whole blocks of this type.
     pub dtype: DType,
-    /// The files, in the order in which they were written.
+    /// The files that were written, in the order in which they were written.
     pub files: Vec<PathBuf>,
 }
 
-/// Why no model was made. No part of it is left behind.
+/// The reasons why no model can be made. After an error, no file of the model is left behind.
 #[derive(Debug, Error)]
 pub enum SynthError {
     /// The configuration describes no model that can be computed.
@@ -76,53 +78,55 @@ pub enum SynthError {
         /// The directory.
         dir: PathBuf,
     },
-    /// The disk is too small.
+    /// The disk has too little free space.
     #[error(
         "{needed} bytes are needed, but the disk of {} has {free} left; free some, or choose a smaller model, fewer \
          layers or a shorter type",
         dir.display()
     )]
     DiskTooSmall {
-        /// The directory.
+        /// The directory on the disk that is too small.
         dir: PathBuf,
-        /// Bytes needed.
+        /// The number of bytes that the model needs.
         needed: u64,
-        /// Bytes that are free.
+        /// The number of bytes that are free on the disk.
         free: u64,
     },
-    /// The model has something that GGUF files cannot express.
+    /// The model has a part that GGUF files cannot express.
     #[error("GGUF files have no words for {what}; choose another model, or a plain type without --gguf")]
     NotInGguf {
-        /// What it has.
+        /// The part that cannot be expressed.
         what: &'static str,
     },
-    /// There is no encoder for the type.
+    /// Interbed cannot encode weights in the requested type.
     #[error("models are not made in {dtype}; choose F32, F16, BF16, Q8_0, Q4_0, Q4_K or MXFP4")]
     NoEncoder {
-        /// The type.
+        /// The requested type.
         dtype: DType,
     },
-    /// The vocabulary cannot hold the 256 bytes and the special tokens.
+    /// The vocabulary is too small for the 256 bytes and the special tokens.
     #[error("vocab_size is {vocab_size}, but a byte-level tokenizer needs at least {needed}")]
     VocabularyTooSmall {
-        /// The configuration's size.
+        /// The size of the vocabulary in the configuration, in tokens.
         vocab_size: usize,
-        /// The least that works.
+        /// The smallest size that would do, in tokens.
         needed: usize,
     },
-    /// Something could not be written.
+    /// The weights could not be written.
     #[error(transparent)]
     Weights(#[from] WeightError),
-    /// Something could not be written.
+    /// A file other than the weights could not be written.
     #[error(transparent)]
     Io(#[from] IoError),
 }
 
-/// Writes a random model into `dir`, which must be new or empty. `progress(bytes done, bytes in all)` is called as
-/// weights are written.
+/// Writes a random model into `dir`, which must be new or empty. While weights are written, the function calls
+/// `progress` with the number of bytes written so far and the number of bytes in all.
 ///
 /// # Errors
-/// See [`SynthError`]; space is checked before anything is written, and on failure everything written is removed.
+/// Returns a [`SynthError`] if the configuration cannot be computed, the directory is not empty, the disk is too small
+/// or a file cannot be written. The free space is checked before anything is written, and on failure every written file
+/// is removed.
 pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<SynthReport, SynthError> {
     let (config_json, config, dtype) = resolve_config(spec)?;
     let tokenizer_files = tokenizer::tokenizer_files(&config)?;
@@ -171,7 +175,7 @@ pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u6
     outcome
 }
 
-/// The configuration to write, its parsed form, and the type of the weights.
+/// Returns the configuration to write, the parsed configuration, and the type of the weights.
 fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), SynthError> {
     // The text is read unchanged first, so that error messages refer to the caller's text.
     let given = ModelConfig::from_json(&spec.config_json)?;
@@ -203,7 +207,7 @@ fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), Synth
     Ok((value, config, dtype))
 }
 
-/// All tensors of the model, each once, in the order of a pass.
+/// Lists every tensor of the model once, in the order in which a pass uses them.
 fn list_tensors(config: &ModelConfig, dtype: DType) -> Result<Vec<TensorMeta>, SynthError> {
     let mut seen = HashSet::new();
     let mut tensors = Vec::new();
@@ -238,7 +242,7 @@ fn write_weights(
     Ok(paths)
 }
 
-/// A tensor's bytes, in chunks that can be generated in any order.
+/// Produces the bytes of one tensor in chunks, which can be generated in any order.
 trait Chunks: Sync {
     fn num_chunks(&self) -> u64;
 
@@ -246,11 +250,11 @@ trait Chunks: Sync {
     fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>);
 }
 
-/// Hands the bytes of a tensor to a writer's sink.
+/// A function that writes the bytes of the tensor with the given index into a writer's sink.
 type Produce<'a> = dyn FnMut(usize, &mut Sink<'_>) -> Result<(), WeightError> + 'a;
 
-/// Calls `write` with a function that produces the tensors from their `sources`, on threads. The generators take chunks
-/// in turns, so the writer knows which of them has the next chunk, and nothing needs sorting.
+/// Calls `write` with a function that passes on the bytes of the tensors, which threads generate from `sources`. The
+/// generators take chunks in turns, so the writer knows which of them has the next chunk, and nothing needs sorting.
 fn produce_chunks(
     tensors: &[TensorMeta],
     sources: &[impl Chunks],
@@ -293,8 +297,8 @@ fn produce_chunks(
     })
 }
 
-/// Generates every chunk whose number is `turn` modulo the number of generators, until all are done or the receiver is
-/// gone.
+/// Generates every chunk whose number modulo [`GENERATORS`] is `turn`, until all chunks are generated or the receiver
+/// is gone.
 fn generate(sources: &[impl Chunks], turn: usize, full: &SyncSender<Vec<u8>>, empty: &Receiver<Vec<u8>>) {
     let mut number = 0;
     for source in sources {
@@ -311,7 +315,7 @@ fn generate(sources: &[impl Chunks], turn: usize, full: &SyncSender<Vec<u8>>, em
     }
 }
 
-/// Makes sure that `dir` is an empty directory. Returns whether it existed before.
+/// Makes sure that `dir` is an empty directory, and returns whether the directory existed before.
 fn claim_directory(dir: &Path) -> Result<bool, SynthError> {
     let fault = |source| IoError::Write { path: dir.to_owned(), action: "create", source };
     match std::fs::read_dir(dir) {
@@ -327,7 +331,8 @@ fn claim_directory(dir: &Path) -> Result<bool, SynthError> {
     }
 }
 
-/// Removes what a failed attempt wrote. The directory was empty at the start, so all files in it are from this attempt.
+/// Removes the files that a failed attempt wrote into `dir`, and the directory itself unless it `existed` before. The
+/// directory was empty at the start, so all files in it come from this attempt.
 fn clear_directory(dir: &Path, existed: bool) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         // Errors are ignored here: the failure being reported is the one that matters.

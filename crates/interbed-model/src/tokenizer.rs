@@ -1,8 +1,9 @@
-//! Conversion of text to token ids and back, by the rules of `tokenizer.json`.
+//! Converts text to token ids and back, by the rules of `tokenizer.json`.
 //!
-//! Encoding is the `tokenizers` crate's. Decoding is ours where the decoder is one of the two kinds that language
-//! models use (byte-level, and SentencePiece with its "▁" and byte fallback), because a stream of tokens must be
-//! decoded one by one with bounded work; the tests hold it equal to the crate's.
+//! The `tokenizers` crate encodes text. This module decodes tokens itself if the decoder is one of the two kinds that
+//! language models use: a byte-level decoder, or that of SentencePiece with its "▁" and byte fallback. It can decode a
+//! stream of tokens one by one with bounded work, which the crate cannot. Tests check that its results equal those of
+//! the crate.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,25 +26,26 @@ pub use detokenizer::Detokenizer;
 use growth::Growth;
 use pieces::Pieces;
 
-/// Largest `tokenizer.json` that is opened, in bytes. The largest in use has 33 MiB.
+/// The largest `tokenizer.json` that is read, in bytes. The largest file in use has 33 MiB.
 pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
-/// Largest `tokenizer_config.json` that is opened, in bytes; templates and hundreds of added tokens live there.
+/// The largest `tokenizer_config.json` that is read, in bytes. Such a file may hold templates and hundreds of added
+/// tokens.
 pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
-/// Why a tokenizer could not be loaded or used.
+/// The reasons why a tokenizer could not be loaded or used.
 #[derive(Debug, Error)]
 pub enum TokenizerError {
-    /// `tokenizer.json` does not exist.
+    /// The file `tokenizer.json` does not exist.
     #[error(
         "{} does not exist; Interbed needs the fast tokenizer, which transformers writes with \
          AutoTokenizer.from_pretrained(…).save_pretrained(…)",
         path.display()
     )]
     Missing {
-        /// The path at which it was expected.
+        /// The path at which the file was expected.
         path: PathBuf,
     },
-    /// A GGUF file without a vocabulary.
+    /// The GGUF file has no vocabulary.
     #[error(
         "{} has no tokenizer (tokenizer.ggml.model): fetch a file of the model that has one, or convert it again",
         path.display()
@@ -52,12 +54,12 @@ pub enum TokenizerError {
         /// The file.
         path: PathBuf,
     },
-    /// A GGUF file's tokenizer is of a kind that is not known, or damaged.
+    /// The tokenizer in a GGUF file is damaged, or of an unknown kind.
     #[error("{}: {problem}", path.display())]
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What was found, and what is supported.
+        /// Describes what was found and what is supported.
         problem: String,
     },
     /// The file could not be read.
@@ -65,17 +67,17 @@ pub enum TokenizerError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The file is larger than any honest one.
+    /// The file is larger than the limit.
     #[error("{} has {bytes} bytes, but at most {limit} are accepted; is it the right file?", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Size of the file.
+        /// The size of the file, in bytes.
         bytes: u64,
-        /// The limit.
+        /// The largest accepted size, in bytes.
         limit: u64,
     },
     /// The file's content is not a tokenizer.
@@ -83,20 +85,20 @@ pub enum TokenizerError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Describes what is wrong with the content.
         problem: String,
     },
     /// A text could not be tokenized.
     #[error("the text of {bytes} bytes cannot be tokenized: {problem}")]
     Encode {
-        /// Length of the text.
+        /// The length of the text, in bytes.
         bytes: usize,
         /// The error of the tokenizer.
         problem: String,
     },
 }
 
-/// A model's tokenizer with its special tokens. Immutable; share it in an `Arc`.
+/// A model's tokenizer with its special tokens. A tokenizer does not change, and can be shared in an `Arc`.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     decoder: DecoderKind,
@@ -109,15 +111,16 @@ pub struct Tokenizer {
     eos: Option<String>,
     bos_id: Option<u32>,
     eos_id: Option<u32>,
-    /// `add_bos_token` of the configuration: some tokenizers' classes add it whatever `tokenizer.json` does.
+    /// Whether `add_bos_token` is set in the configuration. With it, texts begin with BOS whatever `tokenizer.json`
+    /// says.
     add_bos: bool,
 }
 
 impl Tokenizer {
-    /// Loads `tokenizer.json`, and the other files of `dir` that describe its tokens.
+    /// Loads `tokenizer.json` and the other files of `dir` that describe its tokens.
     ///
     /// # Errors
-    /// A file is missing (only `tokenizer.json` is required), too large, or malformed.
+    /// Fails if `tokenizer.json` is missing, or if any of the files is too large or malformed.
     pub fn from_dir(dir: &Path) -> Result<Self, TokenizerError> {
         let path = dir.join("tokenizer.json");
         let bytes = read_limited(&path, MAX_TOKENIZER_BYTES)?.ok_or(TokenizerError::Missing { path: path.clone() })?;
@@ -128,7 +131,7 @@ impl Tokenizer {
     /// Makes a tokenizer from the contents of `tokenizer.json` and `tokenizer_config.json`.
     ///
     /// # Errors
-    /// Describes what is wrong with the tokenizer.
+    /// Returns a description of what is wrong if a content is not valid.
     pub fn from_bytes(tokenizer_json: &[u8], config_json: Option<&[u8]>) -> Result<Self, String> {
         let config = config_json.map(serde_json::from_slice).transpose().map_err(|error| error.to_string())?;
         Self::new(tokenizer_json, &TokenizerConfig::from_json(config.unwrap_or(Value::Null)))
@@ -137,7 +140,7 @@ impl Tokenizer {
     /// Makes a tokenizer from the content of `tokenizer.json` and the settings of `config`.
     ///
     /// # Errors
-    /// Describes what is wrong with the tokenizer.
+    /// Returns a description of what is wrong if the content or a setting is not valid.
     pub fn new(tokenizer_json: &[u8], config: &TokenizerConfig) -> Result<Self, String> {
         let mut json: Value = serde_json::from_slice(tokenizer_json).map_err(|error| error.to_string())?;
         check_merges(&json)?;
@@ -193,18 +196,18 @@ impl Tokenizer {
         })
     }
 
-    /// Returns the token ids of `text`. With `add_special`, they include the tokens that the model expects around a
-    /// text (usually BOS in front). Names of special tokens in the text become these tokens, like in `transformers`.
+    /// Returns the token ids of `text`. With `add_special`, the ids include the tokens that the model expects around a
+    /// text, usually BOS in front. Names of special tokens in the text become these tokens, like in `transformers`.
     ///
     /// # Errors
-    /// The tokenizer cannot represent the text.
+    /// Fails if the tokenizer cannot represent the text.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         self.encode_pieces(self.pieces.of_text(text), add_special)
     }
 
-    /// Returns the most bytes of memory that [`Tokenizer::encode`] takes for `text` at a time, the ids included: some
-    /// hundred for each byte of the longest piece that is tokenized at once. Callers with a limit should check this
-    /// first.
+    /// Returns the most bytes of memory that [`Tokenizer::encode`] takes for `text` at a time, including the ids.
+    /// Encoding takes some hundred bytes for each byte of the longest piece that is tokenized at once. A caller with a
+    /// limit should check this number first.
     pub fn scratch_bytes(&self, text: &str) -> usize {
         // One that becomes too long is refused when it is encoded, before it takes anything.
         let factor = self.growth_of(text).unwrap_or(1);
@@ -233,7 +236,7 @@ impl Tokenizer {
         Ok(self.begun(ids, add_special))
     }
 
-    /// Returns the tokens that `add_special` puts before and after a text.
+    /// Returns the tokens that `add_special` puts before a text, and the tokens that it puts after a text.
     fn surroundings(&self) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
         const PROBE: &str = "a";
         let (bare, mut before) = (self.encode_raw(PROBE, false)?, self.encode_raw(PROBE, true)?);
@@ -247,7 +250,7 @@ impl Tokenizer {
         Ok(self.begun(self.encode_raw(text, add_special)?, add_special))
     }
 
-    /// Applies `add_bos_token` of the configuration, unless the tokenizer's own post-processor adds BOS.
+    /// Puts BOS in front of `ids` if the configuration says `add_bos_token` and `ids` do not begin with BOS already.
     fn begun(&self, mut ids: Vec<u32>, add_special: bool) -> Vec<u32> {
         if let Some(bos) = self.bos_id.filter(|bos| add_special && self.add_bos && ids.first() != Some(bos)) {
             ids.insert(0, bos);
@@ -267,8 +270,8 @@ impl Tokenizer {
         guarded(|| Ok(self.growth.factor(text, self.inner.get_normalizer())))?
     }
 
-    /// Returns the text of `ids`. Ids outside the vocabulary have no text; bytes that are no UTF-8 become U+FFFD. With
-    /// `skip_special`, special tokens have no text either.
+    /// Returns the text of `ids`. Ids outside the vocabulary have no text, and bytes that are not UTF-8 become U+FFFD.
+    /// With `skip_special`, special tokens have no text either.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         if let DecoderKind::Other = self.decoder {
             return self.decode_by_crate(ids, skip_special);
@@ -287,7 +290,8 @@ impl Tokenizer {
         String::from_utf8_lossy(&self.token_bytes(id)).into_owned()
     }
 
-    /// Returns the bytes of a single token, which may be part of a character. Ids outside the vocabulary have none.
+    /// Returns the bytes of a single token, which may be a part of a character. An id outside the vocabulary has no
+    /// bytes.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         match self.inner.id_to_token(id) {
             // The content of added tokens is text already, not the decoder's alphabet.
@@ -303,7 +307,8 @@ impl Tokenizer {
         self.decoder != DecoderKind::Other
     }
 
-    /// Returns the token as the vocabulary spells it, for instance `Ġhello`.
+    /// Returns the token as the vocabulary spells it, for instance `Ġhello`. Returns `None` for an id outside the
+    /// vocabulary.
     pub fn vocabulary_entry(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
@@ -313,7 +318,7 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
-    /// Returns the longest added token that `text` begins with. Tokens of white space alone do not count.
+    /// Returns the id of the longest added token with which `text` begins. Tokens of white space alone do not count.
     pub fn added_token_at(&self, text: &str) -> Option<u32> {
         let added = self.inner.get_added_tokens_decoder().into_iter();
         let found = added.filter(|(_, token)| !token.content.trim().is_empty() && text.starts_with(&token.content));
@@ -325,12 +330,12 @@ impl Tokenizer {
         self.special_ids.contains(&id)
     }
 
-    /// Returns the largest id plus one; the model's own vocabulary may be padded beyond it.
+    /// Returns the largest id plus one. The model's own vocabulary may be larger.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// Returns the length of the vocabulary's longest entry, in bytes; no token has much more text than this.
+    /// Returns the length of the vocabulary's longest entry, in bytes. No token has much more text than this.
     pub fn longest_entry(&self) -> usize {
         self.longest_entry
     }
@@ -355,8 +360,8 @@ impl Tokenizer {
         self.eos_id
     }
 
-    /// Decodes with the `tokenizers` crate. If a malformed decoder makes it panic, returns the tokens' own texts
-    /// instead.
+    /// Decodes with the `tokenizers` crate. If the crate panics because of a malformed decoder, returns the tokens' own
+    /// texts instead.
     fn decode_by_crate(&self, ids: &[u32], skip_special: bool) -> String {
         guarded(|| self.inner.decode(ids, skip_special)).unwrap_or_else(|_| {
             let kept = ids.iter().filter(|&&id| !(skip_special && self.is_special(id)));
@@ -376,14 +381,14 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// Reads and parses a JSON file of at most [`MAX_CONFIG_BYTES`]; `None` where there is none.
+/// Reads and parses a JSON file of at most [`MAX_CONFIG_BYTES`]. Returns `None` if the file does not exist.
 pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, TokenizerError> {
     let Some(bytes) = read_limited(path, MAX_CONFIG_BYTES)? else { return Ok(None) };
     let parsed = serde_json::from_slice(&bytes);
     parsed.map(Some).map_err(|error| TokenizerError::Malformed { path: path.to_owned(), problem: error.to_string() })
 }
 
-/// Reads a regular file of at most `limit` bytes; `None` if there is none.
+/// Reads a regular file of at most `limit` bytes. Returns `None` if the file does not exist.
 pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, TokenizerError> {
     bounded_file::read(path, limit).map_err(|fault| match fault {
         Fault::Read(source) => TokenizerError::Read { path: path.to_owned(), source },
@@ -391,8 +396,8 @@ pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, T
     })
 }
 
-/// Checks merges for which the crate would panic: it cuts their second half at the length of
-/// `continuing_subword_prefix` without looking, and merges of other than two parts have panicked too (tokenizers#2094).
+/// Refuses merges for which the `tokenizers` crate would panic. The crate removes `continuing_subword_prefix` from the
+/// second half of each merge without a check, and expects that each merge has two parts.
 fn check_merges(json: &Value) -> Result<(), String> {
     let Some(model) = json.get("model") else { return Err("it has no \"model\"".into()) };
     let prefix = model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or("");
@@ -412,8 +417,8 @@ fn check_merges(json: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the crate's code with its panics turned into errors. A panic cannot leave half-changed state that is used
-/// again: a tokenizer that fails to load is dropped.
+/// Runs code of the `tokenizers` crate and turns its panics into errors. After a panic, no half-changed state is used
+/// again, because a tokenizer that fails to load is dropped.
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|error| error.to_string()),

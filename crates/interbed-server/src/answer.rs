@@ -19,26 +19,26 @@ use crate::tool_calls::{Family, JsonScan, Part, ToolParser};
 use crate::tool_list::{CallForm, begun_text_of_arguments, text_of_arguments};
 use crate::tool_use::ToolUse;
 
-/// Maximum number of bytes of white space between thinking and the constrained text.
+/// The maximum number of bytes of white space between thinking and the constrained text.
 const BLANKS_MAX: usize = 16;
 
-/// How the answers to a request are read: thinking, tool calls, and stop strings.
+/// Describes how the answers to a request are read: their thinking, tool calls, and stop strings.
 pub(crate) struct Form {
     speech: Speech,
     tools: Option<ToolUse>,
     begins: Begins,
     continued: bool,
-    /// Prefix of the ids of tool calls.
+    /// The prefix of the ids of tool calls.
     ids_begin: &'static str,
 }
 
 impl Form {
-    /// Prepares reading the answers to a prompt: `begins` says where in its thinking an answer begins, and `continued`
-    /// whether it continues the last message. Moves the constraint of `common` behind the thinking. Blocking, and
-    /// CPU-bound.
+    /// Prepares reading the answers to a prompt. `begins` says where in its thinking an answer begins, and `continued`
+    /// whether the answer continues the last message. The constraint of `common` is moved behind the thinking. The
+    /// function blocks and is CPU-bound.
     ///
     /// # Errors
-    /// The text before the constraint cannot be described.
+    /// Fails if the text before the constraint cannot be described by a grammar.
     pub(crate) fn new(
         app: &App,
         tools: Option<ToolUse>,
@@ -82,7 +82,7 @@ impl Form {
         Self { ids_begin, ..self }
     }
 
-    /// Memory in bytes that the form uses.
+    /// Returns the memory, in bytes, that the form uses.
     pub(crate) fn bytes(&self) -> usize {
         let functions = self.tools.iter().flat_map(|tools| &tools.functions);
         let bytes = functions.map(|function| bytes_of(&function.parameters.to_string()) + function.name.len());
@@ -127,29 +127,30 @@ impl Form {
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// More of the model's thinking.
+    /// A further part of the model's thinking.
     Reasoning(String),
-    /// More of the text.
+    /// A further part of the text.
     Text(String),
-    /// Beginning of a tool call.
+    /// The beginning of a tool call.
     Call(Called),
-    /// More of the last call's arguments; the number is the index of that call.
+    /// A further part of the last call's arguments. The number is the index of that call.
     Arguments(usize, String),
 }
 
 /// A tool call, with its arguments so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Called {
-    /// Index of the call in the answer.
+    /// The index of the call in the answer.
     pub(crate) number: usize,
     pub(crate) id: String,
-    /// Name of the tool as the client knows it.
+    /// The name of the tool as the client knows it.
     pub(crate) name: String,
-    /// Group of functions that the tool belongs to, if any.
+    /// The group of functions to which the tool belongs, if any.
     pub(crate) namespace: Option<String>,
     /// Whether the tool takes plain text in place of arguments.
     pub(crate) is_text: bool,
-    /// Text of a JSON object, which may be incomplete if the answer was cut off; or plain text, if the tool takes that.
+    /// The text of a JSON object, which may be incomplete if the answer was cut off. If the tool takes plain text, this
+    /// is the plain text.
     pub(crate) arguments: String,
 }
 
@@ -161,7 +162,7 @@ struct TextArguments {
 }
 
 impl TextArguments {
-    /// Appends to the arguments; returns the plain text once they are complete.
+    /// Appends to the arguments, and returns the plain text once the arguments are complete.
     fn push(&mut self, more: &str) -> Option<String> {
         self.held.push_str(more);
         self.scan.end(more).map(|_| text_of_arguments(std::mem::take(&mut self.held)))
@@ -179,10 +180,10 @@ pub(crate) struct Answer {
     /// Looks for stop strings in the text only, not in thinking or tool calls.
     stops: StopStrings,
     include_stop: bool,
-    /// Stop strings that are complete within this many tokens are ignored.
+    /// The number of tokens within which complete stop strings are ignored.
     min_tokens: usize,
     id_begins: Option<&'static str>,
-    /// How the client knows the tools, by the names that the model uses.
+    /// The names and kinds by which the client knows the tools, with the names that the model uses as keys.
     forms: Arc<HashMap<String, CallForm>>,
     /// Arguments so far of a call to a tool that takes plain text.
     text: Option<TextArguments>,
@@ -198,8 +199,8 @@ enum Reader {
 }
 
 impl Answer {
-    /// Appends text; `tokens` is the number of tokens so far, and `ended` says whether the answer has ended. Returns
-    /// the pieces that are certain, and the stop string that ends the answer, if one does.
+    /// Appends text. `tokens` is the number of tokens so far, and `ended` says whether the answer has ended. Returns
+    /// the pieces that are certain, and the stop string that ends the answer, if there is one.
     pub(crate) fn push(&mut self, text: &str, tokens: usize, ended: bool) -> (Vec<Piece>, Option<String>) {
         let parts = match &mut self.reader {
             Reader::Harmony(parser) => parser.push(text, ended),
@@ -277,7 +278,7 @@ impl Answer {
         Piece::Text(self.stops.finish()).add_to(pieces);
     }
 
-    /// Whether the next text belongs to thinking.
+    /// Returns whether the next text belongs to thinking.
     pub(crate) fn is_thinking(&self) -> bool {
         match &self.reader {
             Reader::Harmony(parser) => parser.is_thinking(),
@@ -287,7 +288,8 @@ impl Answer {
 }
 
 impl Piece {
-    /// Appends the piece to a list, merging it with the last one where possible; drops an empty piece.
+    /// Appends the piece to a list, and merges it with the last piece if both are of one kind. An empty piece is
+    /// dropped.
     pub(crate) fn add_to(self, pieces: &mut Vec<Self>) {
         match (self, pieces.last_mut()) {
             (Self::Reasoning(text) | Self::Text(text) | Self::Arguments(_, text), _) if text.is_empty() => {}

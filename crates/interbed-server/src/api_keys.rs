@@ -1,4 +1,4 @@
-//! The API keys that a server accepts. They may be replaced while it runs.
+//! Holds the API keys that a server accepts. The keys may be replaced while the server runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use tokio::sync::watch;
 
 use crate::tenant::{Tenant, digest};
 
-/// Longest key in bytes, as the size of request headers is limited.
+/// The longest key in bytes, as the size of request headers is limited.
 const KEY_BYTES_MAX: usize = 512;
-/// Longest name of a key in bytes.
+/// The longest name of a key in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// Maximum number of keys: each request is compared with all of them.
+/// The maximum number of keys, because each request is compared with all of them.
 const KEYS_MAX: usize = 10_000;
 
 /// An API key, with the name of its owner for logs.
@@ -23,39 +23,39 @@ pub struct ApiKey {
     name: Option<String>,
 }
 
-/// Why a list of keys cannot be used. The message never contains a key.
+/// The reasons why a list of keys cannot be used. The message never contains a key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadKeys {
-    /// The list has no key; without keys everybody would be served.
+    /// The list has no key. Without keys, the server would serve everybody.
     #[error("it has no key, and without keys everybody would be served")]
     Empty,
     /// The list has more keys than can be compared in reasonable time.
     #[error("it has {count} keys, but at most {KEYS_MAX} are allowed")]
     TooMany {
-        /// Number of keys.
+        /// The number of keys.
         count: usize,
     },
     /// A line is not a valid key.
     #[error("line {line} {problem}")]
     Line {
-        /// Number of the line, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// Description of what is wrong with it.
+        /// A description of what is wrong with the line.
         problem: String,
     },
 }
 
 impl ApiKey {
-    /// A key without a name.
+    /// Returns a key without a name.
     pub fn new(key: impl Into<String>) -> Self {
         Self { key: key.into(), name: None }
     }
 
-    /// Parses a file with one key per line, which a name may follow. Ignores empty lines, and text after `#` at the
-    /// beginning of a line or after a space. The keys `given` elsewhere must not be repeated.
+    /// Parses a file with one key per line, which a name may follow. Empty lines are ignored, and so is text after `#`
+    /// at the beginning of a line or after a space. The keys `given` elsewhere must not be repeated.
     ///
     /// # Errors
-    /// A line is not a valid key or repeats one, or there is no key at all.
+    /// Fails if a line is not a valid key or repeats one, or if there is no key at all.
     pub fn from_file(text: &str, given: &[Self]) -> Result<Vec<Self>, BadKeys> {
         let mut lines: HashMap<&str, usize> = given.iter().map(|given| (given.key.as_str(), 0)).collect();
         let mut keys = Vec::new();
@@ -97,13 +97,13 @@ fn check(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The keys of which a client must send one; if there are none, everybody is served. Clones share the keys.
+/// The keys of which a client must send one. If there are no keys, all clients are served. Clones share the keys.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Arc<watch::Sender<Arc<[Known]>>>);
 
 struct Known {
     tenant: Tenant,
-    /// Digest that is compared; the key itself is not kept.
+    /// The digest with which sent keys are compared. The key itself is not kept.
     digest: Hash,
     name: Option<Arc<str>>,
 }
@@ -123,7 +123,8 @@ impl ApiKeys {
         new
     }
 
-    /// Replaces all keys. Streams to clients whose keys were removed end; other requests in flight are not affected.
+    /// Replaces all keys. Streams to clients whose keys were removed end, and other requests in flight are not
+    /// affected.
     pub fn replace(&self, keys: &[ApiKey]) {
         let known = |ApiKey { key, name }: &ApiKey| {
             let digest = digest(key);
@@ -135,17 +136,17 @@ impl ApiKeys {
         self.0.send_replace(known.into());
     }
 
-    /// Number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.known().len()
     }
 
-    /// Whether there are no keys, so that everybody is served.
+    /// Returns whether there are no keys, so that everybody is served.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The owner of a key that a client has sent; `None` if it is unknown.
+    /// Returns the owner of a key that a client has sent, or `None` for an unknown key.
     pub(crate) fn owner(&self, sent: &str) -> Option<Owner> {
         let sent = digest(sent.trim());
         // All keys are compared, and digests in constant time, so that the time reveals nothing about how close a key
@@ -159,7 +160,7 @@ impl ApiKeys {
         found.map(|name| Owner { tenant: Tenant::of_digest(&sent), name })
     }
 
-    /// The name of this tenant's key, if it has one.
+    /// Returns the name of this tenant's key, if it has one.
     pub(crate) fn name_of(&self, tenant: Tenant) -> Option<Arc<str>> {
         let known = self.known();
         let at = known.binary_search_by_key(&tenant, |known| known.tenant).ok()?;

@@ -23,10 +23,11 @@ use crate::speech::Speech;
 use crate::tenant::Tenant;
 use crate::tool_calls::Family;
 
-/// Factor by which a tokenizer's normalizer may shorten a text, by composing characters; larger factors hardly ever
+/// The factor by which a tokenizer's normalizer may shorten a text by composing characters. Larger factors hardly ever
 /// occur.
 const NORMALIZED_SHRINK: usize = 4;
-/// Bytes reserved per byte of decoded text: the string doubles as it grows, and JSON may need escapes.
+/// The number of bytes that are reserved for each byte of decoded text. The string doubles as it grows, and JSON may
+/// need escapes.
 const DECODE_FACTOR: usize = 8;
 
 /// The state that all handlers of a model share.
@@ -128,19 +129,19 @@ impl App {
         self.config.model_names.first().map_or("interbed", String::as_str)
     }
 
-    /// Returns the form in which the prompt describes tools, if the chat template does not describe them and a form is
-    /// known.
+    /// Returns the form in which the prompt describes tools, if a form is known and the chat template does not describe
+    /// tools itself.
     pub(crate) fn tools_told(&self) -> Option<&'static Family> {
         let reads_tools = self.template.as_ref().is_some_and(|template| template.reads_tools());
         self.speech.family.filter(|_| !reads_tools)
     }
 
-    /// Whether `text` is a special token.
+    /// Returns whether `text` is a special token.
     pub(crate) fn is_special(&self, text: &str) -> bool {
         self.tokenizer.id_of(text).is_some_and(|id| self.tokenizer.is_special(id))
     }
 
-    /// Returns a text in Lark's syntax: as a token id if it is a special token, otherwise as a quoted string.
+    /// Writes a text in Lark's syntax: a special token as its id, and any other text as a quoted string.
     pub(crate) fn mark(&self, text: &str) -> String {
         match self.tokenizer.id_of(text).filter(|&id| self.tokenizer.is_special(id)) {
             Some(id) => format!("<[{id}]>"),
@@ -149,8 +150,8 @@ impl App {
     }
 
     /// Returns the token ids of a prompt that belongs to `tenant`. A prompt that cannot fit the context, or needs too
-    /// much memory, is refused before it is tokenized. Blocks and is CPU-bound, so it must not be called on an async
-    /// thread.
+    /// much memory, is refused before it is tokenized. The function blocks and is CPU-bound, so it must not be called
+    /// on an async thread.
     pub(crate) fn encode(
         &self,
         tenant: Tenant,
@@ -199,8 +200,8 @@ impl App {
         Ok(ids)
     }
 
-    /// Returns the text of token ids; a short list may decode to a long text. `decoded` counts the bytes of all texts,
-    /// and `share` grows to that number. Blocks, like [`App::encode`].
+    /// Returns the text of token ids. A short list may decode to a long text, so `decoded` counts the bytes of all
+    /// texts, and `share` grows to that number. The function blocks and is CPU-bound.
     pub(crate) fn decode(
         &self,
         ids: &[u32],

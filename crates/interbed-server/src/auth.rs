@@ -1,4 +1,4 @@
-//! Authentication of clients by their API keys.
+//! Authenticates clients by their API keys.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
@@ -9,10 +9,10 @@ use crate::api_keys::{ApiKeys, Owner};
 use crate::error::ApiError;
 use crate::tenant::Tenant;
 
-/// Header in which Anthropic's clients send their key.
+/// The header in which Anthropic's clients send their key.
 const KEY_HEADER: &str = "x-api-key";
 
-/// Middleware that lets a request pass, with its [`Owner`] as an extension, if its key is one of `keys`.
+/// Lets a request pass, with its [`Owner`] as an extension, if its key is one of `keys`. This is a middleware.
 pub(crate) async fn guard(State(keys): State<ApiKeys>, mut request: Request, next: Next) -> Result<Response, ApiError> {
     let owner = authenticate(&keys, request.headers()).ok_or_else(ApiError::unauthorized)?;
     request.extensions_mut().insert(owner);

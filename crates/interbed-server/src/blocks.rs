@@ -16,7 +16,7 @@ pub(crate) fn text_in(object: &Map<String, Value>, field: &str, path: &str) -> R
     }
 }
 
-/// The fields of a message or item, which must be an object.
+/// Returns the fields of a message or item, which must be an object.
 pub(crate) fn object_of(value: Value, path: &str) -> Result<Map<String, Value>, ApiError> {
     match value {
         Value::Object(object) => Ok(object),
@@ -24,7 +24,7 @@ pub(crate) fn object_of(value: Value, path: &str) -> Result<Map<String, Value>, 
     }
 }
 
-/// The role of a message, which must be one of `roles`.
+/// Returns the role of a message, which must be one of `roles`.
 pub(crate) fn role_of(
     message: &Map<String, Value>,
     path: &str,
@@ -40,7 +40,7 @@ pub(crate) fn role_of(
     }
 }
 
-/// An error about the field at `path`; `problem` continues the message after that path.
+/// Returns an error about the field at `path`. The message is the path, followed by `problem`.
 pub(crate) fn refuse<T>(path: &str, problem: String) -> Result<T, ApiError> {
     Err(ApiError::invalid(path, format!("{path} {problem}")))
 }

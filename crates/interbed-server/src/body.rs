@@ -27,13 +27,15 @@ use crate::request_log::RequestLog;
 /// client is still sending, the client might never see the response with the reason.
 const DISCARD_FACTOR: usize = 4;
 
-/// Number of bytes of a body that are read before memory is reserved for it; see [`crate::memory`].
+/// The number of bytes of a body that are read before memory is reserved for it. The module [`crate::memory`] describes
+/// this memory.
 const FIRST_BYTES: usize = 4 << 10;
-/// Minimum speed of a body in bytes per second while others wait for its memory; it is checked after [`GRACE`].
+/// The minimum speed of a body, in bytes per second, while other requests wait for its memory. The speed is checked
+/// after [`GRACE`].
 const BYTES_PER_SECOND_MIN: f64 = 128.0 * 1024.0;
-/// Time after which the speed of a body is checked.
+/// The time after which the speed of a body is checked.
 const GRACE: Duration = Duration::from_secs(1);
-/// Interval at which the speed of a body is checked.
+/// The interval at which the speed of a body is checked.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A request whose body is in memory.
@@ -43,11 +45,11 @@ pub(crate) struct Received {
     pub(crate) arrival: Arrival,
 }
 
-/// When a request arrived, and how long it waited for its model.
+/// Records when a request arrived, and how long it waited for its model.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
-    /// Time that the request waited for its model to be loaded.
+    /// The time that the request waited for its model to be loaded.
     pub(crate) waited: Duration,
 }
 
@@ -65,13 +67,13 @@ pub(crate) struct ReceivedBody {
 pub(crate) struct Preparing {
     /// The memory share of the request, which is released after the request has been submitted to the engine.
     pub(crate) share: Share,
-    /// Maximum number of bytes that a chat template may render for the request.
+    /// The maximum number of bytes that a chat template may render for the request.
     pub(crate) rendered_max: usize,
 }
 
 impl Preparing {
     /// Waits for the memory to process a body whose JSON values, once built, take `values` bytes in addition to their
-    /// texts. Blocks, so it must not be called on an async thread.
+    /// texts. The function blocks, so it must not be called on an async thread.
     pub(crate) fn begin(app: &App, body: &ReceivedBody, values: usize) -> Result<Self, ApiError> {
         let bytes = body.json().len();
         let parsed = bytes.saturating_mul(5).saturating_add(values).saturating_add(PREPARING_BYTES);
@@ -79,7 +81,7 @@ impl Preparing {
         Ok(Self { share, rendered_max: bytes.saturating_add(RENDERED_SLACK) })
     }
 
-    /// Waits for the memory to process a conversation, of which these fields become values. Blocking.
+    /// Waits for the memory to process a conversation, of which these fields become values. The function blocks.
     pub(crate) fn conversation(
         app: &App,
         body: &ReceivedBody,
@@ -115,7 +117,7 @@ pub(crate) async fn receive(app: &Arc<App>, mut request: Request) -> Result<Rece
     read_body(&app.config, &app.memory.bodies, &head, body).await
 }
 
-/// Reads a body within the limits of `config`; its memory comes from `bodies`.
+/// Reads a body within the limits of `config`, with memory from `bodies`.
 pub(crate) async fn read_body(
     config: &ServerConfig,
     bodies: &Arc<MemoryPart>,
@@ -161,8 +163,8 @@ pub(crate) async fn discard(mut body: Body) {
     let _ = timeout(GRACE, all).await;
 }
 
-/// Whether the path accepts JSON that is declared as a form, because clients of Ollama send it like that, above all
-/// `curl -d`. Web pages can send forms too, but browsers mark such requests with headers (see [`crate::browsers`]).
+/// Returns whether the path accepts JSON that is declared as a form, as clients of Ollama and above all `curl -d` send
+/// it. Web pages can send forms too, but browsers mark such requests with headers, which [`crate::browsers`] checks.
 fn takes_forms(path: &str) -> bool {
     path.starts_with("/api/")
 }
@@ -182,8 +184,8 @@ fn is_json(content_type: &str) -> bool {
         || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-/// Reads a body whose client announces `expected` bytes. Memory for all of it is reserved once the first bytes have
-/// arrived.
+/// Reads a body whose client announces `expected` bytes. The memory for the whole body is reserved once the first bytes
+/// have arrived.
 async fn read_limited(mut body: Body, expected: usize, limit: usize, memory: &mut Share) -> Result<Vec<u8>, ApiError> {
     let (mut bytes, mut received) = (Vec::new(), 0usize);
     let mut taken = None;
@@ -224,7 +226,7 @@ async fn read_limited(mut body: Body, expected: usize, limit: usize, memory: &mu
     if received > limit { Err(ApiError::too_large(limit)) } else { Ok(bytes) }
 }
 
-/// Whether a body, of which `received` bytes have arrived, is too slow to keep its memory while others wait.
+/// Returns whether a body, of which `received` bytes have arrived, is too slow to keep its memory while others wait.
 fn is_slow(received: usize, taken: Instant) -> bool {
     let elapsed = taken.elapsed();
     elapsed > GRACE && (received as f64) < BYTES_PER_SECOND_MIN * elapsed.as_secs_f64()

@@ -16,9 +16,9 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::hosts::Hosts;
 
-/// Header in which a browser states how the requesting page is related to the server.
+/// The header in which a browser states how the requesting page is related to the server.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Header in which a browser states whether the response will be shown as a document.
+/// The header in which a browser states whether the response will be shown as a document.
 const DESTINATION: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 /// The settings of the check.
@@ -38,7 +38,8 @@ impl Browsers {
         Arc::new(Self { keys, over_tls: tls.is_some(), hosts: Hosts::with(allow_hosts), origins })
     }
 
-    /// Checks that a request with these headers comes from no web page, or from one that may send requests.
+    /// Checks that a request with these headers comes either from no web page, or from a web page that may send
+    /// requests.
     fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         if !self.keys.is_empty() {
             return Ok(());
@@ -72,7 +73,7 @@ impl Browsers {
     }
 }
 
-/// Middleware that lets a request pass, unless a foreign web page sent it.
+/// Lets a request pass, unless a foreign web page sent it. This is a middleware.
 pub(crate) async fn guard(
     State(browsers): State<Arc<Browsers>>,
     request: Request,
@@ -82,8 +83,8 @@ pub(crate) async fn guard(
     Ok(next.run(request).await)
 }
 
-/// Whether a page of `origin` was loaded from this server, whose host name is `host`. A proxy may have removed TLS, so
-/// the scheme is ignored.
+/// Returns whether a page of `origin` was loaded from this server, whose host name is `host`. A proxy may have removed
+/// TLS, so the scheme is ignored.
 fn is_own(origin: &str, host: Option<&str>) -> bool {
     let Some(((scheme, of_page), host)) = origin.split_once("://").zip(host) else { return false };
     let port = match scheme {
@@ -95,7 +96,7 @@ fn is_own(origin: &str, host: Option<&str>) -> bool {
     bare(of_page) == bare(host)
 }
 
-/// Whether the user has followed a link to the page.
+/// Returns whether the user has followed a link to the page.
 fn is_link(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
     let is_shown = headers.get(DESTINATION).is_some_and(|destination| destination.as_bytes() == b"document");
     method == Method::GET && uri.path() == "/" && is_shown

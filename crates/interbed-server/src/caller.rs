@@ -9,6 +9,6 @@ use crate::tenant::Tenant;
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) tenant: Tenant,
-    /// Log of the request.
+    /// The log of the request.
     pub(crate) log: Arc<RequestLog>,
 }

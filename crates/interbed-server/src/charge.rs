@@ -1,32 +1,36 @@
-//! Estimates the memory that the sequences of a request hold until the last one has ended; see [`crate::memory`].
+//! Estimates the memory that the sequences of a request hold until the last sequence has ended. The module
+//! [`crate::memory`] describes this memory.
 
 use crate::app::App;
 use crate::memory::{ECHO_LOGPROB_BYTES, LOGPROB_BYTES};
 use crate::sampling::Common;
 use crate::schemas::Bond;
 
-/// Bytes of a token of a sequence, in a list that grows by doubling.
+/// The number of bytes of a token of a sequence, in a list that grows by doubling.
 const TOKEN_BYTES: usize = 12;
-/// Bytes of a sequence besides its tokens: channels, decoder, the engine's records, and the candidates of a beam.
+/// The number of bytes of a sequence besides its tokens: channels, decoder, the engine's records, and the candidates of
+/// a beam.
 pub(crate) const SEQUENCE_BYTES: usize = 4096;
-/// Bytes of a token in the table of tokens that a repetition penalty has seen.
+/// The number of bytes of a token in the table of tokens that a repetition penalty has seen.
 const SEEN_BYTES: usize = 36;
-/// Bytes of a sequence's grammar state, and of its part of the compiled grammar and of masks.
+/// The number of bytes of a sequence's grammar state, and of its part of the compiled grammar and of masks.
 const CONSTRAINT_BYTES: usize = 128 << 10;
-/// Bytes of a token of a beam. A search holds its beams twice while they change, and as many finished hypotheses.
+/// The number of bytes of a token of a beam. A search holds its beams twice while they change, and as many finished
+/// hypotheses as beams.
 const BEAM_TOKEN_BYTES: usize = 3 * 32;
-/// Bytes of one log-probability of a token of a beam.
+/// The number of bytes of one log-probability of a token of a beam.
 const BEAM_LOGPROB_BYTES: usize = 3 * 12;
-/// Bytes for each byte of generated text: the text, and the JSON in a string that grows by doubling.
+/// The number of bytes for each byte of generated text: the text, and the JSON in a string that grows by doubling.
 pub(crate) const TEXT_FACTOR: usize = 4;
-/// A beam search without `max_tokens` gets 1 / `UNASKED_PART` of the memory for all requests that its prompt leaves.
+/// The divisor for a beam search without `max_tokens`: the search gets 1 / `UNASKED_PART` of the memory for all
+/// requests that its prompt leaves.
 const UNASKED_PART: usize = 4;
 /// A non-streamed answer with log-probabilities and without `max_tokens` gets 1 / `UNASKED_ANSWER_PART` of the memory
 /// for answers.
 const UNASKED_ANSWER_PART: usize = 2;
 
-/// Bytes that all sequences of a request use. A prompt is held once for the answer, and once by each sequence; a beam
-/// search has one sequence for each beam, even if few of them become answers.
+/// Returns the number of bytes that all sequences of a request use. A prompt is held once for the answer, and once by
+/// each sequence. A beam search has one sequence for each beam, even if few beams become answers.
 pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize, common: &Common) -> usize {
     let params = &common.params;
     let prompt_bytes = prompt_tokens.saturating_mul(TOKEN_BYTES);
@@ -49,7 +53,7 @@ pub(crate) fn bytes_held(prompts: usize, prompt_tokens: usize, echo_bytes: usize
     all.into_iter().fold(prompt_bytes.saturating_add(echo_bytes), usize::saturating_add)
 }
 
-/// Bytes of the options that each answer has a copy of.
+/// Returns the number of bytes of the options of which each answer has a copy.
 fn option_bytes(common: &Common) -> usize {
     let params = &common.params;
     let texts = 2 * common.text.stop.iter().map(|stop| stop.len() + 48).sum::<usize>();
@@ -59,29 +63,29 @@ fn option_bytes(common: &Common) -> usize {
     texts + lists + 2 * common.cache_salt.as_ref().map_or(0, String::len)
 }
 
-/// Bytes of a prepared request besides its prompts and the data of its handler.
+/// Returns the number of bytes of a prepared request, without its prompts and the data of its handler.
 pub(crate) fn bytes_prepared(common: &Common) -> usize {
     let bond = common.constraint.as_ref().map_or(0, Bond::bytes);
     bond.saturating_add(option_bytes(common)).saturating_add(SEQUENCE_BYTES)
 }
 
-/// Maximum number of tokens for the beams of a search after a prompt of `prompt_tokens`, if the client sets no limit
-/// and all requests together have `limit` bytes. Without such a bound, one search could keep all later requests
-/// waiting. `common.max_tokens` is still 0.
+/// Returns the maximum number of tokens for the beams of a search after a prompt of `prompt_tokens` tokens, if the
+/// client sets no limit and all requests together have `limit` bytes. Without such a bound, one search could keep all
+/// later requests waiting. When this function is called, `common.max_tokens` is still 0.
 fn beam_tokens_unasked(prompt_tokens: usize, common: &Common, limit: usize) -> usize {
     let left = limit.saturating_sub(bytes_held(1, prompt_tokens, 0, common));
     left / UNASKED_PART / beam_step_bytes(common).max(1)
 }
 
-/// Largest size in bytes of the log-probabilities in a non-streamed answer to `prompts` prompts: known before the first
-/// token is computed, so that no answer is refused after the last.
+/// Returns the largest size, in bytes, of the log-probabilities in a non-streamed answer to `prompts` prompts. The size
+/// is known before the first token is computed, so that no answer is refused after its last token.
 pub(crate) fn logprob_bytes(prompts: usize, common: &Common) -> usize {
     let all = prompts.saturating_mul(common.n).saturating_mul(common.params.max_tokens);
     all.saturating_mul(logprob_step_bytes(common))
 }
 
-/// Maximum number of tokens of an answer with log-probabilities, if the client sets no limit and all answers together
-/// have `limit` bytes; unlimited without log-probabilities, or for a stream.
+/// Returns the maximum number of tokens of an answer with log-probabilities, if the client sets no limit and all
+/// answers together have `limit` bytes. Answers without log-probabilities and streams are not limited.
 pub(crate) fn logprob_tokens_unasked(common: &Common, limit: usize) -> usize {
     match logprob_step_bytes(common) {
         0 => usize::MAX,
@@ -89,8 +93,9 @@ pub(crate) fn logprob_tokens_unasked(common: &Common, limit: usize) -> usize {
     }
 }
 
-/// Maximum number of tokens of each answer to `prompts` prompts of at most `prompt_tokens` tokens, if the client sets
-/// no limit: what the context and the memory for requests have room for. `common.max_tokens` is still 0.
+/// Returns the maximum number of tokens of each answer to `prompts` prompts of at most `prompt_tokens` tokens, if the
+/// client sets no limit. The number follows from the space in the context and in the memory for requests. When this
+/// function is called, `common.max_tokens` is still 0.
 pub(crate) fn tokens_unasked(app: &App, common: &Common, prompts: usize, prompt_tokens: usize) -> usize {
     let (limits, prompts) = (app.engine.limits(), prompts.max(1));
     let room = match common.beam {
@@ -108,7 +113,7 @@ fn logprob_step_bytes(common: &Common) -> usize {
     top.map_or(0, |top| top.saturating_add(1).saturating_mul(LOGPROB_BYTES))
 }
 
-/// Bytes that one step of a beam search adds to its sequences and hypotheses.
+/// Returns the number of bytes that one step of a beam search adds to its sequences and hypotheses.
 fn beam_step_bytes(common: &Common) -> usize {
     let Some(beam) = common.beam else { return 0 };
     let top = common.params.logprobs.map_or(0, |top| top.saturating_add(2));

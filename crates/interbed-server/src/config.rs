@@ -1,4 +1,4 @@
-//! How the server serves.
+//! Defines the settings of a server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,85 +12,91 @@ use crate::schemas::COMPILING_MAX;
 use crate::tls::Tls;
 use crate::traces::OtlpEndpoint;
 
-/// How the server serves. Every limit has a default that suits one machine.
+/// The settings of a server. Every limit has a default that suits one machine.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Names that clients may ask for; the first is the one reported. At least one.
+    /// At least one name that clients may ask for. The server reports the first name.
     pub model_names: Vec<String>,
-    /// Whether clients may ask for any other name too. Answers then carry the name that was asked for.
+    /// Whether clients may also ask for any other name. An answer then carries the name that the request asked for.
     pub any_model_name: bool,
-    /// What the server tells of the model.
+    /// The facts about the model, which the server tells to clients.
     pub model: ModelFacts,
-    /// Defaults for fields that a request leaves out: the model's `generation_config.json` over those of the API.
+    /// The values of fields that a request leaves out: those of the model's `generation_config.json`, or else those of
+    /// the API.
     pub default_sampling: SamplingParams,
-    /// End-of-sequence tokens of the model besides the tokenizer's own.
+    /// The model's end-of-sequence tokens that the tokenizer does not name.
     pub eos_token_ids: Vec<u32>,
-    /// How the model writes calls of tools: one of [`tool_parsers`](crate::tool_parsers). By default, what its chat
-    /// template tells.
+    /// The syntax in which the model writes calls of tools, as one of [`tool_parsers`](crate::tool_parsers). By
+    /// default, the server detects the syntax from the chat template.
     pub tool_parser: Option<String>,
-    /// Keys of which a client must send one; none means that no key is needed.
+    /// The keys of which a client must send one. If there are none, clients need no key.
     pub api_keys: ApiKeys,
-    /// The certificate, where clients are to come over TLS.
+    /// The certificate of a server that clients reach over TLS. Without a certificate, the server uses plain HTTP.
     pub tls: Option<Tls>,
-    /// Where traces of requests are sent, if they are.
+    /// The address to which the server sends traces of requests. Without an address, the server sends no traces.
     pub otlp_endpoint: Option<OtlpEndpoint>,
-    /// Names that the server may be called by where it asks for no key, besides those that never leave a machine or its
-    /// network: `gpu.example.org`, `*.example.org` for all that end so, or `*` for any.
+    /// The further host names by which clients may address a server without keys. Names that never leave a machine or
+    /// its network are always allowed. An entry is a name such as `gpu.example.org`, or `*.example.org` for all names
+    /// with this end, or `*` for any name.
     pub allow_hosts: Vec<String>,
-    /// Web pages whose scripts may call, as origins (`https://example.org`), or `*` for all; none by default.
+    /// The origins of web pages whose scripts may call the server, such as `https://example.org`, or `*` for all
+    /// origins. By default, no web page of another origin may call the server.
     pub allow_origins: Vec<String>,
-    /// Whether, and how, the model makes embeddings; else why it does not.
+    /// The way in which the model computes embeddings, or else the reason why it computes none.
     pub embeddings: Result<Embeddings, String>,
-    /// Bytes of host memory that all of it may take, for display; 0 if that is not known.
+    /// The number of bytes of host memory that the program may use, for display. 0 stands for an unknown number.
     pub memory_bytes: u64,
-    /// What this memory is reserved for, by name, for display. The rest of it is unused.
+    /// The parts of the host memory with their numbers of bytes, by name, for display. The rest of the memory is
+    /// unused.
     pub reserved: Vec<(String, u64)>,
-    /// Bytes of all weights, wherever they are, for display; 0 if that is not known.
+    /// The number of bytes of all weights, wherever they are, for display. 0 stands for an unknown number.
     pub model_bytes: u64,
-    /// The processor that computes, for display: "2 cores, avx2".
+    /// A description of the processor that computes, for display, such as "2 cores, avx2".
     pub processor: String,
-    /// Largest request body, in bytes.
+    /// The largest request body, in bytes.
     pub body_bytes_max: usize,
-    /// Bytes of memory that all requests and connections may take together, the engine's own structures aside. A
-    /// sixteenth of it is also the limit for a body, and each MiB allows eight connections, or three over TLS.
+    /// The number of bytes of memory that all requests and connections together may take, without the engine's own
+    /// structures. A body may take at most a sixteenth of this number. Each MiB allows eight connections, or three over
+    /// TLS.
     pub request_bytes_max: usize,
-    /// Connections served at a time, three quarters of them from one address. Idle ones make room for more; where all
-    /// are busy, some more wait.
+    /// The maximum number of connections that are served at a time, of which one address may have three quarters. New
+    /// connections take the places of idle ones. If all connections are busy, a few new ones wait.
     pub connections_max: usize,
-    /// Proxies, which speak for many: their addresses may have all connections.
+    /// The addresses of proxies, which pass on requests of many clients. One proxy may have all connections.
     pub proxies: Vec<Network>,
-    /// Sequences (prompts times `n`, or `best_of`) of one request.
+    /// The maximum number of sequences of one request: the number of prompts times `n` or `best_of`.
     pub sequences_max: usize,
-    /// Time in which a request's head must arrive, and for which an idle connection is kept.
+    /// The time in which a request's head must arrive, and for which an idle connection stays open.
     pub header_timeout: Duration,
-    /// Time in which a request's body must arrive.
+    /// The time in which a request's body must arrive.
     pub body_timeout: Duration,
-    /// Time for which a client may leave an answer unread before its connection is closed.
+    /// The time for which a client may leave an answer unread before the server closes the connection.
     pub write_timeout: Duration,
-    /// Time for which a stream may tell nothing: then it sends an event that changes no answer, so that its client goes
-    /// on waiting for a long prompt, or for its turn.
+    /// The longest time without an event in a stream. After this time, the server sends an event that changes no
+    /// answer, so that a client goes on waiting while a long prompt is computed or the request waits for its turn.
     pub silence_max: Duration,
-    /// Time for which a request waits for its model while others are in memory, where a server has several.
+    /// The longest time for which a request to a server with several models waits while other models are in memory.
     pub model_wait_max: Duration,
-    /// Time that requests in flight have to finish once the server is told to stop.
+    /// The time in which requests in flight must finish after the server is told to stop.
     pub drain_timeout: Duration,
-    /// Prompts tokenized, and templates rendered, at a time.
+    /// The maximum number of prompts and templates that are tokenized or rendered at a time.
     pub tokenizing_max: usize,
-    /// Schemas and grammars compiled at a time, each in [`COMPILING_BYTES`](crate::COMPILING_BYTES) at most; 0 refuses
-    /// them.
+    /// The maximum number of schemas and grammars that are compiled at a time, each in at most
+    /// [`COMPILING_BYTES`](crate::COMPILING_BYTES). 0 refuses all of them.
     pub schemas_max: usize,
-    /// A program that calls [`run_schema_worker`](crate::run_schema_worker) where its only argument is
-    /// [`SCHEMA_WORKER`](crate::SCHEMA_WORKER); this program's own path, if it does. Schemas and grammars are compiled
-    /// there first, so that none can take all memory or never end. Without one, only what is known to do so is refused.
+    /// A program that calls [`run_schema_worker`](crate::run_schema_worker) if its only argument is
+    /// [`SCHEMA_WORKER`](crate::SCHEMA_WORKER). This may be the path of the running program. The server first compiles
+    /// each schema and grammar in such a process, so that none can take all memory or run for ever. Without a program,
+    /// the server refuses only schemas and grammars that are known to do so.
     pub schema_worker: Option<PathBuf>,
 }
 
-/// How a model makes embeddings.
+/// Describes how a model computes embeddings.
 #[derive(Debug, Clone, Copy)]
 pub struct Embeddings {
-    /// How hidden states become one vector.
+    /// The way in which hidden states become one vector.
     pub pooling: Pooling,
-    /// Numbers of a vector.
+    /// The number of elements of a vector.
     pub width: usize,
 }
 

@@ -1,7 +1,7 @@
-//! Extracts the text from message contents that are lists of parts, for every API: texts, and parts that stand for
-//! text; images, files and audio are not supported.
+//! Extracts the text from message contents that are lists of parts, for every API. A part is a text, or stands for a
+//! text. Images, files and audio are not supported.
 //!
-//! Only this module refuses unsupported kinds of parts, by name.
+//! Only this module refuses unsupported kinds of parts, and names the kind.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use crate::blocks::refuse;
 use crate::error::ApiError;
 use crate::fields::shown;
 
-/// How to treat images, files and audio in a content.
+/// Says how to treat images, files and audio in a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Media {
     /// The model is asked about the media, so the request is refused.
@@ -19,13 +19,13 @@ pub(crate) enum Media {
 }
 
 impl Media {
-    /// For contents of the user's newest turn, or for earlier ones.
+    /// Returns how to treat media in the user's newest turn, or in earlier turns.
     pub(crate) fn of(is_newest: bool) -> Self {
         if is_newest { Self::Refused } else { Self::LeftOut }
     }
 }
 
-/// Kinds of parts that are not text, with a name for messages.
+/// The kinds of parts that are not text, with a name for messages.
 const MEDIA: [(&str, &str); 12] = [
     ("audio", "sound"),
     ("container_upload", "file"),
@@ -41,15 +41,15 @@ const MEDIA: [(&str, &str); 12] = [
     ("video_url", "video"),
 ];
 
-/// Kinds of parts whose text is in a field of the given name, or in `text`.
+/// The kinds of parts whose text is in a field of the given name, or in `text`.
 const TEXTS: [(&str, &str); 4] =
     [("input_text", "text"), ("output_text", "text"), ("refusal", "refusal"), ("text", "text")];
 
-/// The text of a content: a string, or a list of parts, which are joined by line ends; empty for `null`. `path` names
-/// the content in errors.
+/// Returns the text of a content, which is a string, or a list of parts that are joined by line ends. The text is empty
+/// for `null`. Errors name the content by its `path`.
 ///
 /// # Errors
-/// A part is invalid, or of an unsupported kind.
+/// Fails if a part is invalid, or of an unsupported kind.
 pub(crate) fn text_of(content: Value, path: &str, media: Media) -> Result<String, ApiError> {
     let parts = match content {
         Value::Null => return Ok(String::new()),
@@ -63,7 +63,7 @@ pub(crate) fn text_of(content: Value, path: &str, media: Media) -> Result<String
     Ok(parts.into_iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
-/// The text of one part.
+/// Returns the text of one part.
 pub(crate) fn part_text(part: Value, path: &str, media: Media) -> Result<String, ApiError> {
     let mut part = match part {
         Value::Object(part) => part,
@@ -111,7 +111,7 @@ pub(crate) fn part_text(part: Value, path: &str, media: Media) -> Result<String,
     }
 }
 
-/// The text of a document part; `None` if the document is not text.
+/// Returns the text of a document part, or `None` if the document is not text.
 fn document_text(part: &mut Map<String, Value>, path: &str) -> Result<Option<String>, ApiError> {
     let title = part.get("title").and_then(Value::as_str).map(str::to_owned);
     let Some(source) = part.get_mut("source") else { return Ok(None) };

@@ -1,5 +1,6 @@
-//! Tests with published tools and schemas, which `tools/schemas` downloads into the folder that `INTERBED_SCHEMAS`
-//! names. Without it, the tests say so and pass. `tools/schemas/validate.py` validates the answers that they write.
+//! Tests the server with published tools and schemas, which `tools/schemas` downloads into the folder that
+//! `INTERBED_SCHEMAS` names. If the variable is not set, the tests say so and pass. The answers that the tests write
+//! are validated by `tools/schemas/validate.py`.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,9 +18,9 @@ use serde_json::{Map, Value, json};
 use crate::harmony::{self, HarmonyParser};
 use crate::tool_calls::{FAMILIES, Family, Function, Part, ToolParser, told_of};
 
-/// Maximum number of tokens of an answer.
+/// The maximum number of tokens of an answer.
 const TOKENS_MAX: usize = 2048;
-/// Maximum number of problems that are shown.
+/// The maximum number of problems that are shown.
 const PROBLEMS_SHOWN: usize = 60;
 
 fn folder() -> Option<PathBuf> {
@@ -44,8 +45,8 @@ fn function(described: &Value) -> Function {
     Function { name, parameters: described["parameters"].clone() }
 }
 
-/// Samples an answer from random logits, in which closing tokens are more likely; returns it, and whether it ended by
-/// itself. `closings` are texts that close non-JSON parts.
+/// Samples an answer from random logits, in which closing tokens are more likely. Returns the answer, and whether it
+/// ended by itself. `closings` are texts that close non-JSON parts.
 fn answer(
     vocabulary: &Vocabulary,
     mut state: Constraint,
@@ -89,7 +90,7 @@ fn on_one_line(json: &RawValue) -> String {
     json.get().replace(['\n', '\r'], " ")
 }
 
-/// Runs `work` for each of `items`, on all cores and with large enough stacks; fails with the problems that it reports.
+/// Runs `work` for each of `items`, on all cores and with large enough stacks. Fails if `work` reports problems.
 fn on_all_cores<T: Sync>(items: &[T], work: impl Fn(usize, &T, &dyn Fn(String)) + Sync) {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let problems = Mutex::new(Vec::new());
@@ -140,7 +141,7 @@ impl Way {
         Ok(Function { parameters, ..function.clone() })
     }
 
-    /// The grammar of an answer that is a tool call, for a tokenizer without tokens for markers.
+    /// Returns the grammar of an answer that is a tool call, for a tokenizer without tokens for markers.
     fn grammar(self, functions: &[Function]) -> String {
         match self {
             Self::Family(family) => {
@@ -177,7 +178,7 @@ impl Way {
         calls.iter().map(one).collect::<Vec<_>>().join(between)
     }
 
-    /// The parts of a text that comes in these pieces, without thinking.
+    /// Returns the parts of a text that comes in these pieces, without thinking.
     fn read(self, functions: &[Function], pieces: &[&str]) -> Vec<Part> {
         let mut parts: Vec<Part> = match self {
             Self::Family(family) => {

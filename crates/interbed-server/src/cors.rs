@@ -1,4 +1,5 @@
-//! CORS: which web pages' scripts may call the server from a browser. Off unless origins are allowed.
+//! Implements CORS, which says which web pages' scripts may call the server from a browser. CORS is off unless origins
+//! are allowed.
 
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::request_id::{ANSWERED_ID, REQUEST_ID};
 
-/// Time for which a browser may cache a preflight response.
+/// The time for which a browser may cache a preflight response.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// The CORS middleware for the allowed `origins`; `None` if there are none.
+/// Returns the CORS middleware for the allowed `origins`, or `None` if there are none.
 pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
     let allowed = match origins {
         [] => return None,
@@ -30,7 +31,7 @@ pub(crate) fn layer(origins: &[String]) -> Option<CorsLayer> {
 /// Checks that `origin` is an origin as browsers send it, or `*`.
 ///
 /// # Errors
-/// Describes what is wrong with it.
+/// Returns a description of what is wrong with the origin.
 pub fn check_origin(origin: &str) -> Result<(), String> {
     let is_origin = origin.parse::<Uri>().is_ok_and(|uri| {
         let parts = uri.scheme_str().zip(uri.authority());

@@ -1,4 +1,4 @@
-//! What connections come in by: it answers before there is a model, and leads to the model once there is one.
+//! Accepts requests before the model is loaded, and passes them on to the model once it is there.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,31 +22,33 @@ use crate::request_log::Listener;
 use crate::shelf::{Held, Shelf};
 use crate::traces::Traces;
 
-/// Connections that are served at a time while the model is being loaded: no more than the least memory allows later.
+/// The number of connections that are served at a time while the model is being loaded. The smallest memory for
+/// requests allows at least as many.
 const CONNECTIONS_BEFORE: usize = 64;
-/// The way to a server that listens already, and has no model yet.
+/// The entrance to a server that already listens, and has no model yet.
 pub struct Door {
     doorway: Arc<Doorway>,
     is_cut: watch::Receiver<bool>,
 }
 
-/// The part of it that connections know.
+/// The part of a [`Door`] that connections share.
 pub(crate) struct Doorway {
-    /// What answers while there is no model.
+    /// The routes that answer while there is no model.
     before: Router,
-    /// What answers once there is one.
+    /// The routes that answer once there is a model.
     router: OnceLock<Router>,
     observers: Observers,
     recent: Arc<Recent>,
     progress: Arc<LoadProgress>,
-    /// The connections that are open.
+    /// The open connections.
     pub(crate) guests: Arc<Guests>,
-    /// Whether the server takes nothing new.
+    /// Whether the server takes no new requests.
     pub(crate) draining: watch::Receiver<bool>,
 }
 
 impl Door {
-    /// A server that is told through `draining` to take nothing new, and through `is_cut` to wait for nothing.
+    /// Creates the entrance of a server. `draining` tells the server to take no new requests, and `is_cut` tells it to
+    /// wait no longer for requests in flight.
     pub(crate) fn new(
         config: &ServerConfig,
         traces: Option<Traces>,
@@ -76,12 +78,12 @@ impl Door {
         self.doorway.clone()
     }
 
-    /// Where to say how far the model is loaded.
+    /// Returns the place where the loading code records how much of the model is loaded.
     pub fn progress(&self) -> Arc<LoadProgress> {
         self.doorway.progress.clone()
     }
 
-    /// Begins to serve. Without a `template`, chat requests are refused with a hint.
+    /// Begins to serve the model. Without a `template`, the server refuses chat requests with a hint.
     pub fn open(
         self,
         config: ServerConfig,
@@ -99,8 +101,9 @@ impl Door {
         doorway.guests.set_most(connections);
     }
 
-    /// Begins to serve the models of `library`, one in memory at a time: from the first request for it until `keep`
-    /// after the last, where no request says otherwise. To be called within a runtime.
+    /// Begins to serve the models of `library`, of which one is in memory at a time. A model stays in memory from the
+    /// first request for it until `keep` after the last one, unless a request sets another time. This function must be
+    /// called within a runtime.
     pub fn open_library(self, config: ServerConfig, library: Arc<dyn Library>, keep: KeepAlive) -> OpenLibrary {
         let Self { doorway, is_cut } = self;
         let connections = connections_of(&config);
@@ -124,30 +127,32 @@ impl Door {
     }
 }
 
-/// The models that a server serves in turns.
+/// The models of a server that has several models, of which one is in memory at a time.
 pub struct OpenLibrary(Arc<Shelf>);
 
 impl OpenLibrary {
-    /// Ends the engine of the model in memory, if one is there, and gives its memory back. To be called when nobody is
-    /// served any more.
+    /// Ends the engine of the model in memory, if there is one, and frees its memory. The caller makes sure that no
+    /// request is in flight.
     pub async fn close(self) {
         self.0.close().await;
     }
 }
 
 impl Doorway {
-    /// What answers now.
+    /// Returns the routes that answer now.
     pub(crate) fn router(&self) -> &Router {
         self.router.get().unwrap_or(&self.before)
     }
 }
 
-/// Connections that are served at a time: of those that may be open, some are for whoever comes when all are busy.
+/// Returns the number of connections that are served at a time. Some of the connections that may be open are left over,
+/// for requests that come when all others are busy.
 fn connections_max(config: &ServerConfig) -> usize {
     config.connections_max.min(affordable(config).saturating_sub(BESIDE)).max(1)
 }
 
-/// Connections that are served at a time; the log says so where these are fewer than was asked for.
+/// Returns the number of connections that are served at a time. If this number is smaller than the configured one, the
+/// function logs it.
 fn connections_of(config: &ServerConfig) -> usize {
     let connections = connections_max(config);
     if affordable(config) < config.connections_max {
@@ -159,7 +164,7 @@ fn connections_of(config: &ServerConfig) -> usize {
     connections
 }
 
-/// Connections that there is memory for.
+/// Returns the number of connections for which there is memory.
 fn affordable(config: &ServerConfig) -> usize {
     RequestMemory::connections(config.request_bytes_max, config.tls.is_some())
 }

@@ -81,7 +81,7 @@ fn open() -> Vec<Route> {
     ]
 }
 
-/// Routes of the web page and its files, which need no API key.
+/// Returns the routes of the web page and its files, which need no API key.
 fn page<S: Clone + Send + Sync + 'static>() -> Vec<(&'static str, MethodRouter<S>)> {
     vec![("/", get(page::index)), ("/page/{name}", get(page::asset))]
 }
@@ -93,12 +93,12 @@ fn elsewhere<S: Clone + Send + Sync + 'static>(has: &[&str]) -> Vec<(&'static st
     paths.map(|path| (path, any(ollama::elsewhere))).collect()
 }
 
-/// The route of the events that the web page shows; it requires an API key if the server has keys.
+/// Returns the route of the events that the web page shows. This route requires an API key if the server has keys.
 fn live() -> Vec<Route> {
     vec![("/live/events", get(live::events))]
 }
 
-/// Every operation of the API, as `/openapi.json` describes it.
+/// Returns every operation of the API, as `/openapi.json` describes it.
 pub(crate) fn operations() -> Vec<Operation> {
     let post = Operation::post;
     vec![
@@ -159,7 +159,7 @@ pub(crate) fn operations() -> Vec<Operation> {
     ]
 }
 
-/// All routes of a server with one model.
+/// Returns all routes of a server with one model.
 pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     let for_clients = with(guarded()).merge(with(live()));
     let open = with(open()).merge(with(elsewhere(&[])));
@@ -167,12 +167,12 @@ pub(crate) fn router(app: Arc<App>, observers: Observers) -> Router {
     around(routes, &app.config.allow_origins, observers).with_state(app)
 }
 
-/// The routes of one of several models. API keys are checked before a request gets here.
+/// Returns the routes of one of several models. API keys are checked before a request gets here.
 pub(crate) fn of_model(app: Arc<App>) -> Router {
     with(guarded()).with_state(app)
 }
 
-/// All routes of a server with several models.
+/// Returns all routes of a server with several models.
 pub(crate) fn of_library(front: Arc<Front>, observers: Observers) -> Router {
     let open = Router::new()
         .route("/health", get(front::health))
@@ -197,7 +197,7 @@ pub(crate) fn of_library(front: Arc<Front>, observers: Observers) -> Router {
     around(routes, &front.config.allow_origins, observers).with_state(front)
 }
 
-/// Routes that a server with several models answers itself; the other routes that require a key are passed on to a
+/// The routes that a server with several models answers itself. The other routes that require a key are passed on to a
 /// model.
 const ANSWERED_FOR_ALL: [&str; 7] =
     ["/v1/models", "/v1/models/{*model}", "/model_info", "/server_info", "/api/tags", "/api/ps", "/api/show"];
@@ -222,7 +222,8 @@ fn behind_guards<S: Clone + Send + Sync + 'static>(
         .method_not_allowed_fallback(wrong_method)
 }
 
-/// The routes while the model is being loaded: those for monitoring answer, those for clients refuse.
+/// Returns the routes for the time while the model is being loaded. The routes for monitoring answer, and those for
+/// clients refuse.
 pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<LoadProgress>) -> Router {
     let refused = |routes: Vec<Route>| with(routes.into_iter().map(|(path, _)| (path, any(loading::refuse))).collect());
     let browsers = middleware::from_fn_with_state(Browsers::of(config), browsers::guard);
@@ -246,7 +247,8 @@ pub(crate) fn before(config: &ServerConfig, observers: Observers, progress: Arc<
     around(routes, &config.allow_origins, observers).with_state(Arc::new(begun))
 }
 
-/// Adds what every route has: refusals in the form of its API, CORS headers, and the log and metrics of requests.
+/// Adds the parts that every route has: refusals in the form of the route's API, CORS headers, and the log and metrics
+/// of requests.
 fn around<S: Clone + Send + Sync + 'static>(routes: Router<S>, origins: &[String], observers: Observers) -> Router<S> {
     let routes = routes.layer(middleware::from_fn(in_its_form));
     let routes = match cors::layer(origins) {
@@ -260,7 +262,7 @@ fn with<S: Clone + Send + Sync + 'static>(routes: Vec<(&'static str, MethodRoute
     routes.into_iter().fold(Router::new(), |router, (path, handlers)| router.route(path, handlers))
 }
 
-/// Refuses new requests once the server drains; requests in flight continue.
+/// Refuses new requests once the server drains. Requests in flight continue.
 async fn refuse_while_draining(
     State(draining): State<watch::Receiver<bool>>,
     request: Request,
@@ -282,10 +284,10 @@ async fn refuse_without_room(request: Request, next: Next) -> Result<Response, A
     }
 }
 
-/// A function that writes a refusal as the JSON of one API; the text is the request's id.
+/// A function that writes a refusal as the JSON of one API. The text is the id of the request.
 type Form = fn(&ApiError, Option<&str>) -> Value;
 
-/// Returns how refusals are written at `path`; `None` for OpenAI's form.
+/// Returns how refusals are written at `path`, or `None` for OpenAI's form.
 fn form_at(path: &str) -> Option<Form> {
     match path {
         _ if path.starts_with("/v1/messages") => Some(messages::refusal),
@@ -385,7 +387,7 @@ mod tests {
         }
     }
 
-    /// Every struct that is read from a body must be part of an operation; this test finds those structs in the
+    /// Checks that every struct that is read from a body is part of an operation. The test finds those structs in the
     /// sources.
     #[test]
     fn no_struct_of_fields_is_left_out() {

@@ -1,4 +1,4 @@
-//! Errors in the format of OpenAI's API; other APIs translate them into their own.
+//! Describes errors in the format of OpenAI's API. Other APIs translate the errors into their own formats.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::load_progress::LoadProgress;
 
-/// Seconds after which a client may retry, if no better estimate is known.
+/// The number of seconds after which a client may retry, if no better estimate is known.
 const RETRY_AFTER_S: u64 = 1;
 
 /// An error response.
@@ -17,16 +17,17 @@ const RETRY_AFTER_S: u64 = 1;
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
-    /// Name of the request field that is wrong.
+    /// The name of the request field that is wrong.
     pub(crate) param: Option<String>,
     pub(crate) code: Option<&'static str>,
-    /// Seconds after which the client may retry, if that makes sense.
+    /// The number of seconds after which the client may retry, if that makes sense.
     pub(crate) retry_after_s: Option<u64>,
-    /// Token counts, if the prompt exceeds the context and they are known.
+    /// The token counts, if the prompt exceeds the context and the counts are known.
     pub(crate) overflow: Option<ContextOverflow>,
 }
 
-/// OpenAI's error code for a prompt that exceeds the context. Agents shorten their conversation when they see it.
+/// The error code of OpenAI's API for a prompt that exceeds the context. Agents shorten their conversation when they
+/// see it.
 pub(crate) const CONTEXT_EXCEEDED: &str = "context_length_exceeded";
 
 impl ApiError {
@@ -120,8 +121,8 @@ impl ApiError {
         Self { param: Some("model".into()), code: Some("model_not_found"), ..error }
     }
 
-    /// Status 404, for a model that a server with several models does not have. `known` lists the models that it has;
-    /// empty if it has none.
+    /// Returns an error with status 404, for a model that a server with several models does not have. `known` lists the
+    /// models of the server, and is empty if it has none.
     pub(crate) fn not_in_library(model: &str, known: &str) -> Self {
         let told = &model[..model.floor_char_boundary(200)];
         let has = if known.is_empty() { "no models yet".to_owned() } else { known.to_owned() };

@@ -1,7 +1,8 @@
-//! Typed fields of request bodies: each part of a request is a struct of [`Field`]s, which are parsed one by one.
+//! Parses typed fields of request bodies. Each part of a request is a struct of [`Field`]s, which are parsed one by
+//! one.
 //!
-//! A field that is `null` counts as absent; fields that no struct names are ignored, as vLLM does. The raw value is
-//! examined before it is parsed, so that an error can name it without copying arbitrary client data.
+//! A field that is `null` counts as absent, and fields that no struct names are ignored, as vLLM does. The raw value is
+//! examined before it is parsed, so that an error can name the value without copying arbitrary client data.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,7 +16,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::ApiError;
 
-/// Longest value that an error message shows, in bytes.
+/// The longest value that an error message shows, in bytes.
 const SHOWN_BYTES_MAX: usize = 40;
 
 /// Parses the fields of `T` from a body that must be a JSON object.
@@ -33,7 +34,7 @@ pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError
     })
 }
 
-/// Parses the fields of `T`; an error comes with the path of the wrong field, if there is one.
+/// Parses the fields of `T`. An error comes with the path of the wrong field, if there is one.
 fn parse<'b, T: Deserialize<'b>>(text: &'b [u8]) -> Result<T, (Option<String>, serde_json::Error)> {
     let mut parser = serde_json::Deserializer::from_slice(text);
     let fields = serde_path_to_error::deserialize(&mut parser).map_err(|error| {
@@ -44,7 +45,7 @@ fn parse<'b, T: Deserialize<'b>>(text: &'b [u8]) -> Result<T, (Option<String>, s
     Ok(fields)
 }
 
-/// Why the values of a field cannot be built, as the rest of a sentence.
+/// Returns why the values of a field cannot be built, as the rest of a sentence.
 pub(crate) fn unbuildable(error: &serde_json::Error) -> String {
     match error.classify() {
         Category::Data => problem(error).trim_start().to_owned(),
@@ -52,7 +53,7 @@ pub(crate) fn unbuildable(error: &serde_json::Error) -> String {
     }
 }
 
-/// The message of an error without its position, which may be relative to a part of the body.
+/// Returns the message of an error without its position, which may be relative to a part of the body.
 fn problem(error: &serde_json::Error) -> String {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let told = error.to_string();
@@ -61,7 +62,7 @@ fn problem(error: &serde_json::Error) -> String {
     if told.starts_with('.') { told.to_owned() } else { format!(" {told}") }
 }
 
-/// Formats a value for an error message: small ones in full, others by their type.
+/// Formats a value for an error message: a short value in full, and a longer one by its type.
 pub(crate) fn shown(value: &str) -> &str {
     match value.as_bytes().first() {
         _ if value.len() <= SHOWN_BYTES_MAX => value,
@@ -72,14 +73,14 @@ pub(crate) fn shown(value: &str) -> &str {
     }
 }
 
-/// Whether `raw` is the JSON string `text`.
+/// Returns whether `raw` is the JSON string `text`.
 pub(crate) fn is_text(raw: &RawValue, text: &str) -> bool {
     serde_json::from_str::<String>(raw.get()).is_ok_and(|sent| sent == text)
 }
 
 /// A type that the value of a field may have.
 pub(crate) trait FromJson<'b>: Sized {
-    /// Description of the type for an error, such as "a number".
+    /// The description of the type for an error, such as "a number".
     const EXPECTED: &'static str;
 
     /// Parses the value.
@@ -88,7 +89,7 @@ pub(crate) trait FromJson<'b>: Sized {
     /// Describes the problem, as the rest of a sentence that begins with the field's name.
     fn from_json(raw: &'b RawValue) -> Result<Self, String>;
 
-    /// The error for a value of another type.
+    /// Returns the error for a value of another type.
     fn other(raw: &RawValue) -> String {
         format!("must be {}, but is {}", Self::EXPECTED, shown(raw.get()))
     }
@@ -105,7 +106,7 @@ impl<'de, T: FromJson<'de>> Deserialize<'de> for Field<T> {
     }
 }
 
-/// The value of a field, if it was sent.
+/// Returns the value of a field, if it was sent.
 pub(crate) fn sent<T>(field: Option<Field<T>>) -> Option<T> {
     field.map(|Field(value)| value)
 }
@@ -253,7 +254,8 @@ pub(crate) fn token_ids(raw: &RawValue, most: usize) -> Result<Vec<u32>, String>
     Ok(ids)
 }
 
-/// The first items of the array `raw`, at most `most`, and the number of all items; `None` if it is not an array.
+/// Returns the first items of the array `raw`, at most `most`, and the number of all items, or `None` if it is not an
+/// array.
 pub(crate) fn entries(raw: &RawValue, most: usize) -> Option<(Vec<&RawValue>, usize)> {
     struct Entries(usize);
     impl<'de> Visitor<'de> for Entries {
@@ -276,7 +278,7 @@ pub(crate) fn entries(raw: &RawValue, most: usize) -> Option<(Vec<&RawValue>, us
     serde_json::Deserializer::from_str(list).deserialize_seq(Entries(most)).ok()
 }
 
-/// The fields of the object `raw` in order, with values of type `T`.
+/// Returns the fields of the object `raw` in order, with values of type `T`.
 ///
 /// # Errors
 /// Fails like [`FromJson::from_json`].

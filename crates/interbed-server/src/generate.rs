@@ -1,4 +1,4 @@
-//! The sequences of one request: submitted, read and cancelled together.
+//! Submits, reads and cancels the sequences of one request together.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -25,18 +25,19 @@ use crate::request_log::{AskedFor, RequestLog};
 use crate::sampling::Common;
 use crate::tenant::Tenant;
 
-/// Step in bytes in which a growing answer is charged; [`SEQUENCE_BYTES`] covers the first one.
+/// The step, in bytes, in which a growing answer is charged. The number [`SEQUENCE_BYTES`] covers the first step.
 const CHARGED_AT_ONCE: usize = SEQUENCE_BYTES;
 
 /// A checked request: its prompts and the memory that it holds.
 pub(crate) struct Asked {
     pub(crate) prompts: Vec<Vec<TokenId>>,
-    /// How answers are split into thinking, text and calls. If `None`, the text is passed on unchanged.
+    /// Describes how answers are split into thinking, text and calls. If the value is `None`, the text is passed on
+    /// unchanged.
     pub(crate) form: Option<Form>,
-    /// Bytes of prompt text that the answer repeats (`echo`).
+    /// The number of bytes of prompt text that the answer repeats (`echo`).
     pub(crate) echo_bytes: usize,
     pub(crate) caller: Caller,
-    /// Bytes of other data that the endpoint keeps for the request.
+    /// The number of bytes of other data that the endpoint keeps for the request.
     pub(crate) beside: usize,
     pub(crate) share: Share,
 }
@@ -50,9 +51,9 @@ pub(crate) struct Sequences {
     ready: VecDeque<(usize, Delta)>,
     observed: Observed,
     prompt_tokens: usize,
-    /// Number of choices per prompt.
+    /// The number of choices per prompt.
     n: usize,
-    /// Number of sequences per prompt.
+    /// The number of sequences per prompt.
     candidates: usize,
     /// Whether the answer contains log-probabilities.
     logprobs: bool,
@@ -61,9 +62,9 @@ pub(crate) struct Sequences {
     /// Whether the cache report may say how long ago a block was evicted: with several tenants, that would reveal how
     /// many requests others send.
     lookups_told: bool,
-    /// Memory share of the sequences; a streamed response takes it over.
+    /// The memory share of the sequences, which a streamed response takes over.
     share: Option<Share>,
-    /// Memory share of an answer that is not streamed; the response takes it over.
+    /// The memory share of an answer that is not streamed, which the response takes over.
     answer: Option<Share>,
 }
 
@@ -78,7 +79,7 @@ struct Observed {
 
 struct Stream {
     text: TextStream,
-    /// Splits the answer into thinking, text and calls; `None` if the text is passed on unchanged.
+    /// Splits the answer into thinking, text and calls. The value is `None` if the text is passed on unchanged.
     answer: Option<Answer>,
     prompt_tokens: usize,
     cached_tokens: usize,
@@ -86,13 +87,13 @@ struct Stream {
     miss: Option<Miss>,
     /// Whether all tokens arrive together, as in a beam search, so that the time between tokens means nothing.
     at_once: bool,
-    /// Whether this is the first sequence of its prompt; only that one counts the prompt's time in the queue.
+    /// Whether this is the first sequence of its prompt. Only the first sequence counts the prompt's time in the queue.
     is_first: bool,
     timing: Timing,
     ended: bool,
 }
 
-/// New output of a sequence.
+/// The new output of a sequence.
 #[derive(Default)]
 pub(crate) struct Delta {
     pub(crate) text: TextDelta,
@@ -105,7 +106,7 @@ pub(crate) struct Delta {
 /// Times at which a sequence reached its stages.
 #[derive(Default)]
 struct Timing {
-    /// Time that the sequence waited in the queue.
+    /// The time that the sequence waited in the queue.
     queued: Option<Duration>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
@@ -115,7 +116,7 @@ struct Timing {
 /// The output of a sequence that has ended.
 #[derive(Default)]
 pub(crate) struct Output {
-    /// The text; empty if the answer is split into `pieces`.
+    /// The text, which is empty if the answer is split into `pieces`.
     pub(crate) text: String,
     /// Pieces of the answer, if it is split.
     pub(crate) pieces: Vec<Piece>,
@@ -124,9 +125,9 @@ pub(crate) struct Output {
     pub(crate) tokens: Vec<(TokenId, PositionLogprobs)>,
     pub(crate) cause: Option<StopCause>,
     pub(crate) embedding: Vec<f32>,
-    /// Sum of the log-probabilities of all tokens, where they are known.
+    /// The sum of the log-probabilities of all tokens, where they are known.
     logprob: f64,
-    /// Number of generated tokens.
+    /// The number of generated tokens.
     num_tokens: usize,
 }
 
@@ -223,7 +224,7 @@ fn check_amount(app: &App, prompts: &[Vec<TokenId>], candidates: usize) -> Resul
     Ok(())
 }
 
-/// The request to the engine, without its prompt.
+/// Returns the request to the engine, without its prompt.
 fn template(app: &App, tenant: Tenant, common: &Common, constraint: Option<Constraint>) -> Request {
     let mut params = common.params.clone();
     if common.candidates > common.n {
@@ -246,7 +247,8 @@ fn template(app: &App, tenant: Tenant, common: &Common, constraint: Option<Const
 }
 
 impl Sequences {
-    /// Waits for the next delta, and returns it with the index of its sequence; `None` when all sequences have ended.
+    /// Waits for the next delta, and returns it with the index of its sequence, or `None` when all sequences have
+    /// ended.
     pub(crate) async fn next(&mut self) -> Option<(usize, Delta)> {
         if self.ready.is_empty() {
             poll_fn(|context| {
@@ -283,7 +285,7 @@ impl Sequences {
         self.ready.pop_front()
     }
 
-    /// Returns the index of the first sequence that has not ended; 0 if all have ended.
+    /// Returns the index of the first sequence that has not ended, or 0 if all have ended.
     pub(crate) fn first_open(&self) -> usize {
         self.streams.iter().position(|stream| !stream.ended).unwrap_or(0)
     }
@@ -390,7 +392,7 @@ impl Sequences {
         (first.saturating_duration_since(begun), end.saturating_duration_since(first))
     }
 
-    /// Returns the `usage` so far. A prompt counts once, whatever `n` is; generated tokens of all candidates count.
+    /// Returns the `usage` so far. A prompt counts once, whatever `n` is, and generated tokens of all candidates count.
     pub(crate) fn usage(&self) -> Value {
         let (completion, cached) = (self.completion_tokens(), self.cached_tokens());
         let prompts = || self.streams.iter().step_by(self.candidates.max(1));

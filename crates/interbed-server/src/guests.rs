@@ -1,10 +1,12 @@
-//! The connections that are open, counted in total and by address.
+//! Counts the open connections, in total and by address.
 //!
-//! A connection with a place has its requests served; the number of places is limited. If all places are taken, a new
-//! connection gets the place of an idle one: of the address with the most connections, the server closes the one that
-//! has been idle for longest. If all are busy, a few connections are admitted without a place, so that requests for
-//! the server's health are answered; other requests on them wait for a place, and are refused if too many wait. No
-//! address may have more than three quarters of all places, except proxies, which pass on requests of many clients.
+//! A connection with a place has its requests served, and the number of places is limited. If all places are taken, a
+//! new connection gets the place of an idle one. From the address with the most connections, the server closes the
+//! connection that has been idle for longest.
+//!
+//! If all connections are busy, a few more are admitted without a place, so that requests for the server's health are
+//! answered. Other requests on these connections wait for a place, and are refused if too many wait. No address may
+//! have more than three quarters of all places, except proxies, which pass on requests of many clients.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,15 +16,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// Maximum number of connections without a place that have not sent a request yet.
+/// The maximum number of connections without a place that have not sent a request yet.
 const KEPT: usize = 8;
-/// Maximum number of connections without a place whose requests wait for a place.
+/// The maximum number of connections without a place whose requests wait for a place.
 const WAITING_MAX: usize = 56;
-/// Maximum number of connections that may be open without a place.
+/// The maximum number of connections that may be open without a place.
 pub(crate) const BESIDE: usize = KEPT + WAITING_MAX;
-/// Time for which a connection must be idle before the server may close it, because its request may be on its way.
+/// The time for which a connection must be idle before the server may close it, because its request may be on its way.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Value of `Signs::since` while a request is served.
+/// The value of `Signs::since` while a request is served.
 const BUSY: u64 = u64::MAX;
 
 /// All open connections.
@@ -31,15 +33,15 @@ pub(crate) struct Guests {
     proxies: Vec<Network>,
     patience: Duration,
     begun: Instant,
-    /// Notified when a place may have become free, for requests that wait.
+    /// Is notified when a place may have become free, for requests that wait.
     room: Notify,
-    /// Notified when a place may have become free, for the loop that accepts connections.
+    /// Is notified when a place may have become free, for the loop that accepts connections.
     door: Notify,
 }
 
 struct Open {
     most: usize,
-    /// Number of connections with a place, by address.
+    /// The number of connections with a place, by address.
     placed: HashMap<IpAddr, usize>,
     num_placed: usize,
     num_kept: usize,
@@ -66,9 +68,9 @@ enum Standing {
     Leaving,
 }
 
-/// State that a connection shares with the code that chooses which connection to close.
+/// The state that a connection shares with the code that chooses which connection to close.
 struct Signs {
-    /// Time at which the connection opened or its last request ended, in nanoseconds; [`BUSY`] during a request.
+    /// The time at which the connection opened or its last request ended, in nanoseconds, or [`BUSY`] during a request.
     since: AtomicU64,
     has_asked: AtomicBool,
     /// Whether a part of an answer waits for the client to read.
@@ -76,7 +78,7 @@ struct Signs {
     leave: Notify,
 }
 
-/// An open connection; dropping the value frees its place.
+/// An open connection. Dropping the value frees the connection's place.
 pub(crate) struct Guest {
     guests: Arc<Guests>,
     number: u64,
@@ -87,8 +89,8 @@ pub(crate) struct Guest {
 pub(crate) struct Busy(Arc<Guest>);
 
 impl Guests {
-    /// Allows `most` connections with a place at a time. The limit for one address does not apply to addresses in
-    /// `proxies`.
+    /// Creates the list of open connections, of which `most` may have a place at a time. The limit for one address does
+    /// not apply to addresses in `proxies`.
     pub(crate) fn new(most: usize, proxies: Vec<Network>) -> Arc<Self> {
         Self::with_patience(most, proxies, PATIENCE)
     }
@@ -113,7 +115,8 @@ impl Guests {
         self.stir();
     }
 
-    /// Admits a connection from `address`; `None` if it can have no place now, and cannot be admitted without one.
+    /// Admits a connection from `address`. Returns `None` if the connection can have no place now, and cannot be
+    /// admitted without one.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Guest> {
         let address = household(address);
         let mut open = self.open();
@@ -139,7 +142,8 @@ impl Guests {
         Some(Guest { guests: self.clone(), number, signs })
     }
 
-    /// Whether a connection from `address` can have a place; an idle connection is closed if that is necessary.
+    /// Returns whether a connection from `address` can have a place. If necessary, the function closes an idle
+    /// connection.
     fn make_place(&self, open: &mut Open, address: IpAddr) -> bool {
         let is_placed = |entry: &Entry| entry.standing == Standing::Place;
         let own = open.placed.get(&address).copied().unwrap_or(0);
@@ -149,8 +153,8 @@ impl Guests {
         open.num_placed < open.most || self.push_out(open, is_placed)
     }
 
-    /// Closes an idle connection among those that `may` be closed: of the address with the most places, the one that
-    /// has been idle for longest. Returns whether there was one.
+    /// Closes an idle connection for which `may` is true. From the address with the most places, the function takes the
+    /// connection that has been idle for longest. Returns whether there was one.
     fn push_out(&self, open: &mut Open, may: impl Fn(&Entry) -> bool) -> bool {
         let patience = u64::try_from(self.patience.as_nanos()).unwrap_or(BUSY);
         let Some(latest) = self.now().checked_sub(patience) else { return false };
@@ -220,7 +224,7 @@ impl Open {
 }
 
 impl Guest {
-    /// Whether the connection was admitted without a place and does not wait for one.
+    /// Returns whether the connection was admitted without a place and does not wait for one.
     pub(crate) fn is_kept(&self) -> bool {
         self.guests.open().guests[&self.number].standing == Standing::Kept
     }
@@ -237,7 +241,7 @@ impl Guest {
         self.signs.leave.notified().await;
     }
 
-    /// Whether a request is being served, or its answer waits for the client to read.
+    /// Returns whether a request is being served, or its answer waits for the client to read.
     pub(crate) fn is_busy(&self) -> bool {
         self.signs.since.load(Ordering::Acquire) == BUSY || self.signs.has_unsent.load(Ordering::Acquire)
     }
@@ -260,7 +264,7 @@ impl Guest {
         }
     }
 
-    /// Whether the connection has ever sent a request.
+    /// Returns whether the connection has ever sent a request.
     pub(crate) fn has_asked(&self) -> bool {
         self.signs.has_asked.load(Ordering::Relaxed)
     }

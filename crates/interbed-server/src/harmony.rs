@@ -1,6 +1,6 @@
-//! Harmony, the response format of gpt-oss: an answer is a list of messages, each with a channel and perhaps a
-//! recipient. Thinking is in the channel `analysis`; a tool call is a message to `functions.NAME`, whose content is its
-//! arguments.
+//! Implements harmony, the response format of gpt-oss. An answer is a list of messages, each with a channel and perhaps
+//! a recipient. Thinking is in the channel `analysis`. A tool call is a message to `functions.NAME`, whose content is
+//! the call's arguments.
 //!
 //! An answer begins after `<|start|>assistant`, in the header of its first message.
 
@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::thinking::begun_at_end;
 use crate::tool_calls::{Function, JsonScan, Part};
 
-/// Name of the format for `--tool-parser`.
+/// The name of the format for `--tool-parser`.
 pub(crate) const NAME: &str = "harmony";
-/// Beginning of a call in an unconstrained answer.
+/// The beginning of a call in an unconstrained answer.
 pub(crate) const CALL: &str = "to=functions.";
 
 const MESSAGE: &str = "<|message|>";
@@ -20,19 +20,20 @@ const CHANNEL: &str = "<|channel|>";
 /// Marks that end a message's content.
 const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL];
 
-/// Whether a model with this chat template uses the format.
+/// Returns whether a model with this chat template uses the format.
 pub(crate) fn is_spoken(source: &str) -> bool {
     [CHANNEL, MESSAGE].iter().all(|sign| source.contains(sign))
 }
 
 /// Parses the messages of one answer.
 pub(crate) struct HarmonyParser {
-    /// Functions that may be called. Calls of other functions count as text, but if the list is empty all calls do.
+    /// The functions that may be called. Calls of other functions count as text. If the list is empty, all calls count
+    /// as text.
     functions: Vec<String>,
     state: State,
     held: String,
-    /// Whether thinking, and whether text, has been reported: a further message of the same kind begins with an empty
-    /// line.
+    /// Whether thinking was reported, and whether text was reported. A further message of the same kind begins with an
+    /// empty line.
     told: (bool, bool),
 }
 
@@ -40,16 +41,16 @@ pub(crate) struct HarmonyParser {
 enum State {
     Header,
     Content(Kind),
-    /// Inside arguments, which are a JSON object: its strings may contain marks.
+    /// The parser is inside arguments, which are a JSON object. The strings of the object may contain marks.
     Arguments(JsonScan),
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Whether this is the first message of its kind, or has begun.
+    /// A message of thinking. The flag says whether this is the first message of its kind, or has begun.
     Thinking(bool),
     Text(bool),
-    /// Whether arguments have been reported.
+    /// A call. The flag says whether arguments have been reported.
     Call(bool),
 }
 
@@ -60,12 +61,12 @@ impl HarmonyParser {
         Self { functions, state, held: String::new(), told: (false, false) }
     }
 
-    /// Whether the text is inside a message of thinking.
+    /// Returns whether the text is inside a message of thinking.
     pub(crate) fn is_thinking(&self) -> bool {
         matches!(self.state, State::Content(Kind::Thinking(_)))
     }
 
-    /// Appends text; `ended` says whether the answer has ended. Returns the parts that are certain.
+    /// Appends text, and returns the parts that are certain. `ended` says whether the answer has ended.
     pub(crate) fn push(&mut self, text: &str, ended: bool) -> Vec<Part> {
         self.held.push_str(text);
         let mut parts = Vec::new();
@@ -122,7 +123,7 @@ impl HarmonyParser {
         }
     }
 
-    /// The kind of a message with this header.
+    /// Returns the kind of a message with this header.
     fn kind(&self, header: &str, parts: &mut Vec<Part>) -> Kind {
         let word = |text: &str| {
             let end = text.find(|character: char| character.is_whitespace() || character == '<').unwrap_or(text.len());
@@ -182,8 +183,8 @@ impl HarmonyParser {
     }
 }
 
-/// The grammar of a call after [`CALL`], in Lark's syntax: a rule `call` and those that it uses. `mark` writes a mark
-/// as a terminal.
+/// Returns the grammar of a call after [`CALL`], in Lark's syntax: a rule `call` and the rules that it uses. The
+/// function `mark` writes a mark as a terminal.
 pub(crate) fn call_grammar(functions: &[Function], mark: impl Fn(&str) -> String) -> String {
     let one = |function: &Function| format!("{} tail %json {}", quoted(&function.name), function.parameters);
     let calls: Vec<_> = functions.iter().map(one).collect();
@@ -194,8 +195,9 @@ pub(crate) fn call_grammar(functions: &[Function], mark: impl Fn(&str) -> String
     )
 }
 
-/// The grammar of an answer, in Lark's syntax: optional thinking, then a call, or text that satisfies the schema
-/// `text`, if there is one. `mark` writes a mark as a terminal; `is_special` says whether the marks are tokens.
+/// Returns the grammar of an answer, in Lark's syntax. The answer is optional thinking, and then a call, or a text that
+/// satisfies the schema `text`, if there is one. The function `mark` writes a mark as a terminal, and `is_special` says
+/// whether the marks are tokens.
 pub(crate) fn answer_grammar(
     functions: &[Function],
     text: Option<&Value>,
@@ -218,7 +220,7 @@ pub(crate) fn answer_grammar(
     )
 }
 
-/// The grammar of what precedes the content of an answer to the user, in Lark's syntax.
+/// Returns the grammar of what precedes the content of an answer to the user, in Lark's syntax.
 pub(crate) fn final_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> String {
     let (channel, constrain, message) = (mark(CHANNEL), mark("<|constrain|>"), mark(MESSAGE));
     let thought = thought_grammar(&mark, is_special);
@@ -227,7 +229,7 @@ pub(crate) fn final_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> 
     )
 }
 
-/// A rule `thought` for a message of thinking and the beginning of the next message.
+/// Returns a rule `thought` for a message of thinking and the beginning of the next message.
 fn thought_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> String {
     let (channel, message, end, start) = (mark(CHANNEL), mark(MESSAGE), mark("<|end|>"), mark("<|start|>"));
     // If marks are tokens, no text contains one; else the text ends at the first mark.
@@ -242,7 +244,7 @@ fn thought_grammar(mark: impl Fn(&str) -> String, is_special: bool) -> String {
 mod tests {
     use super::*;
 
-    /// The parts of a text that comes in these pieces, with adjacent ones merged.
+    /// Returns the parts of a text that comes in these pieces, with adjacent ones merged.
     fn told(functions: &[&str], pieces: &[&str]) -> Vec<Part> {
         let functions = functions.iter().map(|name| (*name).to_owned()).collect();
         let mut parser = HarmonyParser::new(functions, false);

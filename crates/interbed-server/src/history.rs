@@ -17,15 +17,15 @@ type Message = Map<String, Value>;
 #[derive(Default)]
 struct Caller {
     index: usize,
-    /// Indices of the message's calls with the id that have no result yet.
+    /// The indices of the message's calls with the id that have no result yet.
     places: VecDeque<usize>,
 }
 
 const ASSISTANT: &str = "assistant";
-/// Fields that may contain thinking. Chat templates read the first one.
+/// The fields that may contain thinking. Chat templates read the first one.
 const THOUGHTS: [&str; 2] = ["reasoning_content", "reasoning"];
 
-/// The messages of the user's newest turn: the last run of messages for which `is_by_user` is true.
+/// Returns the messages of the user's newest turn: the last run of messages for which `is_by_user` is true.
 pub(crate) fn newest_turn(is_by_user: impl DoubleEndedIterator<Item = bool> + ExactSizeIterator) -> Range<usize> {
     let mut turn = 0..0;
     for (index, is_by_user) in is_by_user.enumerate().rev() {
@@ -39,15 +39,15 @@ pub(crate) fn newest_turn(is_by_user: impl DoubleEndedIterator<Item = bool> + Ex
     turn
 }
 
-/// Fields of blocks and items that mean nothing to a model.
+/// The fields of blocks and items that mean nothing to a model.
 const NOT_TOLD: [&str; 8] =
     ["cache_control", "encrypted_content", "encrypted_index", "file_id", "id", "result", "signature", "status"];
-/// Longest text without white space that is shown: longer ones are encoded files and images.
+/// The longest word, in bytes, of a text that is shown. Longer words without white space are encoded files and images.
 const WORD_BYTES_MAX: usize = 1024;
-/// Deepest nesting within a block or item that is shown.
+/// The deepest nesting within a block or item that is shown.
 const TOLD_DEPTH_MAX: usize = 16;
 
-/// Describes a block or item of the history as text; files and images in it are left out.
+/// Describes a block or item of the history as text. Files and images in it are left out.
 pub(crate) fn told_as_text(item: Value) -> String {
     let kind = item["type"].as_str().unwrap_or_default().to_owned();
     let mut told = told(item, TOLD_DEPTH_MAX);
@@ -70,7 +70,7 @@ fn told(value: Value, depth: usize) -> Value {
     }
 }
 
-/// Whether a text is an encoded file or image.
+/// Returns whether a text is an encoded file or image.
 fn is_encoded(text: &str) -> bool {
     let has_long_word = || text.split_ascii_whitespace().any(|word| word.len() > WORD_BYTES_MAX);
     text.starts_with("data:") || (text.len() > WORD_BYTES_MAX && has_long_word())
@@ -85,7 +85,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// The turns of a chat's messages, which are objects with roles.
+    /// Returns the turns of a chat's messages, which are objects with roles.
     pub(crate) fn of_chat(messages: Vec<Value>) -> Self {
         let mut turns = Self::default();
         for message in messages {
@@ -107,7 +107,7 @@ impl History {
         self.add(json!({"role": ASSISTANT, "content": null, THOUGHTS[0]: text}));
     }
 
-    /// Adds a call by the assistant; `arguments` are an object, or the text of one.
+    /// Adds a call by the assistant. The `arguments` are an object, or the text of an object.
     pub(crate) fn call(&mut self, id: String, name: String, arguments: Value) {
         let function = object([("name", name.as_str().into()), ("arguments", arguments)]);
         let call = object([("id", id.as_str().into()), ("type", "function".into()), ("function", function)]);
@@ -125,7 +125,7 @@ impl History {
         }
     }
 
-    /// Whether the last message is by the assistant, and has no calls.
+    /// Returns whether the last message is by the assistant, and has no calls.
     pub(crate) fn is_to_be_continued(&self) -> bool {
         self.messages.last().is_some_and(|last| is_by(last, ASSISTANT) && calls_of(last).is_empty())
     }
@@ -179,8 +179,8 @@ impl History {
     }
 }
 
-/// Adds a message, or merges it into the last one if both belong to one turn. Consecutive messages of the assistant do;
-/// those of other roles only if they are `joined`, and results never.
+/// Adds a message, or merges it into the last one if both belong to one turn. Consecutive messages of the assistant
+/// belong to one turn, those of other roles only if they are `joined`, and results never.
 fn add(messages: &mut Vec<Message>, message: Message, joined: bool) {
     match messages.last_mut() {
         Some(last)
@@ -217,7 +217,7 @@ fn join(message: &mut Message, mut next: Message) {
     }
 }
 
-/// Joins both texts with a line end; returns the only one if there is just one.
+/// Joins both texts with a line end. If there is only one text, returns this text.
 fn joined(texts: [Option<Value>; 2]) -> Option<Value> {
     match texts {
         [Some(Value::String(mut one)), Some(Value::String(other))] => {

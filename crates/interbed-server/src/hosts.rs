@@ -1,22 +1,23 @@
-//! Host names by which the server may be addressed.
+//! Decides by which host names the server may be addressed.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Names that no outsider can assign to a web page: they always refer to this machine or its own network.
+/// The names that no outsider can assign to a web page, because they always refer to this machine or its own network.
 const LOCAL: [&str; 7] =
     ["localhost", "*.localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "*.local", "*.internal"];
 
-/// Accepted host names: exact ones, `*.` for all names with that suffix, or `*` for any.
+/// The accepted host names. An entry is an exact name, or `*.` with a suffix for all names with that suffix, or `*` for
+/// any name.
 pub(crate) struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// The local names and the `configured` ones.
+    /// Accepts the local names and the `configured` ones.
     pub(crate) fn with(configured: &[String]) -> Self {
         let names = LOCAL.into_iter().chain(configured.iter().map(String::as_str));
         Self(names.map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect())
     }
 
-    /// Whether `authority`, a host with an optional port, is an accepted name or an IP address.
+    /// Returns whether `authority`, a host with an optional port, is an accepted name or an IP address.
     pub(crate) fn know(&self, authority: &str) -> bool {
         let Some(host) = Host::of(authority) else { return false };
         match host {
@@ -33,14 +34,14 @@ impl Hosts {
     }
 }
 
-/// Kind of host in an authority.
+/// The kind of host in an authority.
 enum Host<'a> {
     Address,
     Name(&'a str),
 }
 
 impl<'a> Host<'a> {
-    /// Parses an authority; `None` if clients do not send such a text.
+    /// Parses an authority. Returns `None` if clients do not send such a text.
     fn of(authority: &'a str) -> Option<Self> {
         if is_ipv6(authority) {
             return Some(Self::Address);
@@ -62,7 +63,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Whether a text is an IPv6 address with an optional zone: `fe80::1%eth0`, or `%25eth0` as in a URL.
+/// Returns whether a text is an IPv6 address with an optional zone: `fe80::1%eth0`, or `%25eth0` as in a URL.
 fn is_ipv6(text: &str) -> bool {
     let (address, zone) = text.split_once('%').map_or((text, None), |(address, zone)| (address, Some(zone)));
     let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'%');
@@ -77,10 +78,10 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Checks that `host` can be a host name: `gpu.example.org`, `*.example.org` for all names with that suffix, or `*` for
-/// any.
+/// any name.
 ///
 /// # Errors
-/// Describes what is wrong with it.
+/// Returns a description of what is wrong with the name.
 pub fn check_host(host: &str) -> Result<(), String> {
     if host == "*" || is_name(host.strip_prefix("*.").unwrap_or(host)) {
         return Ok(());

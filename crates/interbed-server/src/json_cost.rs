@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 
 use crate::fields::FromJson;
 
-/// Memory of a JSON value in bytes, without the texts of strings.
+/// The number of bytes of memory that a JSON value takes, without the texts of strings.
 ///
 /// A value has 72 bytes. A list grows by doubling, so it may have room for twice as many values as it holds, and while
-/// it grows there is a copy of it; a list of one has room for four. A field of an object has 104 bytes, plus the key's
-/// own allocation and the index. A number is stored as its text.
+/// it grows there is a copy of it. A list of one value has room for four. A field of an object has 104 bytes, plus the
+/// key's own allocation and the index. A number is stored as its text.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JsonCost(pub(crate) usize);
 
@@ -21,11 +21,11 @@ impl JsonCost {
     const LIST_VALUE: usize = 3 * 72;
     const OBJECT: usize = 104 + 64 + 32;
     const OBJECT_ENTRY: usize = 3 * 104 + 24 + 32;
-    /// Bytes of the smallest allocation.
+    /// The number of bytes of the smallest allocation.
     const STRING: usize = 32;
 }
 
-/// Memory of the value with this JSON text in bytes, including its strings.
+/// Returns the number of bytes of memory that the value with this JSON text takes, including its strings.
 pub(crate) fn bytes_of(text: &str) -> usize {
     serde_json::from_str(text).map_or(0, |JsonCost(cost)| cost).saturating_add(text.len())
 }
@@ -83,7 +83,7 @@ impl<'de> Deserialize<'de> for JsonCost {
     }
 }
 
-/// Accepts any value as a field that is not nested too deeply to be built; the value itself is checked later.
+/// Accepts any value as a field that is not nested too deeply to be built. The value itself is checked later.
 impl FromJson<'_> for JsonCost {
     const EXPECTED: &'static str = "a value";
     fn from_json(raw: &RawValue) -> Result<Self, String> {
@@ -91,8 +91,8 @@ impl FromJson<'_> for JsonCost {
     }
 }
 
-/// Kind of a key in a JSON object. One reserved key of `serde_json` is refused: the string after it would be parsed as
-/// JSON, as deep as it likes and uncounted. Another reserved key marks a number, whose text follows.
+/// The kind of a key in a JSON object. One reserved key of `serde_json` is refused, because the string after it would
+/// be parsed as JSON of any depth, without being counted. Another reserved key marks a number, whose text follows.
 enum Key {
     Name,
     Number,

@@ -1,4 +1,4 @@
-//! Writes JSON piece by piece: as text, a long list uses a fraction of the memory of its values.
+//! Writes JSON piece by piece. As text, a long list uses a fraction of the memory of its values.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ pub(crate) fn push(list: &mut String, entry: &Value) {
     let _ = write!(list, "{entry}");
 }
 
-/// An object of these fields. Unlike `json!`, it keeps numbers as the client wrote them.
+/// Returns an object of these fields. Unlike `json!`, it keeps numbers as the client wrote them.
 pub(crate) fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>().into()
 }

@@ -1,4 +1,4 @@
-//! How long a model stays in memory after a request.
+//! Reads how long a model stays in memory after a request.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,17 @@ use serde_json::value::RawValue;
 use crate::error::ApiError;
 use crate::fields::FromJson;
 
-/// How long a model stays in memory after the last request for it.
+/// The time for which a model stays in memory after the last request for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// For so long.
+    /// The model stays in memory for this time.
     For(Duration),
     /// The model stays in memory as long as the server runs.
     Always,
 }
 
-/// Units of durations, as Go writes them, in seconds; a name stands before the shorter one that it begins with.
+/// The units of durations, in seconds, as the language Go writes them. A name comes before any shorter name with which
+/// it begins.
 const UNITS: [(&str, f64); 7] =
     [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 
@@ -31,23 +32,24 @@ impl FromJson<'_> for KeepAlive {
     }
 }
 
-/// What the field `keep_alive` says, if it was sent.
+/// Reads the field `keep_alive`, if it was sent.
 ///
 /// # Errors
-/// It says no duration.
+/// Fails if the field is not a duration.
 pub(crate) fn keep_alive(field: Option<&RawValue>) -> Result<Option<KeepAlive>, ApiError> {
     let read = field.map(KeepAlive::from_json).transpose();
     read.map_err(|told| ApiError::invalid("keep_alive", format!("keep_alive {told}")))
 }
 
 impl KeepAlive {
-    /// The model goes with the last request for it.
+    /// The model leaves memory as soon as its last request has ended.
     pub(crate) const NONE: Self = Self::For(Duration::ZERO);
 
-    /// Reads a duration such as `5m`, `1h30m` or `90`, which is seconds; less than 0 is for ever.
+    /// Reads a duration such as `5m`, `1h30m` or `90`. A number without a unit is a number of seconds, and a negative
+    /// duration stands for [`KeepAlive::Always`].
     ///
     /// # Errors
-    /// What was expected.
+    /// Returns a description of what was expected if the text is not a duration.
     pub fn read(text: &str) -> Result<Self, String> {
         let seconds = seconds_of(text.trim());
         seconds.map(Self::of_seconds).ok_or_else(|| format!("expected {}", <Self as FromJson<'_>>::EXPECTED))
@@ -61,7 +63,7 @@ impl KeepAlive {
         }
     }
 
-    /// When a model goes that was last used at `used`; `None` is never.
+    /// Returns when a model leaves memory that was last used at `used`, or `None` if it never leaves.
     pub(crate) fn ends_at(self, used: Instant) -> Option<Instant> {
         match self {
             Self::For(duration) => used.checked_add(duration),
@@ -70,7 +72,7 @@ impl KeepAlive {
     }
 }
 
-/// The seconds of a text such as `1h30m`, `-1s` or `90`.
+/// Returns the number of seconds of a text such as `1h30m`, `-1s` or `90`.
 fn seconds_of(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),

@@ -1,7 +1,7 @@
-//! HTTP: the APIs of OpenAI, Anthropic and Ollama, streaming, metrics.
+//! The HTTP server: the APIs of OpenAI, Anthropic and Ollama, streaming, and metrics.
 //!
-//! A request is read and checked here, becomes token ids, and goes to the engine through its handle; text comes back
-//! through `interbed_engine::text`. The server knows no devices and no files.
+//! The server reads and checks each request, turns it into token ids, and passes it to the engine through the engine's
+//! handle. Text comes back through `interbed_engine::text`. The server itself uses no devices and no files.
 
 mod answer;
 mod api_keys;
@@ -89,7 +89,7 @@ use tokio::time::timeout;
 use listener::ListenerLimits;
 use traces::Traces;
 
-/// How long is waited for the last traces to be sent.
+/// The time for which the server waits at its end for the last traces to be sent.
 const LAST_TRACES: Duration = Duration::from_secs(1);
 
 pub use api_keys::{ApiKey, ApiKeys, BadKeys};
@@ -110,10 +110,12 @@ pub use tenant::tenant_of_key;
 pub use tls::{BadTls, Tls};
 pub use traces::OtlpEndpoint;
 
-/// Listens before there is a model: `/health` tells how far it is loaded, and what needs it is refused until
-/// [`Door::open`]. The future serves on `listener` until `shutdown` completes, then takes nothing new, finishes the
-/// requests in flight within `drain_timeout`, and returns. The future that `shutdown` completes with ends that time
-/// early; requests that are cut off get an error.
+/// Listens for connections before the model is loaded. Until [`Door::open`], `/health` tells how much of the model is
+/// loaded, and requests that need the model are refused.
+///
+/// The returned future serves the connections of `listener` until `shutdown` completes. After that, it takes no new
+/// requests, finishes the requests in flight within `drain_timeout`, and returns. The result of `shutdown` is a second
+/// future, which ends that time early when it completes. Requests that are cut off get an error.
 pub fn listen<F: Future<Output = ()>, S: Future<Output = F>>(
     config: &ServerConfig,
     listener: TcpListener,
@@ -135,7 +137,9 @@ pub fn listen<F: Future<Output = ()>, S: Future<Output = F>>(
     (door, serving)
 }
 
-/// The same with a model that is there already.
+/// Serves a model that is loaded already, on `listener` until `shutdown` completes. After that, the server takes no new
+/// requests, finishes the requests in flight within `drain_timeout`, and returns. The result of `shutdown` is a second
+/// future, which ends that time early when it completes.
 pub async fn serve<F: Future<Output = ()>>(
     config: ServerConfig,
     engine: EngineHandle,

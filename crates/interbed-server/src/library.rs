@@ -1,4 +1,4 @@
-//! The models that a server has at hand, of which it holds one in memory at a time.
+//! Describes the models of a server that has several, of which one is in memory at a time.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,98 +13,101 @@ use crate::config::ServerConfig;
 use crate::load_progress::LoadProgress;
 use crate::model_facts::ModelFacts;
 
-/// Models that can be loaded, and fetched from elsewhere. Whoever starts a server knows where they lie.
+/// The models that a server can load or fetch. The program that starts the server implements this trait, and knows
+/// where the models' files are.
 ///
-/// Methods may read files, and are not called on async threads.
+/// The methods may read files, and so are not called on async threads.
 pub trait Library: Send + Sync {
-    /// All models, in the order in which clients see them.
+    /// Returns all models, in the order in which clients see them.
     fn models(&self) -> Vec<LibraryModel>;
 
-    /// The first name of the model that a client calls `name`, if it is here.
+    /// Returns the first name of the model that a client calls `name`, if the library has it.
     fn find(&self, name: &str) -> Option<String>;
 
-    /// What a model is that need not be in memory. `name` is the first of its names.
+    /// Describes a model, which need not be in memory. `name` is the first of its names.
     ///
     /// # Errors
-    /// The model's files cannot be used.
+    /// Fails if the model's files cannot be used.
     fn describe(&self, name: &str) -> Result<ModelDescription, LibraryError>;
 
-    /// Loads a model, of which `name` is the first name. No other one is in memory.
+    /// Loads the model whose first name is `name`. No other model is in memory.
     ///
     /// # Errors
-    /// It cannot be computed, there is too little memory for it, or reading failed.
+    /// Fails if the model cannot be computed, if there is too little memory, or if reading its files fails.
     fn load(&self, name: &str, progress: Arc<LoadProgress>) -> Result<ServedModel, LibraryError>;
 
-    /// Begins to fetch what a client calls `name`, and tells how far it is: its last word is [`PullStep::Done`] or an
-    /// error. It stops once nobody listens. Called within a runtime, and must not wait.
+    /// Begins to fetch the model that a client calls `name`, and reports the progress through the returned channel. The
+    /// last report is [`PullStep::Done`] or an error. Fetching stops once the channel is closed. This function is
+    /// called within a runtime, and must not wait.
     fn pull(&self, name: &str) -> mpsc::Receiver<Result<PullStep, LibraryError>>;
 }
 
 /// A model of a library.
 #[derive(Debug, Clone)]
 pub struct LibraryModel {
-    /// Names that clients may ask for. At least one.
+    /// The names that clients may ask for. There is at least one.
     pub names: Vec<String>,
-    /// What it is.
+    /// The facts about the model.
     pub facts: ModelFacts,
 }
 
-/// What clients are told of a model that need not be in memory.
+/// A description of a model for clients. The model need not be in memory.
 pub struct ModelDescription {
-    /// What it is.
+    /// The facts about the model.
     pub facts: ModelFacts,
-    /// Tokens of its context.
+    /// The number of tokens of the model's context.
     pub context: usize,
-    /// Tokens that it knows.
+    /// The number of tokens in the model's vocabulary.
     pub vocabulary: usize,
-    /// Defaults for fields that a request leaves out.
+    /// The values of fields that a request leaves out.
     pub sampling: SamplingParams,
-    /// How conversations are written for it.
+    /// The chat template, which renders conversations for the model.
     pub template: Option<Arc<ChatTemplate>>,
-    /// Whether it makes embeddings.
+    /// Whether the model computes embeddings.
     pub embeds: bool,
 }
 
-/// A model in memory, and how it is served.
+/// A model in memory, and the settings with which it is served.
 pub struct ServedModel {
-    /// How it is served: the server's own settings, and what the model says.
+    /// The settings: those of the server, and those that the model's files name.
     pub config: ServerConfig,
-    /// The way to its engine.
+    /// The handle of the model's engine.
     pub engine: EngineHandle,
-    /// What makes token ids of texts.
+    /// The tokenizer of the model.
     pub tokenizer: Arc<Tokenizer>,
-    /// How conversations are written for it. Without it, chats are refused with a hint.
+    /// The chat template, which renders conversations for the model. Without a template, chats are refused with a hint.
     pub template: Option<Arc<ChatTemplate>>,
-    /// What the model is in memory by: dropping it ends the engine and gives the memory back. It may take a while.
+    /// The value that keeps the model in memory. Dropping it ends the engine and frees the memory, which may take a
+    /// while.
     pub keeper: Box<dyn Any + Send>,
 }
 
-/// How far a model is fetched.
+/// A report on the progress of fetching a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullStep {
-    /// So many bytes are there.
+    /// A part of a content has been fetched.
     Fetched {
-        /// What is fetched: a name of this content.
+        /// The name of the content, which is a hash.
         content: String,
-        /// Bytes that are there.
+        /// The number of bytes that have been fetched.
         done: u64,
-        /// Bytes that will be.
+        /// The number of bytes of the whole content.
         all: u64,
     },
-    /// All is there, and as it should be.
+    /// All contents have been fetched and verified.
     Done,
 }
 
-/// Why a library does not do what it was asked for.
+/// The reasons why a library cannot load, describe or fetch a model.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LibraryError {
-    /// It cannot be done with this model, or not on this machine: asking again is of no use.
+    /// The request can never succeed with this model or on this machine, so repeating it does not help.
     #[error("{0}")]
     Unfit(String),
-    /// The library already does as much as it may do at a time.
+    /// The library is already doing as much at a time as it may do.
     #[error("{0}")]
     Busy(String),
-    /// It went wrong.
+    /// The request failed for another reason.
     #[error("{0}")]
     Failed(String),
 }

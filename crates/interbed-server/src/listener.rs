@@ -1,4 +1,5 @@
-//! The accept loop: header timeouts, a limit of connections, and an orderly end. `axum::serve` has none of the three.
+//! Accepts connections, with header timeouts, a limit of connections, and an orderly end. `axum::serve` has none of the
+//! three.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -31,39 +32,42 @@ use crate::other_paths;
 use crate::patience::Patience;
 use crate::tls::Tls;
 
-/// Largest request head, in bytes.
+/// The largest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Time in which a request's head must arrive where all places are busy.
+/// The time in which a request's head must arrive on a connection without a place.
 const HEAD_OF_KEPT: Duration = Duration::from_secs(2);
-/// What is answered even then.
+/// The paths that the server answers even on a connection without a place.
 const ALWAYS_ANSWERED: [&str; 3] = ["/health", "/metrics", "/version"];
-/// Time after which one that found no room is tried again, if nothing has changed.
+/// The time after which the server tries again to admit a waiting connection, if nothing has changed.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
-/// Pause after a failed accept: out of file descriptors, the next would fail at once too.
+/// The pause after a failure to accept a connection. If no file descriptors are left, the next attempt would fail at
+/// once too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Connections that wait for room, beside those that are open: so many of an address, and so many in all. More are
-/// closed, the last of the address that has the most: one at its limit keeps nobody else out.
+/// The maximum numbers of connections that wait to be admitted, for one address and in all. If there are more, the
+/// server closes the last connection of the address that has the most, so that no address keeps others out.
 const HELD_EACH: usize = 256;
 const HELD_MAX: usize = 512;
-/// Connections that are still taken when all others have ended: as many as the system keeps.
+/// The maximum number of waiting connections that the server still accepts after all others have ended. The system
+/// keeps as many.
 const LAST_TAKEN: usize = 1024;
-/// How long connections that are cut get to send what became of their requests.
+/// The time that connections have to send the errors of their requests when the server cuts requests off.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long a connection without a request stays open once the server takes nothing new: what its client is sending
-/// just now gets an answer, where closing at once would cut it.
+/// The time for which a connection without a request stays open once the server takes no new requests. A request that
+/// is being sent at that moment gets an answer, whereas closing the connection at once would cut it off.
 const LINGER: Duration = Duration::from_millis(250);
 
-/// What happened to the requests in flight when the server was told to stop.
+/// Says what happened to the requests in flight after the server was told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
-    /// All were answered.
+    /// All requests were answered.
     Completely,
-    /// Connections that were still open after `drain_timeout`, or when draining was ended early, and were cut.
+    /// This many connections were cut, because they were still open after `drain_timeout` or when draining was ended
+    /// early.
     Cut(usize),
 }
 
-/// The part of the configuration that connections know.
+/// The part of the configuration that connections need.
 #[derive(Clone)]
 pub(crate) struct ListenerLimits {
     tls: Option<Tls>,
@@ -79,8 +83,9 @@ impl ListenerLimits {
     }
 }
 
-/// Serves until `shutdown`, then drains until the future that `shutdown` completes with; meanwhile it still answers
-/// those who ask how it is, and refuses what is new. Requests that are still in flight then are notified through `cut`.
+/// Serves connections until `shutdown` completes, and then drains until the result of `shutdown`, which is a future,
+/// completes. While the server drains, it still answers requests about its health, and refuses new requests. Requests
+/// that are still in flight at the end are notified through `cut`.
 pub(crate) async fn run<F: Future<Output = ()>>(
     listener: TcpListener,
     doorway: Arc<Doorway>,
@@ -138,20 +143,22 @@ async fn all_ended(connections: &mut JoinSet<()>) {
     }
 }
 
-/// Those that are open, and where more come from.
+/// The open connections, and the listener that accepts further ones.
 struct Connections {
     listener: TcpListener,
     doorway: Arc<Doorway>,
     limits: ListenerLimits,
-    /// Connections that have come and found no room yet, with the households they are of.
+    /// The connections that have arrived and could not be admitted yet, with the addresses under which they are
+    /// counted.
     held: Vec<(TcpStream, IpAddr)>,
     tasks: JoinSet<()>,
-    /// Those that have come since draining began. They are refused, and however many come, none delays the end.
+    /// The connections that have arrived since draining began. Their requests are refused, and no number of them delays
+    /// the end of the server.
     late: Option<JoinSet<()>>,
 }
 
 impl Connections {
-    /// One has come, or one has ended.
+    /// Waits until a connection has arrived or has ended, and handles that.
     async fn change(&mut self) {
         let late = async {
             match &mut self.late {
@@ -176,7 +183,8 @@ impl Connections {
         self.let_in();
     }
 
-    /// Takes those that wait already: they are told that the server stops, where closing its socket would cut them.
+    /// Accepts the connections that are waiting already. Their clients are told that the server stops, whereas closing
+    /// the server's socket would cut them off.
     fn take_last(&mut self) {
         for _ in 0..LAST_TAKEN {
             let mut context = Context::from_waker(Waker::noop());
@@ -188,7 +196,7 @@ impl Connections {
         }
     }
 
-    /// One has come.
+    /// Keeps a connection that has arrived, and closes one if too many wait.
     fn hold(&mut self, stream: TcpStream, address: IpAddr) {
         self.held.push((stream, household(address)));
         if let Some(index) = surplus(self.held.iter().map(|(_, address)| *address)) {
@@ -196,7 +204,7 @@ impl Connections {
         }
     }
 
-    /// Begins to serve those that have come, as far as there is room.
+    /// Begins to serve the connections that have arrived, as far as they can be admitted.
     fn let_in(&mut self) {
         let mut without_room: Vec<(TcpStream, IpAddr)> = Vec::new();
         for (stream, address) in std::mem::take(&mut self.held) {
@@ -216,7 +224,7 @@ impl Connections {
     }
 }
 
-/// Which connection is one too many, of those that wait from these addresses.
+/// Returns the index of the waiting connection that must be closed because too many wait, given the address of each.
 fn surplus(held: impl Iterator<Item = IpAddr>) -> Option<usize> {
     let mut of_each: HashMap<IpAddr, (usize, usize)> = HashMap::new();
     let mut all = 0;
@@ -256,7 +264,7 @@ async fn serve_connection(stream: TcpStream, guest: Arc<Guest>, doorway: Arc<Doo
     }
 }
 
-/// Answers what comes over a connection until it ends.
+/// Answers the requests of a connection until it ends.
 async fn converse<S>(stream: S, peer: Option<Peer>, guest: Arc<Guest>, doorway: Arc<Doorway>, limits: ListenerLimits)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -292,14 +300,14 @@ where
     }
 }
 
-/// Completes when a connection without a request is to be closed.
+/// Completes when a connection without a request must be closed, which is [`LINGER`] after draining begins.
 async fn lingered(mut draining: watch::Receiver<bool>) {
     // An error means that the accept loop is gone, which is the same.
     let _ = draining.wait_for(|&draining| draining).await;
     sleep(LINGER).await;
 }
 
-/// What answers now; while the server drains, nothing comes after it on this connection.
+/// Answers a request. While the server drains, the answer is the last one on its connection.
 async fn answer(
     doorway: Arc<Doorway>,
     guest: Arc<Guest>,
@@ -322,7 +330,7 @@ async fn answer(
     Ok(response.map(|body| holding(body, busy)))
 }
 
-/// A handler that panics ends its own connection and nothing else.
+/// Logs the panic of a handler, which ends its own connection and nothing else.
 fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()

@@ -1,8 +1,8 @@
-//! The event stream of the web page at `/`: shows the engine's state to all viewers.
+//! Streams the events of the web page at `/`, which show the engine's state to all viewers.
 //!
 //! While there are viewers, one task reads the engine's state and turns changes into one event for all of them. A new
-//! viewer gets the whole state first; so does one that has read too slowly and missed an event. Without viewers nothing
-//! runs.
+//! viewer gets the whole state first. A viewer that has read too slowly and missed an event gets the whole state too.
+//! Without viewers, no task runs.
 
 mod recent;
 mod runs;
@@ -23,14 +23,14 @@ use crate::tenant::Tenant;
 pub(crate) use recent::Recent;
 use scene::Scene;
 
-/// Maximum number of viewers at a time, of all tenants together. Each viewer uses a connection, and memory for a few
-/// events.
+/// The maximum number of viewers at a time, of all tenants together. Each viewer uses a connection, and memory for a
+/// few events.
 const VIEWERS_MAX: usize = 16;
 
-/// Events that are buffered for a viewer before it misses one.
+/// The number of events that are buffered for a viewer before it misses one.
 const EVENTS_WAITING: usize = 8;
 
-/// Time without an event after which a comment shows that the connection is alive.
+/// The time without an event after which a comment shows that the connection is alive.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The source of the stream, which all viewers share.
@@ -39,7 +39,7 @@ pub(crate) struct Live {
     keys: ApiKeys,
     places: Arc<Places<Tenant>>,
     stage: Mutex<Stage>,
-    /// Whether the server is ending; the stream would otherwise go on as long as a viewer is connected.
+    /// Whether the server is ending. Without this flag, the stream would go on as long as a viewer is connected.
     is_over: watch::Receiver<bool>,
 }
 
@@ -47,15 +47,15 @@ pub(crate) struct Live {
 struct Stage {
     viewers: usize,
     scene: Scene,
-    /// The event with the whole state; `None` until a viewer needs it.
+    /// The event with the whole state, or `None` until a viewer needs it.
     whole: Option<Bytes>,
-    /// Channel for changes, while the state is being read.
+    /// The channel for changes, while the state is being read.
     changes: Option<broadcast::Sender<Bytes>>,
 }
 
 impl Live {
-    /// Creates a stream about `engine` and the `recent` requests for clients with one of `keys`; the stream ends when
-    /// `is_over` becomes true. `about` holds facts that never change.
+    /// Creates a stream about `engine` and the `recent` requests, for clients with one of `keys`. The stream ends when
+    /// `is_over` becomes true. The value `about` holds facts that never change.
     pub(crate) fn new(
         engine: EngineHandle,
         keys: ApiKeys,
@@ -71,7 +71,7 @@ impl Live {
     /// Adds a viewer that belongs to `tenant`.
     ///
     /// # Errors
-    /// There are too many viewers, or the server is ending.
+    /// Fails if there are too many viewers, or the server is ending.
     pub(crate) fn join(self: &Arc<Self>, tenant: Tenant) -> Result<Viewer, ApiError> {
         let mut stage = self.stage();
         if *self.is_over.borrow() {
@@ -118,8 +118,8 @@ impl Live {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the whole state as one event, and the channel of later changes. Before the state has been read, there
-    /// is no such event; the first change is then the whole state.
+    /// Returns the whole state as one event, and the channel of later changes. Before the state has been read, there is
+    /// no such event, and the first change is then the whole state.
     fn whole(&self) -> (Option<Bytes>, Option<broadcast::Receiver<Bytes>>) {
         let mut stage = self.stage();
         let Stage { scene, whole, changes, .. } = &mut *stage;
@@ -133,7 +133,7 @@ impl Live {
 /// A viewer of the stream.
 pub(crate) struct Viewer {
     live: Arc<Live>,
-    /// Channel of the changes after the last event; `None` if the whole state comes next.
+    /// The channel of the changes after the last event. The value is `None` if the whole state comes next.
     changes: Option<broadcast::Receiver<Bytes>>,
     is_over: watch::Receiver<bool>,
     has_ended: bool,
@@ -142,7 +142,7 @@ pub(crate) struct Viewer {
 }
 
 impl Viewer {
-    /// Returns the next event; `None` after the last.
+    /// Returns the next event, or `None` after the last.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         if self.has_ended {
             return None;

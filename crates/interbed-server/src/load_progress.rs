@@ -1,14 +1,14 @@
-//! How far a model is loaded.
+//! Records how much of a model is loaded.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// What a client is told to wait where it is not known how long loading takes, in seconds.
+/// The time, in seconds, after which clients are told to retry while the duration of loading is unknown.
 const RETRY_UNKNOWN_S: u64 = 2;
-/// The longest that it is told to wait, in seconds.
+/// The longest time, in seconds, after which clients are told to retry.
 const RETRY_MAX_S: u64 = 60;
 
-/// How far a model is loaded, which `/health` tells.
+/// Records how much of a model is loaded, which `/health` tells.
 #[derive(Debug)]
 pub struct LoadProgress {
     began: Instant,
@@ -23,18 +23,18 @@ impl Default for LoadProgress {
 }
 
 impl LoadProgress {
-    /// Bytes of weights that are loaded, and of all that will be.
+    /// Sets the number of loaded bytes of weights, and the number of all bytes.
     pub fn set(&self, done: u64, total: u64) {
         self.done.store(done.min(total), Relaxed);
         self.total.store(total, Relaxed);
     }
 
-    /// Bytes loaded, and in all; no bytes in all until that is known.
+    /// Returns the number of loaded bytes and the number of all bytes, which is 0 until it is known.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.done.load(Relaxed), self.total.load(Relaxed))
     }
 
-    /// Seconds until it is done, if it goes on as it went.
+    /// Estimates the number of seconds until the model is loaded, from the progress so far.
     pub(crate) fn retry_after_s(&self) -> u64 {
         let (done, total) = self.bytes();
         remaining_s(self.began.elapsed(), done, total)

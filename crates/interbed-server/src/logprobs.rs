@@ -1,4 +1,4 @@
-//! Log-probabilities in the formats of the two completion APIs.
+//! Writes log-probabilities in the formats of the two completion APIs.
 
 use interbed_engine::{PositionLogprobs, TokenId, TokenLogprob};
 use interbed_model::tokenizer::Tokenizer;
@@ -6,10 +6,11 @@ use serde_json::{Map, Value, json};
 
 use crate::json_text::{list_of, push};
 
-/// Replaces negative infinity, which JSON lacks, as in vLLM.
+/// The number that replaces negative infinity, which JSON lacks. vLLM uses this number too.
 const LOWEST: f32 = -9999.0;
 
-/// `logprobs` of `/v1/completions`: four lists of the same length, as text, as values would use many times the memory.
+/// The field `logprobs` of `/v1/completions`: four lists of the same length. The lists are kept as text, because their
+/// values would use many times the memory.
 #[derive(Default)]
 pub(crate) struct CompletionLogprobs {
     tokens: String,
@@ -49,7 +50,7 @@ impl CompletionLogprobs {
         )
     }
 
-    /// The lists as a JSON value, for the few tokens of a chunk.
+    /// Returns the lists as a JSON value, for the few tokens of a chunk.
     pub(crate) fn to_json(&self) -> Value {
         let list = |text: &str| serde_json::from_str(&format!("[{text}]")).unwrap_or(Value::Null);
         json!({
@@ -61,7 +62,7 @@ impl CompletionLogprobs {
     }
 }
 
-/// One entry of `logprobs.content` of `/v1/chat/completions`.
+/// Returns one entry of `logprobs.content` of `/v1/chat/completions`.
 pub(crate) fn chat_entry(tokenizer: &Tokenizer, logprobs: &PositionLogprobs) -> Value {
     let entry = |token: &TokenLogprob| {
         let mut entry = Map::new();
@@ -76,8 +77,8 @@ pub(crate) fn chat_entry(tokenizer: &Tokenizer, logprobs: &PositionLogprobs) -> 
     Value::Object(chosen)
 }
 
-/// `prompt_logprobs`, in vLLM's format: for each token of the prompt but the first, an object of at most `top` most
-/// likely tokens and of the token itself, by their ids.
+/// Writes `prompt_logprobs` in vLLM's format. For each token of the prompt but the first, the list has an object with
+/// at most `top` most likely tokens and the token itself, by their ids.
 pub(crate) fn prompt_text(tokenizer: &Tokenizer, prompt: &[Option<PositionLogprobs>], top: usize) -> String {
     let entry = |token: &TokenLogprob| {
         json!({
@@ -97,7 +98,7 @@ pub(crate) fn prompt_text(tokenizer: &Tokenizer, prompt: &[Option<PositionLogpro
     }))
 }
 
-/// A token's text; if it is not UTF-8, its bytes in OpenAI's notation: `bytes:\xe4`.
+/// Returns a token's text, or its bytes in OpenAI's notation if the text is not UTF-8, such as `bytes:\xe4`.
 fn spelling(tokenizer: &Tokenizer, token: TokenId) -> String {
     String::from_utf8(tokenizer.token_bytes(token)).unwrap_or_else(|error| {
         let bytes = error.as_bytes().iter().map(|byte| format!("\\x{byte:02x}"));

@@ -64,24 +64,24 @@ use crate::permits::{Permit, Permits};
 use crate::shares::Ask;
 use crate::tenant::Tenant;
 
-/// Memory of a connection: its read buffer (16 KiB at most), the first 4 KiB of a body, the heads that it writes, its
-/// state and its task.
+/// The number of bytes that a connection takes: its read buffer (16 KiB at most), the first 4 KiB of a body, the heads
+/// that it writes, its state and its task.
 const CONNECTION_BYTES: usize = 24 << 10;
-/// Additional memory of a TLS connection: a record that is read and one that is written, data that waits to be
-/// encrypted, and its state.
+/// The number of bytes that a TLS connection takes in addition: a record that is read and one that is written, data
+/// that waits to be encrypted, and its state.
 const TLS_BYTES: usize = 40 << 10;
-/// Memory for preparing a request, whatever its size.
+/// The number of bytes for preparing a request, whatever its size.
 pub(crate) const PREPARING_BYTES: usize = 256 << 10;
-/// Bytes that a template may write in addition to the size of its input.
+/// The number of bytes that a template may write in addition to the size of its input.
 pub(crate) const RENDERED_SLACK: usize = 64 << 10;
-/// Memory of one entry of a completion's log-probabilities, as JSON value and as text.
+/// The number of bytes of one entry of a completion's log-probabilities, as JSON value and as text.
 pub(crate) const ECHO_LOGPROB_BYTES: usize = 512;
-/// Memory of one log-probability entry of a non-streamed answer: some twelve bytes until it ends, then text, once by
-/// itself and once as part of the answer.
+/// The number of bytes of one log-probability entry of a non-streamed answer. The entry takes some twelve bytes until
+/// the answer ends, and then its text is held twice, once by itself and once as part of the answer.
 pub(crate) const LOGPROB_BYTES: usize = 320;
-/// Maximum time for which a request waits for its share.
+/// The maximum time for which a request waits for its share.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Bytes of one permit.
+/// The number of bytes of one permit.
 const PERMIT_BYTES: usize = 1024;
 
 /// The memory for requests, divided into parts.
@@ -105,7 +105,7 @@ pub(crate) struct MemoryPart {
     purpose: &'static str,
 }
 
-/// A tenant's share of a part; dropping it gives the memory back.
+/// A tenant's share of a part. Dropping the value gives the memory back.
 pub(crate) struct Share {
     part: Arc<MemoryPart>,
     permit: Permit,
@@ -139,7 +139,8 @@ impl MemoryPart {
         Arc::new(Self { permits: Permits::new(units), units, wait_max, keys, purpose })
     }
 
-    /// Maximum number of bytes that all requests of a tenant together may hold, which also limits each of them.
+    /// Returns the maximum number of bytes that all requests of a tenant together may hold, which also limits each of
+    /// them.
     pub(crate) fn bytes(&self) -> usize {
         self.most() * PERMIT_BYTES
     }
@@ -152,7 +153,7 @@ impl MemoryPart {
     /// Waits for a share of `bytes` bytes.
     ///
     /// # Errors
-    /// Status 413 if the part is smaller than the share, 503 if the memory does not become free in time.
+    /// Fails with status 413 if the part is smaller than the share, and with 503 if the memory does not become free in time.
     pub(crate) async fn take(self: &Arc<Self>, tenant: Tenant, bytes: usize) -> Result<Share, ApiError> {
         let permit = self.more(tenant, 0, self.units(bytes)?).await?;
         Ok(Share { part: self.clone(), permit })
@@ -180,20 +181,20 @@ impl MemoryPart {
 }
 
 impl Share {
-    /// The tenant that holds the share.
+    /// Returns the tenant that holds the share.
     pub(crate) fn tenant(&self) -> Tenant {
         self.permit.tenant()
     }
 
-    /// Whether another request waits for memory of this part.
+    /// Returns whether another request waits for memory of this part.
     pub(crate) fn is_wanted(&self) -> bool {
         self.part.permits.are_wanted()
     }
 
-    /// Grows the share to at least `bytes`; waits if the memory is not free.
+    /// Grows the share to at least `bytes` bytes, and waits if the memory is not free.
     ///
     /// # Errors
-    /// Fails like [`MemoryPart::take`]; the share is then unchanged.
+    /// Fails like [`MemoryPart::take`]. The share is then unchanged.
     pub(crate) async fn ensure(&mut self, bytes: usize) -> Result<(), ApiError> {
         if bytes > self.permit.amount() * PERMIT_BYTES { self.resize(bytes).await } else { Ok(()) }
     }
@@ -206,10 +207,10 @@ impl Share {
         self.resize((self.permit.amount() * PERMIT_BYTES).saturating_add(bytes)).await
     }
 
-    /// Resizes the share to `bytes`; waits if the share grows and the memory is not free.
+    /// Resizes the share to `bytes` bytes, and waits if the share grows and the memory is not free.
     ///
     /// # Errors
-    /// Fails like [`MemoryPart::take`]; the share is then unchanged.
+    /// Fails like [`MemoryPart::take`]. The share is then unchanged.
     pub(crate) async fn resize(&mut self, bytes: usize) -> Result<(), ApiError> {
         let (wanted, has) = (self.part.units(bytes)?, self.permit.amount());
         if wanted > has {

@@ -1,9 +1,9 @@
-//! The metrics at `/metrics`, in Prometheus' text format. A metric has vLLM's name if vLLM has one with the same
-//! meaning; other names begin with `interbed:`.
+//! Writes the metrics at `/metrics`, in Prometheus' text format. A metric has vLLM's name if vLLM has one with the same
+//! meaning. All other names begin with `interbed:`.
 //!
-//! The engine counts most figures; this file counts only what the server alone sees. The text is written by hand,
-//! because the `prometheus-client` crate keeps figures in a registry of its own, whereas these figures are read when
-//! `/metrics` is requested.
+//! The engine counts most figures, and this file counts only those that the server alone sees. The text is written by
+//! hand, because the `prometheus-client` crate keeps figures in a registry of its own, whereas these figures are read
+//! when `/metrics` is requested.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use interbed_engine::{
 
 use crate::traces::TraceCounts;
 
-/// Content type of Prometheus' text format.
+/// The content type of Prometheus' text format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Histogram buckets in seconds, as in vLLM.
+/// The histogram buckets in seconds, as in vLLM.
 const FIRST_TOKEN_BUCKETS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
     160.0, 640.0, 2560.0,
@@ -34,11 +34,11 @@ const REQUEST_BUCKETS: &[f64] = &[
 ];
 const LENGTH_BUCKETS: &[f64] =
     &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
-/// Histogram buckets for `n`, as in vLLM.
+/// The histogram buckets for `n`, as in vLLM.
 const N_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
-/// Reasons for which a sequence ends.
+/// The reasons for which a sequence ends.
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
-/// Number of classes of HTTP statuses: one for each first digit from 0 to 5.
+/// The number of classes of HTTP statuses: one for each first digit from 0 to 5.
 const STATUS_CLASSES: usize = 6;
 
 /// The server's own counters.
@@ -56,11 +56,12 @@ pub(crate) struct Metrics {
     generation_tokens: Histogram,
     params_max_tokens: Histogram,
     finished: [AtomicU64; REASONS.len()],
-    /// Counts of the whole server; `None` for one of several models, because then the server counts them elsewhere.
+    /// The counts of the whole server. The value is `None` for one of several models, because then the server counts
+    /// them elsewhere.
     server: Option<ServerCounts>,
 }
 
-/// Counts of the whole server, for all its models together.
+/// The counts of the whole server, for all its models together.
 struct ServerCounts {
     responses: [AtomicU64; STATUS_CLASSES],
     traces: Option<Arc<TraceCounts>>,
@@ -68,17 +69,17 @@ struct ServerCounts {
 
 /// A sequence that has ended.
 pub(crate) struct Finished {
-    /// The reason for the end; one of [`REASONS`].
+    /// The reason for the end, which is one of [`REASONS`].
     pub(crate) reason: &'static str,
     pub(crate) prompt_tokens: usize,
     pub(crate) generation_tokens: usize,
     pub(crate) max_tokens: usize,
-    /// Time since the sequence was submitted.
+    /// The time since the sequence was submitted.
     pub(crate) elapsed: Duration,
-    /// Time that the sequence waited in the queue; only for the first sequence of a prompt.
+    /// The time that the sequence waited in the queue. Only the first sequence of a prompt has this time.
     pub(crate) queued: Option<Duration>,
     pub(crate) to_first_token: Option<Duration>,
-    /// Time from the sequence's first token to its last.
+    /// The time from the sequence's first token to its last.
     pub(crate) decoding: Option<Duration>,
 }
 
@@ -366,7 +367,7 @@ pub(crate) struct Histogram {
     /// The number of values up to each bound and above the bound before it, and at the end the number of larger
     /// values.
     counts: Vec<AtomicU64>,
-    /// Sum of the observations in millionths, as there are no atomic floats.
+    /// The sum of the observations in millionths, as there are no atomic floats.
     sum_micro: AtomicU64,
 }
 

@@ -1,40 +1,40 @@
-//! What is told of a model to clients that ask.
+//! Defines the facts about a model that the server tells to clients.
 
 use std::time::SystemTime;
 
-/// What a model is, as its files say. Whoever starts a server fills it in; what is not known is empty or 0.
+/// Facts about a model from its files. The program that starts a server fills them in. Unknown facts are empty or 0.
 #[derive(Debug, Clone, Default)]
 pub struct ModelFacts {
-    /// The form of its files: `gguf`, `safetensors` or `interbed`.
+    /// The format of the model's files: `gguf`, `safetensors` or `interbed`.
     pub format: &'static str,
-    /// The architecture, in small letters: `llama`.
+    /// The model's architecture in small letters, such as `llama`.
     pub family: String,
-    /// The type of most of its weights: `Q4_K`.
+    /// The type of most of the model's weights, such as `Q4_K`.
     pub quantization: String,
-    /// Elements of all its weights.
+    /// The number of parameters.
     pub parameters: u64,
-    /// Bytes of its weights.
+    /// The number of bytes of the weights.
     pub bytes: u64,
-    /// Bytes of them in the memory of a GPU.
+    /// The number of bytes of weights in the memory of a GPU.
     pub bytes_on_gpu: u64,
-    /// A name of its content, 64 hexadecimal digits.
+    /// A hash of the model's content, as 64 hexadecimal digits.
     pub digest: String,
-    /// When the last of its files was written.
+    /// The time at which the last of the model's files was written.
     pub modified: Option<SystemTime>,
-    /// Layers of attention.
+    /// The number of layers of attention.
     pub layers: usize,
-    /// Numbers of a hidden state.
+    /// The number of elements of a hidden state.
     pub hidden_size: usize,
-    /// Numbers within a feed-forward part.
+    /// The number of elements within a feed-forward part.
     pub feed_forward: usize,
-    /// Heads of queries.
+    /// The number of heads of queries.
     pub heads: usize,
-    /// Heads of keys and values.
+    /// The number of heads of keys and values.
     pub kv_heads: usize,
 }
 
 impl ModelFacts {
-    /// The number of parameters, in short: `8.0B`.
+    /// Returns the number of parameters as a short text, such as `8.0B`.
     pub(crate) fn size(&self) -> String {
         let number = self.parameters as f64;
         match self.parameters {

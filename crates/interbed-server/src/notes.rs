@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of features that are logged; clients can choose some of the names.
+/// The maximum number of features that are logged, because clients can choose some of the names.
 const TOLD_MAX: usize = 256;
 
 /// The features that were logged already.
@@ -11,8 +11,8 @@ const TOLD_MAX: usize = 256;
 pub(crate) struct Notes(Mutex<HashSet<String>>);
 
 impl Notes {
-    /// Logs that requests ask for `what`, and the `outcome`, unless it was logged before. Returns whether this is the
-    /// first time.
+    /// Logs that requests ask for `what`, with the `outcome`, unless this was logged before. Returns whether this is
+    /// the first time.
     pub(crate) fn tell(&self, what: &str, outcome: &str) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= TOLD_MAX || !told.insert(what.to_owned()) {

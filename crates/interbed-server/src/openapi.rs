@@ -1,7 +1,8 @@
-//! Generates `/openapi.json` from the code that parses requests: the names of fields come from the structs, and their
-//! types are found by probing the parsers with values. So the document cannot differ from what the server does.
+//! Generates `/openapi.json` from the code that parses requests. The names of fields come from the structs, and the
+//! types of fields are found by probing the parsers with values. So the document cannot differ from what the server
+//! does.
 //!
-//! Only the descriptions are written by hand ([`descriptions`]); tests compare them with the fields.
+//! Only the descriptions in [`descriptions`] are written by hand, and tests compare them with the fields.
 
 mod descriptions;
 
@@ -40,7 +41,7 @@ pub(crate) use part;
 pub(crate) struct Operation {
     pub(crate) path: &'static str,
     pub(crate) summary: &'static str,
-    /// The parts of a body; empty for the method GET.
+    /// The parts of a body. The method GET has none.
     pub(crate) parts: Vec<Part>,
     /// The required fields.
     pub(crate) required: &'static [&'static str],
@@ -53,18 +54,18 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// An operation with the method GET.
+    /// Returns an operation with the method GET.
     pub(crate) fn get(path: &'static str, summary: &'static str, guarded: bool) -> Self {
         Self { path, summary, parts: Vec::new(), required: &[], streams: false, lines: false, guarded }
     }
 
-    /// An operation with the method POST, which takes a body.
+    /// Returns an operation with the method POST, which takes a body.
     pub(crate) fn post(path: &'static str, summary: &'static str, parts: Vec<Part>) -> Self {
         Self { path, summary, parts, required: &[], streams: false, lines: false, guarded: true }
     }
 }
 
-/// The document that describes `operations`.
+/// Returns the document that describes `operations`.
 pub(crate) fn document(operations: &[Operation]) -> Value {
     let mut paths = Map::new();
     for operation in operations {
@@ -138,7 +139,7 @@ fn describe(operation: &Operation) -> Value {
     described
 }
 
-/// The error statuses of `operation`, with their conditions.
+/// Returns the error statuses of `operation`, with their conditions.
 fn errors(operation: &Operation) -> Vec<(u16, &'static str)> {
     let takes_body = !operation.parts.is_empty();
     let names_model =
@@ -156,7 +157,7 @@ fn errors(operation: &Operation) -> Vec<(u16, &'static str)> {
     possible.iter().filter(|(_, can, _)| *can).map(|&(status, _, when)| (status, when)).collect()
 }
 
-/// Schema of [`ApiError::to_json`].
+/// Returns the schema of [`ApiError::to_json`].
 fn error_schema() -> Value {
     json!({"type": "object", "required": ["error"], "properties": {"error": {
         "type": "object",
@@ -170,7 +171,7 @@ fn error_schema() -> Value {
     }}})
 }
 
-/// Schema of errors in Anthropic's API.
+/// Returns the schema of errors in Anthropic's API.
 fn messages_error_schema() -> Value {
     json!({"type": "object", "required": ["type", "error", "request_id"], "properties": {
         "type": {"const": "error"},
@@ -187,7 +188,7 @@ fn messages_error_schema() -> Value {
     }})
 }
 
-/// Schema of errors in Ollama's API.
+/// Returns the schema of errors in Ollama's API.
 fn ollama_error_schema() -> Value {
     json!({"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}})
 }
@@ -196,7 +197,7 @@ fn ollama_error_schema() -> Value {
 const PROBES: [(&str, &str); 6] =
     [("boolean", "true"), ("integer", "1"), ("number", "0.5"), ("string", r#""x""#), ("array", "[]"), ("object", "{}")];
 
-/// Schema of a field, found by probing its parser.
+/// Returns the schema of a field, found by probing its parser.
 fn property(part: &Part, field: &str) -> Value {
     let takes = |value: &str| (part.read)(format!("{{\"{field}\":{value}}}").as_bytes());
     let types: Vec<_> = PROBES.iter().filter(|(_, probe)| takes(probe).is_ok()).map(|(name, _)| *name).collect();
@@ -231,12 +232,12 @@ fn property(part: &Part, field: &str) -> Value {
     Value::Object(property)
 }
 
-/// The names of the fields of all `parts`.
+/// Returns the names of the fields of all `parts`.
 pub(crate) fn fields_of_all(parts: &[Part]) -> Vec<&'static str> {
     parts.iter().flat_map(|part| part.fields).copied().collect()
 }
 
-/// The names of the fields of `T`.
+/// Returns the names of the fields of `T`.
 pub(crate) fn fields_of<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     let mut fields = None;
     // Deserialization fails after `T` has asked for its fields, which is all that is needed.

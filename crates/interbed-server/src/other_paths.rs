@@ -1,9 +1,9 @@
-//! Paths of other servers: those that mean one of this server's paths, and those for which it has something else.
+//! Handles paths of other servers. Some mean one of this server's paths, and for others this server has a substitute.
 
 use axum::http::Uri;
 use axum::http::uri::PathAndQuery;
 
-/// Paths of llama-server and of clients whose base address lacks `/v1`, each with the path that is meant.
+/// The paths of llama-server and of clients whose base address lacks `/v1`, each with the path that is meant.
 const MEANT: [(&str, &str); 8] = [
     ("/chat/completions", "/v1/chat/completions"),
     ("/completions", "/v1/completions"),
@@ -15,13 +15,13 @@ const MEANT: [(&str, &str); 8] = [
     ("/v1/health", "/health"),
 ];
 
-/// What to use instead of filling in between two texts.
+/// The substitute for filling in between two texts.
 const FILL_IN: &str = "send a prompt with the model's own fill-in-the-middle tokens to /v1/completions";
 
-/// What to use instead of an endpoint that compares texts.
+/// The substitute for an endpoint that compares texts.
 const COMPARE: &str = "compare the vectors that /v1/embeddings makes";
 
-/// Paths of other servers that this server does not have, each with what to use instead.
+/// The paths of other servers that this server does not have, each with what to use instead.
 const INSTEAD: [(&str, &str); 16] = [
     ("/apply-template", "/tokenize takes messages and answers with the prompt's tokens, /detokenize with their text"),
     ("/completion", "send prompt and max_tokens to /v1/completions"),
@@ -41,7 +41,7 @@ const INSTEAD: [(&str, &str); 16] = [
     ("/v1/score", COMPARE),
 ];
 
-/// Replaces a path of another server by the path that is meant; the query stays.
+/// Replaces a path of another server by the path that is meant. The query stays.
 pub(crate) fn rename(uri: &mut Uri) {
     let Some((_, meant)) = MEANT.iter().find(|(path, _)| *path == uri.path()) else { return };
     let text = uri.query().map_or_else(|| (*meant).to_owned(), |query| format!("{meant}?{query}"));

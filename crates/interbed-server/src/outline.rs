@@ -15,7 +15,7 @@ pub(crate) enum Block {
 pub(crate) enum Change {
     /// A new block begins.
     Opened(Block),
-    /// More of the block's text, or of its arguments.
+    /// A further part of the block's text, or of its arguments.
     More(String),
     /// The block is complete.
     Closed,
@@ -27,12 +27,12 @@ pub(crate) enum Change {
 pub(crate) struct Outline {
     blocks: usize,
     open: Option<Block>,
-    /// White space that is held back, because text may follow it.
+    /// The white space that is held back, because text may follow it.
     blank: String,
 }
 
 impl Outline {
-    /// Processes pieces of the answer; returns the changes, each with the index of its block.
+    /// Processes pieces of the answer, and returns the changes, each with the index of its block.
     pub(crate) fn push(&mut self, pieces: Vec<Piece>) -> Vec<(usize, Change)> {
         let mut changes = Vec::new();
         for piece in pieces {
@@ -58,7 +58,7 @@ impl Outline {
         changes
     }
 
-    /// Ends the answer; returns the last changes.
+    /// Ends the answer, and returns the last changes.
     pub(crate) fn end(&mut self) -> Vec<(usize, Change)> {
         let mut changes = Vec::new();
         if self.blocks == 0 {
@@ -71,7 +71,7 @@ impl Outline {
         changes
     }
 
-    /// Index of the last block.
+    /// Returns the index of the last block.
     fn current(&self) -> usize {
         self.blocks.saturating_sub(1)
     }

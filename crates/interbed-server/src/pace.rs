@@ -1,17 +1,17 @@
-//! Estimates how fast the queue moves, and so when a client that found it full should retry.
+//! Estimates how fast the queue moves, and so when a client that found the queue full should retry.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Weight of the newest wait in the moving average.
+/// The weight of the newest wait in the moving average.
 const NEWEST: f64 = 0.1;
-/// Shortest and longest time that a client is told, in seconds.
+/// The shortest and the longest time, in seconds, after which a client is told to retry.
 const RETRY_S: (u64, u64) = (1, 60);
 
-/// Moving average of the recent waits in the queue.
+/// The moving average of the recent waits in the queue.
 #[derive(Default)]
 pub(crate) struct QueuePace {
-    /// The average in seconds; `None` before the first wait.
+    /// The average in seconds, or `None` before the first wait.
     mean_s: Mutex<Option<f64>>,
 }
 
@@ -23,8 +23,8 @@ impl QueuePace {
         *mean = Some(mean.map_or(wait, |mean| mean + (wait - mean) * NEWEST));
     }
 
-    /// Seconds after which a client that found the queue full should retry. After one average wait the whole queue has
-    /// moved on; after half of it there is room for many.
+    /// Returns the number of seconds after which a client that found the queue full should retry. After one average
+    /// wait the whole queue has moved on, and after half of this time there is room for many requests.
     pub(crate) fn retry_after_s(&self) -> u64 {
         let mean = self.mean_s.lock().unwrap_or_else(PoisonError::into_inner);
         let (least, most) = RETRY_S;

@@ -1,4 +1,4 @@
-//! A connection that is closed when its client does not read for too long.
+//! Closes a connection when its client does not read for too long.
 
 use std::future::Future;
 use std::io::{Error, ErrorKind, IoSlice, Result};
@@ -13,13 +13,13 @@ use tokio::time::{Sleep, sleep};
 
 use crate::guests::Guest;
 
-/// A socket whose writes time out. Without a timeout, a client that reads nothing would keep its connection forever:
-/// hyper waits as long as the peer acknowledges packets.
+/// A socket whose writes time out. Without a timeout, a client that reads nothing would keep its connection forever,
+/// because hyper waits as long as the peer acknowledges packets.
 pub(crate) struct Patience {
     stream: TcpStream,
     guest: Arc<Guest>,
     write_timeout: Duration,
-    /// Timer of a waiting write.
+    /// The timer of a waiting write.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct Permits {
     shares: Mutex<Shares<oneshot::Sender<Permit>>>,
 }
 
-/// Some permits of a tenant; dropping them passes them on to the next waiting request.
+/// Some permits of a tenant. Dropping the value passes the permits on to the next waiting request.
 #[derive(Debug)]
 pub(crate) struct Permit {
     permits: Arc<Permits>,
@@ -22,14 +22,14 @@ pub(crate) struct Permit {
     amount: usize,
 }
 
-/// A waiting request; dropping it ends the wait.
+/// A waiting request. Dropping the value ends the wait.
 struct Waiting<'a> {
     permits: &'a Arc<Permits>,
     coming: oneshot::Receiver<Permit>,
 }
 
 impl Permits {
-    /// Creates `count` permits, at least one.
+    /// Creates `count` permits, or one if `count` is 0.
     pub(crate) fn new(count: usize) -> Arc<Self> {
         Arc::new(Self { shares: Mutex::new(Shares::new(count.max(1))) })
     }
@@ -53,7 +53,7 @@ impl Permits {
         (&mut waiting.coming).await.unwrap_or(none)
     }
 
-    /// Whether any request waits.
+    /// Returns whether any request waits.
     pub(crate) fn are_wanted(&self) -> bool {
         self.shares().is_wanted()
     }
@@ -122,7 +122,7 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 impl Permits {
-    /// Number of free permits.
+    /// Returns the number of free permits.
     pub(crate) fn free(&self) -> usize {
         self.shares().free()
     }
@@ -144,8 +144,8 @@ mod tests {
         ["a", "b", "c"].map(|key| Tenant::of_digest(&digest(key)))
     }
 
-    /// Lets each tenant of `line` wait in order for one of two permits; returns the order in which they get them, where
-    /// each holder ends as soon as the next one comes.
+    /// Lets each tenant of `line` wait in order for one of two permits, where each holder ends as soon as the next one
+    /// comes. Returns the order in which the tenants get their permits.
     async fn served(line: &[Tenant], held: Tenant) -> Vec<Tenant> {
         let permits = Permits::new(2);
         let held = [permits.take(held).await, permits.take(held).await];

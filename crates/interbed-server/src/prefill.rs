@@ -1,8 +1,8 @@
-//! Continuing a last message of the assistant: finds where the message ends in the rendered prompt.
+//! Continues a last message of the assistant, for which it finds where the message ends in the rendered prompt.
 //!
-//! The message's text does not tell: templates may write the same text elsewhere, even as a part of their markers, or
-//! write a message twice, trimmed or escaped. So the message gets a unique mark before the template is rendered, and
-//! the prompt ends where the mark is found.
+//! The message's text alone does not show where the message ends. Templates may write the same text elsewhere, even as
+//! a part of their markers, or write a message twice, trimmed or escaped. So the message gets a unique mark before the
+//! template is rendered, and the prompt ends where the mark is found.
 
 use serde_json::Value;
 
@@ -32,13 +32,13 @@ impl Prefill {
         message["content"] = self.content.as_str().into();
     }
 
-    /// The content as the client sent it.
+    /// Returns the content as the client sent it.
     pub(crate) fn content(&self) -> &str {
         &self.content
     }
 
-    /// The rendered prompt up to the last mark; `None` if the template wrote no mark. Also returns the white space that
-    /// followed the mark, which the template may have written itself.
+    /// Returns the rendered prompt up to the last mark, or `None` if the template wrote no mark. Also returns the white
+    /// space that followed the mark, which the template may have written itself.
     pub(crate) fn up_to_mark(&self, rendered: &str) -> Option<(String, &str)> {
         let (before, behind) = rendered.rsplit_once(&self.mark)?;
         let (_, blank) = parts(&self.content);

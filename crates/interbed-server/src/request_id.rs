@@ -1,17 +1,17 @@
-//! `x-request-id`, and `request-id` in Anthropic's API: identifies a request in responses and logs.
+//! Handles `x-request-id`, and `request-id` in Anthropic's API, which identify a request in responses and logs.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::random::random;
 
-/// Header with the id of a request.
+/// The header with the id of a request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Header with the id in responses, which Anthropic's clients read.
+/// The header with the id in responses, which Anthropic's clients read.
 pub(crate) const ANSWERED_ID: HeaderName = HeaderName::from_static("request-id");
-/// Longest id that is accepted from a client, in bytes.
+/// The longest id that is accepted from a client, in bytes.
 const BYTES_MAX: usize = 128;
 
-/// The client's own id, if it sent one that is safe to log; otherwise a new one.
+/// Returns the client's own id if it sent one that is safe to log, and otherwise a new one.
 pub(crate) fn request_id(headers: &HeaderMap) -> HeaderValue {
     let sent = headers.get(REQUEST_ID).filter(|id| is_sane(id.as_bytes()));
     let fresh = || HeaderValue::from_str(&format!("req-{:016x}{:016x}", random(), random()));

@@ -1,4 +1,4 @@
-//! Logs each request in one line when all of it has ended, without its texts or keys.
+//! Logs each request in one line, without its texts or keys, when all of the request has ended.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -8,17 +8,17 @@ use axum::http::HeaderMap;
 
 use crate::holding_body::holding;
 
-/// Facts about a request; its line is written when the last reference is dropped.
+/// The facts about a request. The line of the request is written when the last reference is dropped.
 pub(crate) struct RequestLog {
     came: Came,
     facts: Mutex<Facts>,
-    /// Other listeners that are told about the request.
+    /// The other listeners that are told about the request.
     told: Arc<[Arc<dyn Listener>]>,
 }
 
 /// A listener that is told about ended requests.
 pub(crate) trait Listener: Send + Sync {
-    /// Called when a request has ended. Must not block.
+    /// Notifies the listener that a request has ended. The function must not block.
     fn ended(&self, came: &Came, facts: &Facts);
 }
 
@@ -43,13 +43,13 @@ pub(crate) struct Facts {
     pub(crate) prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
     pub(crate) completion_tokens: usize,
-    /// Time of submission to the engine.
+    /// The time of submission to the engine.
     pub(crate) submitted: Option<Instant>,
-    /// Time in the engine's queue.
+    /// The time in the engine's queue.
     pub(crate) queued: Option<Duration>,
     pub(crate) first_token: Option<Instant>,
     pub(crate) last_token: Option<Instant>,
-    /// Why the request ended: the worst reason of its sequences.
+    /// The reason why the request ended, which is the worst reason of its sequences.
     pub(crate) finish: Option<&'static str>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct AskedFor {
     pub(crate) stream: bool,
 }
 
-/// Paths that monitoring requests repeatedly.
+/// The paths that monitoring requests repeatedly.
 const POLLED: [&str; 2] = ["/health", "/metrics"];
 
 impl RequestLog {
@@ -83,7 +83,7 @@ impl RequestLog {
         Arc::new(Self { came, facts: Mutex::default(), told })
     }
 
-    /// The facts so far.
+    /// Returns the facts so far.
     pub(crate) fn facts(&self) -> MutexGuard<'_, Facts> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Request fields that both completion APIs share.
+//! Reads the request fields that both completion APIs share.
 
 use std::ops::RangeInclusive;
 
@@ -17,15 +17,15 @@ use crate::tenant::Tenant;
 use crate::truncation::Truncation;
 use crate::unsupported::{Api, Supported};
 
-/// Maximum number of stop strings of a request (OpenAI allows 4).
+/// The maximum number of stop strings of a request (OpenAI allows 4).
 const STOPS_MAX: usize = 64;
-/// Longest stop string in bytes.
+/// The longest stop string in bytes.
 const STOP_BYTES_MAX: usize = 1024;
-/// Maximum number of `bad_words` of a request.
+/// The maximum number of `bad_words` of a request.
 const BAD_WORDS_MAX: usize = 256;
-/// Longest `cache_salt` in bytes.
+/// The longest `cache_salt` in bytes.
 const SALT_BYTES_MAX: usize = 1024;
-/// Priorities that clients may request. Waiting requests age, so that none of them starves.
+/// The priorities that clients may request. Waiting requests age, so that none of them starves.
 const PRIORITIES: RangeInclusive<i64> = -100..=100;
 /// The fields that both completion APIs share, as clients send them.
 #[derive(Deserialize)]
@@ -35,7 +35,7 @@ struct SharedFields {
     best_of: Option<Field<usize>>,
     max_tokens: Option<Field<MostTokens>>,
     max_completion_tokens: Option<Field<MostTokens>>,
-    /// llama.cpp's name for `max_tokens`.
+    /// The name that llama.cpp has for `max_tokens`.
     n_predict: Option<Field<MostTokens>>,
     min_tokens: Option<Field<usize>>,
     temperature: Option<Field<f32>>,
@@ -43,7 +43,7 @@ struct SharedFields {
     top_p: Option<Field<f32>>,
     min_p: Option<Field<f32>>,
     repetition_penalty: Option<Field<f32>>,
-    /// llama.cpp's name for `repetition_penalty`.
+    /// The name that llama.cpp has for `repetition_penalty`.
     repeat_penalty: Option<Field<f32>>,
     repeat_last_n: Option<Field<i64>>,
     presence_penalty: Option<Field<f32>>,
@@ -74,7 +74,7 @@ struct StreamOptions {
     include_usage: Option<Field<bool>>,
 }
 
-/// Longest model name if any name is accepted: each chunk of an answer repeats it.
+/// The longest model name, in bytes, if any name is accepted. Each chunk of an answer repeats the name.
 const MODEL_BYTES_MAX: usize = 256;
 
 /// The fields that the APIs of whole conversations, messages and responses, share.
@@ -95,18 +95,18 @@ struct ModelField {
 /// The fields that both completion APIs share, apart from the prompt, after checking. Each API fills in
 /// log-probabilities and `max_tokens` itself.
 pub(crate) struct Common {
-    /// Name of the model for the response.
+    /// The name of the model for the response.
     pub(crate) model: String,
     pub(crate) params: SamplingParams,
     pub(crate) text: TextOptions,
-    /// Maximum number of tokens of an answer, if the request sets a limit.
+    /// The maximum number of tokens of an answer, if the request sets a limit.
     pub(crate) max_tokens: Option<usize>,
     /// Whether the request says that an answer may be as long as the context allows.
     pub(crate) unlimited: bool,
-    /// Choices per prompt.
+    /// The number of choices per prompt.
     pub(crate) n: usize,
-    /// Continuations per prompt from which the choices are taken: at least as many as choices; for a beam search,
-    /// exactly as many.
+    /// The number of continuations per prompt from which the choices are taken. The number is at least that of the
+    /// choices, and for a beam search exactly that number.
     pub(crate) candidates: usize,
     pub(crate) beam: Option<BeamParams>,
     pub(crate) stream: bool,
@@ -115,17 +115,17 @@ pub(crate) struct Common {
     pub(crate) cache_report: bool,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i32,
-    /// How to truncate a prompt that is too long.
+    /// Describes how to truncate a prompt that is too long.
     pub(crate) truncation: Option<Truncation>,
-    /// Number of most likely tokens in the prompt's log-probabilities, if the response includes these.
+    /// The number of most likely tokens in the prompt's log-probabilities, if the response includes these.
     pub(crate) prompt_logprobs: Option<usize>,
-    /// How to pool the prompt's embedding, if that is requested instead of text.
+    /// The method of pooling the prompt's embedding, if an embedding is requested instead of text.
     pub(crate) embed: Option<Pooling>,
-    /// Constraint on the answers; each endpoint fills it in.
+    /// The constraint on the answers, which each endpoint fills in.
     pub(crate) constraint: Option<Bond>,
 }
 
-/// Parses and checks the shared fields of a body, and refuses those that its API does not support.
+/// Parses and checks the shared fields of a body, and refuses fields that its API does not support.
 pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<Common, ApiError> {
     read::<Supported<A>>(body)?.tell(&app.notes);
     let mut fields: SharedFields = read(body)?;
@@ -204,7 +204,7 @@ pub(crate) fn common<A: Api>(app: &App, tenant: Tenant, body: &[u8]) -> Result<C
     })
 }
 
-/// How many choices a request asks for, and from how many continuations they are taken.
+/// Returns how many choices a request asks for, and from how many continuations they are taken.
 fn amounts(fields: &SharedFields, most: usize) -> Result<(usize, usize), ApiError> {
     let n = sent(fields.n).unwrap_or(1);
     if n == 0 || n > most {
@@ -226,7 +226,7 @@ fn priority(sent: i64) -> Result<i32, ApiError> {
     })
 }
 
-/// The values for a request that sets no field: one answer, sampled with the model's defaults.
+/// Returns the values for a request that sets no field: one answer, sampled with the model's defaults.
 pub(crate) fn unasked(app: &App) -> Common {
     Common {
         model: app.model_name().to_owned(),
@@ -253,7 +253,7 @@ pub(crate) fn unasked(app: &App) -> Common {
     }
 }
 
-/// Parses and checks the fields that messages and responses share; everything else has its default.
+/// Parses and checks the fields that messages and responses share. Everything else has its default.
 pub(crate) fn of_conversation(app: &App, body: &[u8]) -> Result<Common, ApiError> {
     let fields: ConversationFields = read(body)?;
     let mut common = Common { model: check_name(app, sent(fields.model))?, ..unasked(app) };
@@ -265,7 +265,7 @@ pub(crate) fn of_conversation(app: &App, body: &[u8]) -> Result<Common, ApiError
     Ok(common)
 }
 
-/// The token sequences of words that must not be generated, each with and without a space before it.
+/// Returns the token sequences of words that must not be generated, each with and without a space before it.
 fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let mut all: Vec<Vec<TokenId>> = Vec::with_capacity(2 * words.len());
     for word in words {
@@ -284,22 +284,22 @@ fn tokens_of_words(app: &App, tenant: Tenant, words: &[String]) -> Result<Vec<Ve
     Ok(all)
 }
 
-/// The fields that both completion APIs share.
+/// Returns the fields that both completion APIs share.
 pub(crate) fn shared_part() -> Part {
     part!(SharedFields)
 }
 
-/// The fields that messages and responses share.
+/// Returns the fields that messages and responses share.
 pub(crate) fn conversation_part() -> Part {
     part!(ConversationFields)
 }
 
-/// The field that all APIs share.
+/// Returns the field that all APIs share.
 pub(crate) fn model_part() -> Part {
     part!(ModelField)
 }
 
-/// Refuses a `model` that is not served; a request may omit it.
+/// Refuses a `model` that is not served. A request may omit the field.
 pub(crate) fn check_model(app: &App, body: &[u8]) -> Result<(), ApiError> {
     check_name(app, sent(read::<ModelField>(body)?.model)).map(|_| ())
 }
@@ -321,10 +321,10 @@ pub(crate) fn check_name(app: &App, model: Option<String>) -> Result<String, Api
     }
 }
 
-/// The most tokens of an answer, by any of the names that it has.
+/// Returns the maximum number of tokens of an answer, which a request may give under several names.
 ///
 /// # Errors
-/// Two names have different values.
+/// Fails if two names have different values.
 fn most_tokens(fields: &SharedFields) -> Result<Option<MostTokens>, ApiError> {
     match (sent(fields.max_completion_tokens.or(fields.max_tokens)), sent(fields.n_predict)) {
         (Some(MostTokens(one)), Some(MostTokens(other))) if one != other => {
@@ -335,7 +335,7 @@ fn most_tokens(fields: &SharedFields) -> Result<Option<MostTokens>, ApiError> {
     }
 }
 
-/// The parameters of a beam search of this width. The engine refuses other fields that it cannot honour.
+/// Returns the parameters of a beam search of this width. The engine refuses other fields that it cannot honour.
 fn beam(fields: &SharedFields, width: usize) -> Result<Option<BeamParams>, ApiError> {
     let wanted = sent(fields.use_beam_search).unwrap_or(false);
     let length_penalty = sent(fields.length_penalty);
@@ -361,7 +361,7 @@ fn beam(fields: &SharedFields, width: usize) -> Result<Option<BeamParams>, ApiEr
     Ok(None)
 }
 
-/// The defaults of a beam search, which leave the model's probabilities unchanged.
+/// Returns the defaults of a beam search, which leave the model's probabilities unchanged.
 fn neutral() -> SamplingParams {
     SamplingParams { temperature: 0.0, ..SamplingParams::default() }
 }
@@ -401,7 +401,7 @@ fn params(fields: SharedFields, defaults: &SamplingParams) -> Result<SamplingPar
     })
 }
 
-/// Parses `top_k`; `None` is unlimited.
+/// Parses `top_k`. The result `None` stands for no limit.
 pub(crate) fn top_k_of(sent: i64) -> Result<Option<usize>, ApiError> {
     match usize::try_from(sent) {
         Ok(0) => Ok(None),
@@ -419,7 +419,7 @@ pub(crate) fn top_k_of(sent: i64) -> Result<Option<usize>, ApiError> {
 struct MostTokens(i64);
 
 impl MostTokens {
-    /// The limit; `None` if there is none.
+    /// Returns the limit, or `None` if there is none.
     fn limit(self) -> Option<usize> {
         usize::try_from(self.0).ok()
     }
@@ -435,7 +435,7 @@ impl FromJson<'_> for MostTokens {
     }
 }
 
-/// One stop string, or a list of them.
+/// The stop strings of a request: one string, or a list of strings.
 pub(crate) struct Stops(pub(crate) Vec<String>);
 
 impl FromJson<'_> for Stops {
@@ -485,7 +485,7 @@ impl FromJson<'_> for BadWords {
     }
 }
 
-/// Token ids.
+/// A list of token ids.
 struct TokenList(Vec<u32>);
 
 impl FromJson<'_> for TokenList {
@@ -511,7 +511,7 @@ impl FromJson<'_> for EarlyStopping {
     }
 }
 
-/// Token ids, as keys of an object, with the numbers that are added to their logits.
+/// Pairs of a token id, which is a key of the object, and the number that is added to the token's logit.
 struct LogitBias(Vec<(u32, f32)>);
 
 impl FromJson<'_> for LogitBias {

@@ -1,9 +1,10 @@
-//! The process in which schemas and grammars are compiled for the first time: if one never ends or exhausts memory,
-//! only this process is lost.
+//! Implements the process in which schemas and grammars are compiled for the first time. If compiling one never ends or
+//! exhausts memory, only this process is lost.
 //!
-//! It reads frames (a `u32` length, little-endian, and that many bytes): first a vocabulary, then one schema or grammar
-//! after another. It answers each with a frame, whose first byte says whether the grammar may be used, and whose second
-//! says whether to use another process from now on; the rest is the reason for a refusal.
+//! The process reads frames, each of which is a little-endian `u32` length and that many bytes. The first frame is a
+//! vocabulary, and each further frame is a schema or grammar. The process answers each frame with a frame. The first
+//! byte of the answer says whether the grammar may be used, and the second says whether to use another process from now
+//! on. The remaining bytes are the reason for a refusal.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -20,30 +21,30 @@ use rustix::process::{Resource, Rlimit, getrlimit, nice, setrlimit};
 /// The command-line argument that makes a program act as the process that compiles schemas.
 pub const SCHEMA_WORKER: &str = "schema-worker";
 
-/// Maximum processor time for compiling one grammar.
+/// The maximum processor time for compiling one grammar.
 pub(crate) const WORK_MAX: Duration = Duration::from_secs(1);
-/// Maximum memory for compiling one grammar.
+/// The maximum number of bytes of memory for compiling one grammar.
 pub(crate) const BYTES_MAX: usize = 36 << 20;
-/// Maximum memory that the process may still hold after an answer; a process that holds more is replaced.
+/// The maximum number of bytes that the process may still hold after an answer. A process that holds more is replaced.
 const KEPT_MAX: usize = 8 << 20;
-/// Interval at which the processor time is checked.
+/// The interval at which the processor time is checked.
 const LOOK: Duration = Duration::from_millis(20);
-/// Nice value of the process, which gives way to others.
+/// The nice value of the process, which gives way to others.
 const NICE: i32 = 5;
-/// Longest frame in bytes, for a vocabulary.
+/// The longest frame in bytes, for a vocabulary.
 const FRAME_MAX: usize = 256 << 20;
 
-/// First byte of an answer: the grammar may be used.
+/// The first byte of an answer: the grammar may be used.
 pub(crate) const FITS: u8 = b'+';
-/// First byte of an answer: the grammar may not be used.
+/// The first byte of an answer: the grammar may not be used.
 pub(crate) const REFUSED: u8 = b'-';
-/// Second byte of an answer: the process may be used again.
+/// The second byte of an answer: the process may be used again.
 const STAYS: u8 = b' ';
-/// Second byte of an answer: the process should not be used again.
+/// The second byte of an answer: the process should not be used again.
 pub(crate) const LEAVES: u8 = b'!';
 
-/// Compiles grammars from standard input until it ends. A serving program calls this if its only argument is
-/// [`SCHEMA_WORKER`], and does nothing else then.
+/// Compiles grammars from standard input until the input ends. A serving program calls this function if its only
+/// argument is [`SCHEMA_WORKER`], and then does nothing else.
 pub fn run_schema_worker() -> ExitCode {
     // Messages of panics are not shown to anybody.
     std::panic::set_hook(Box::new(|_| {}));
@@ -98,7 +99,8 @@ fn crashed() -> String {
 
 /// Ends the process when a grammar takes too long.
 struct Watch {
-    /// The process's total processor time at which to end it, in milliseconds; a maximum while nothing is compiled.
+    /// The total processor time of the process, in milliseconds, at which it is ended. While nothing is compiled, this
+    /// is the largest number.
     until: Arc<AtomicU64>,
 }
 
@@ -128,7 +130,7 @@ impl Watch {
     }
 }
 
-/// Message for a grammar that takes too long.
+/// Returns the message for a grammar that takes too long.
 fn too_long() -> String {
     format!(
         "compiling it takes more than {} s; simplify it: fewer or shorter patterns, lengths, repetitions and \
@@ -137,7 +139,7 @@ fn too_long() -> String {
     )
 }
 
-/// Message for a grammar that takes too much memory.
+/// Returns the message for a grammar that takes too much memory.
 pub(crate) fn too_much() -> String {
     format!(
         "compiling it takes more than {} MiB of memory; simplify it: fewer or shorter patterns, lengths, repetitions \
@@ -146,7 +148,7 @@ pub(crate) fn too_much() -> String {
     )
 }
 
-/// Processor time of this process in milliseconds; wall-clock time if the system does not report it.
+/// Returns the processor time of this process in milliseconds, or wall-clock time if the system does not report it.
 fn processor_time() -> u64 {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let ticks = || {
@@ -168,14 +170,14 @@ fn limit(resource: Resource, most: u64) {
     let _ = setrlimit(resource, Rlimit { current, maximum });
 }
 
-/// A size in bytes that the system reports for this process; `None` if it reports none.
+/// Returns a size in bytes that the system reports for this process, or `None` if it reports none.
 fn status(name: &str) -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|kib| kib << 10)
 }
 
-/// Reads the next frame; `None` at the end.
+/// Reads the next frame. Returns `None` at the end.
 fn read_frame(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     match input.read_exact(&mut length) {

@@ -1,6 +1,6 @@
-//! Compiles the schemas and grammars of requests: apart from tokenization, a bounded number at a time, an equal share
-//! for each tenant, and first in a [process of its own](crate::schema_worker), which is killed if it takes too long or
-//! too much memory. So compilations in this process are known to end.
+//! Compiles the schemas and grammars of requests, apart from tokenization. A bounded number is compiled at a time, with
+//! an equal share for each tenant. Each is compiled first in a [process of its own](crate::schema_worker), which is
+//! killed if it takes too long or too much memory. So compilations in this process are known to end.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -25,50 +25,50 @@ use crate::schema_worker::{BYTES_MAX, FITS, LEAVES, SCHEMA_WORKER, too_much};
 use crate::tenant::Tenant;
 use crate::turns::Turns;
 
-/// Maximum number of schemas and grammars that are compiled at a time.
+/// The maximum number of schemas and grammars that are compiled at a time.
 pub const COMPILING_MAX: usize = 2;
-/// Longest time that a request waits for its turn.
+/// The longest time that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Timeout for a worker's answer: several times its processor time, as the processors may be busy.
+/// The timeout for a worker's answer: several times its processor time, as the processors may be busy.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Timeout for a worker to read the vocabulary, which takes long for a large one on busy processors.
+/// The timeout for a worker to read the vocabulary, which takes long for a large one on busy processors.
 const START_MAX: Duration = Duration::from_secs(30);
-/// Time without progress after which a turn counts as stuck.
+/// The time without progress after which a turn counts as stuck.
 const STUCK: Duration = Duration::from_secs(20);
-/// Number of schemas that are remembered as compilable, and need not be tried in a worker again.
+/// The number of schemas that are remembered as compilable, and need not be tried in a worker again.
 const KNOWN_MAX: usize = 512;
-/// Longest answer of a worker in bytes.
+/// The longest answer of a worker in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Shortest interval at which the allocator returns memory that schemas have freed to the system; it is a lot, in small
-/// pieces.
+/// The shortest interval at which the allocator returns freed memory to the system. Schemas free a lot of memory, in
+/// small pieces.
 const TIDY: Duration = Duration::from_millis(100);
-/// Memory of a worker besides the schema that it compiles.
+/// The number of bytes of a worker's memory, without the schema that it compiles.
 const WORKER_BYTES: usize = 10 << 20;
 
-/// Memory for compiling one schema or grammar, in a worker or here.
+/// The number of bytes for compiling one schema or grammar, in a worker or in this process.
 pub const COMPILING_BYTES: usize = WORKER_BYTES + BYTES_MAX;
-/// Memory of all compiled schemas and grammars in use.
+/// The number of bytes of all compiled schemas and grammars in use.
 pub const COMPILED_BYTES: usize = 40 << 20;
 
 /// The constraint on the answers to a request, not yet compiled.
 #[derive(Debug)]
 pub(crate) struct Bond {
-    /// Name of the request field that sets the constraint.
+    /// The name of the request field that sets the constraint.
     pub(crate) param: String,
-    /// Alternatives in order of preference; the first that can be enforced applies.
+    /// The alternatives, in order of preference. The first alternative that can be enforced applies.
     bindings: Vec<Binding>,
     preface: Option<Preface>,
     heading: Option<GrammarSource>,
 }
 
 impl Bond {
-    /// A constraint by the first of `bindings` that can be enforced, of which there is at least one; the field `param`
-    /// sets it.
+    /// Makes a constraint by the first of `bindings` that can be enforced. There is at least one binding. The field
+    /// `param` of the request sets the constraint.
     pub(crate) fn new(param: &str, bindings: Vec<Binding>) -> Self {
         Self { param: param.to_owned(), bindings, preface: None, heading: None }
     }
 
-    /// The JSON schema that a whole answer has to satisfy, if the constraint is one.
+    /// Returns the JSON schema that a whole answer has to satisfy, if the constraint is one.
     pub(crate) fn json(&self) -> Option<Value> {
         match &self.bindings[..] {
             [Binding { source: GrammarSource::JsonSchema(schema), after: None }] => Some(schema.clone()),
@@ -77,17 +77,18 @@ impl Bond {
         }
     }
 
-    /// Puts a preface before the constrained text; see [`Constraint::behind`].
+    /// Puts a preface before the constrained text, as [`Constraint::behind`] describes.
     pub(crate) fn behind(self, preface: Preface) -> Self {
         Self { preface: Some(preface), ..self }
     }
 
-    /// Memory of the constraint before it is compiled.
+    /// Returns the number of bytes that the constraint takes before it is compiled.
     pub(crate) fn bytes(&self) -> usize {
         self.bindings.iter().map(|binding| bytes_of(&binding.to_text())).fold(0, usize::saturating_add)
     }
 
-    /// Puts a heading, which the server itself writes, before the constrained text; see [`Constraint::headed`].
+    /// Puts a heading, which the server itself writes, before the constrained text, as [`Constraint::headed`]
+    /// describes.
     pub(crate) fn headed(self, heading: GrammarSource) -> Self {
         Self { heading: Some(heading), ..self }
     }
@@ -97,19 +98,19 @@ impl Bond {
 pub(crate) struct Schemas {
     /// The program that acts as a worker with the argument [`SCHEMA_WORKER`].
     program: Mutex<Option<PathBuf>>,
-    /// Number of schemas that are compiled at a time; 0 if there is no memory for any.
+    /// The number of schemas that are compiled at a time, or 0 if there is no memory for any.
     places: usize,
     turns: Mutex<Turns<oneshot::Sender<Turn>>>,
-    /// Number of each turn in progress, and the time of its last progress.
+    /// The number of each turn in progress, and the time of its last progress.
     progress: Mutex<Vec<(u64, Instant)>>,
-    /// Workers that are idle.
+    /// The workers that are idle.
     idle: Mutex<Vec<Worker>>,
     known: Mutex<VecDeque<Hash>>,
-    /// Time at which freed memory was last returned to the system.
+    /// The time at which freed memory was last returned to the system.
     tidied: Mutex<Instant>,
 }
 
-/// A turn to compile; dropping it frees the place.
+/// A turn to compile. Dropping the value frees the place.
 pub(crate) struct Turn {
     schemas: Arc<Schemas>,
     tenant: Tenant,
@@ -131,7 +132,7 @@ impl Schemas {
         })
     }
 
-    /// Number of turns that make no progress, and the largest number of turns.
+    /// Returns the number of turns that make no progress, and the largest number of turns.
     pub(crate) fn stuck(&self) -> (usize, usize) {
         (lock(&self.progress).iter().filter(|(_, last)| last.elapsed() > STUCK).count(), self.places)
     }
@@ -139,7 +140,7 @@ impl Schemas {
     /// Waits for the turn of a request of `tenant`, whose field `param` sets the constraint.
     ///
     /// # Errors
-    /// No place becomes free in time, or there is no memory to compile at all.
+    /// Fails if no place becomes free in time, or there is no memory to compile at all.
     pub(crate) async fn turn(self: &Arc<Self>, tenant: Tenant, param: &str) -> Result<Turn, ApiError> {
         if self.places == 0 {
             let message = format!(
@@ -198,7 +199,7 @@ impl Schemas {
         }
     }
 
-    /// Returns a worker that has read the vocabulary; `None` if no program can be a worker.
+    /// Returns a worker that has read the vocabulary, or `None` if no program can be a worker.
     async fn worker(&self, vocabulary: &Arc<Vocabulary>) -> Result<Option<Worker>, ApiError> {
         loop {
             let Some(worker) = lock(&self.idle).pop() else { break };
@@ -222,10 +223,10 @@ impl Schemas {
 }
 
 impl Turn {
-    /// Compiles a constraint: the first of its bindings that can be enforced. Dropping the future ends the work.
+    /// Compiles a constraint, by the first of its bindings that can be enforced. Dropping the future ends the work.
     ///
     /// # Errors
-    /// No binding can be enforced, or memory or time is lacking now.
+    /// Fails if no binding can be enforced, or if memory or time is lacking now.
     pub(crate) async fn compile(self, bond: &Bond, vocabulary: &Arc<Vocabulary>) -> Result<Constraint, ApiError> {
         let turn = Arc::new(self);
         let mut compiled = Err(failed());
@@ -309,7 +310,7 @@ async fn compile_one(
     bound.map_err(|_| no_time())?
 }
 
-/// Compiles in this process on a stack that is large enough; holds `turn` meanwhile.
+/// Compiles in this process, on a stack that is large enough, and holds `turn` during this time.
 async fn bind(
     vocabulary: &Arc<Vocabulary>,
     turn: &Arc<Turn>,
@@ -332,7 +333,7 @@ async fn bind(
     }
 }
 
-/// The error for a schema that took too long on busy processors, though it may need little processor time.
+/// Returns the error for a schema that took too long on busy processors, though it may need little processor time.
 fn no_time() -> ApiError {
     let seconds = ANSWER_MAX.as_secs();
     ApiError::overloaded(format!("the schema or grammar could not be compiled within {seconds} s; try again later"))
@@ -348,11 +349,11 @@ enum Answer {
     Refused(Worker, String),
     /// The worker has ended.
     Gone,
-    /// No answer came in time; the worker has been killed.
+    /// The worker did not answer in time, and was killed.
     Late,
 }
 
-/// A worker process; dropping it ends the process.
+/// A worker process. Dropping the value ends the process.
 struct Worker {
     process: Arc<Process>,
     input: ChildStdin,
@@ -364,7 +365,7 @@ struct Worker {
 struct Process(Mutex<Child>);
 
 impl Process {
-    /// Kills the process; pending reads and writes then fail.
+    /// Kills the process. Pending reads and writes then fail.
     fn end(&self) {
         let mut child = lock(&self.0);
         // The process may have ended by itself.
@@ -379,7 +380,7 @@ impl Drop for Process {
     }
 }
 
-/// Kills a process when dropped, unless it was released before.
+/// Kills a process when the value is dropped, unless the process was released before.
 struct Ending(Option<Arc<Process>>);
 
 impl Drop for Ending {
@@ -402,7 +403,7 @@ impl Worker {
         Ok(Self { process, input, output, leaves: false })
     }
 
-    /// Sends the vocabulary to the worker, and returns it once it has read it.
+    /// Sends the vocabulary to the worker, and returns the worker once it has read the vocabulary.
     async fn taught(self, vocabulary: &Arc<Vocabulary>) -> Result<Self, ApiError> {
         let told = vocabulary.clone();
         let bytes = spawn_blocking(move || told.to_bytes()).await.map_err(|_| failed())?;

@@ -5,28 +5,30 @@ use std::time::{Duration, Instant};
 
 use crate::tenant::Tenant;
 
-/// Time after its last request for which a tenant keeps its share.
+/// The time after its last request for which a tenant keeps its share.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// Divides an amount among tenants; knows no clock. Each tenant that has sent a request recently, holds some or waits
-/// may have an equal part of all, or one request of any size; a tenant that is alone may have all. Of the waiting
-/// tenants whose request fits, the one that holds the least comes first, and among equals the one whose last grant is
-/// the longest ago. Within a tenant, requests go in order of arrival, except that those which already hold some and
-/// need more come first, since others wait for what they hold. A request that does not fit keeps no other tenant
-/// waiting.
+/// Divides an amount among tenants.
+///
+/// Each tenant that has sent a request recently, holds some or waits may have an equal part of all, or one request of
+/// any size. A tenant that is alone may have all. Of the waiting tenants whose request fits, the one that holds the
+/// least comes first, and among equals the one whose last grant is the longest ago. Within a tenant, requests go in
+/// order of arrival, except that requests which already hold some and need more come first, since others wait for what
+/// they hold. A request that does not fit keeps no other tenant waiting. The type has no clock: the caller passes the
+/// time.
 #[derive(Debug)]
 pub(crate) struct Shares<W> {
     all: usize,
     free: usize,
-    /// Time of the last request of each recent tenant.
+    /// The time of the last request of each recent tenant.
     recent: HashMap<Tenant, Instant>,
-    /// State of each tenant that holds something or waits.
+    /// The state of each tenant that holds something or waits.
     tenants: HashMap<Tenant, Place<W>>,
-    /// Number of grants so far.
+    /// The number of grants so far.
     given: u64,
 }
 
-/// State of one tenant.
+/// The state of one tenant.
 #[derive(Debug)]
 struct Place<W> {
     has: usize,
@@ -41,7 +43,7 @@ pub(crate) struct Ask {
     pub(crate) amount: usize,
     /// The amount that the request already holds.
     pub(crate) has: usize,
-    /// Maximum amount that all requests of a tenant may hold together, whoever else is there.
+    /// The maximum amount that all requests of a tenant may hold together, whoever else is there.
     pub(crate) most: usize,
 }
 
@@ -62,7 +64,7 @@ impl<W> Shares<W> {
         }
     }
 
-    /// Grants the next request that fits; returns the tenant, the amount, and the waiting handle.
+    /// Grants the next request that fits, and returns the tenant, the amount, and the waiting handle.
     pub(crate) fn next(&mut self) -> Option<(Tenant, usize, W)> {
         let share = self.share();
         let may = |place: &Place<W>| {
@@ -95,12 +97,12 @@ impl<W> Shares<W> {
         self.forget_idle();
     }
 
-    /// Whether any request waits.
+    /// Returns whether any request waits.
     pub(crate) fn is_wanted(&self) -> bool {
         self.tenants.values().any(|place| !place.waiting.is_empty())
     }
 
-    /// The amount that a tenant may hold while others want some: an equal part.
+    /// Returns the amount that a tenant may hold while others want some: an equal part.
     fn share(&self) -> usize {
         let here_only = self.tenants.keys().filter(|tenant| !self.recent.contains_key(tenant)).count();
         (self.all / (self.recent.len() + here_only).max(1)).max(1)
@@ -118,12 +120,12 @@ impl<W> Shares<W> {
 
 #[cfg(test)]
 impl<W> Shares<W> {
-    /// The amount that nobody holds.
+    /// Returns the amount that nobody holds.
     pub(crate) fn free(&self) -> usize {
         self.free
     }
 
-    /// Number of tenants that hold something or wait.
+    /// Returns the number of tenants that hold something or wait.
     pub(crate) fn num_tenants(&self) -> usize {
         self.tenants.len()
     }
@@ -145,7 +147,7 @@ mod tests {
             Self { shares: Shares::new(12), begun: Instant::now() }
         }
 
-        /// `tenant` asks after this many seconds; returns the numbers of all requests that are granted.
+        /// Lets `tenant` ask after this many seconds, and returns the numbers of all requests that are granted.
         fn ask(&mut self, seconds: u64, tenant: Tenant, number: usize, amount: usize, has: usize) -> Vec<usize> {
             let ask = Ask { amount, has, most: 12 };
             self.shares.wait(tenant, ask, number, self.begun + Duration::from_secs(seconds));

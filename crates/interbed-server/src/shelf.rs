@@ -1,5 +1,5 @@
-//! The models of a [`Library`], of which one is in memory at a time: requests get a [`Lease`] of theirs when it is
-//! there. [`Switch`] decides; here its decisions are carried out.
+//! Keeps one model of a [`Library`] in memory at a time. A request gets a [`Lease`] of its model when the model is in
+//! memory. [`Switch`] decides which model is loaded when, and this module carries out its decisions.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -21,20 +21,20 @@ use crate::library::{Library, LibraryError, ServedModel};
 use crate::load_progress::LoadProgress;
 use crate::switch::{Action, Switch, Ticket};
 
-/// When a request may be sent again that has waited for other models in vain, in seconds.
+/// The number of seconds after which a request may be sent again if it has waited in vain for its model.
 const RETRY_S: u64 = 10;
 
-/// The models of a library, and who waits for which.
+/// The models of a library, and the requests that wait for them.
 pub(crate) struct Shelf {
     pub(crate) library: Arc<dyn Library>,
-    /// Makes a model that was loaded one that answers.
+    /// Turns a loaded model into one that answers requests.
     open: Box<Open>,
     wait_max: Duration,
     desk: Mutex<Desk>,
     runtime: Handle,
-    /// Notified when something has changed.
+    /// Wakes the task that keeps time when something has changed.
     changed: Arc<Notify>,
-    /// Whether nothing is in memory.
+    /// Whether no model is in memory.
     vacant: watch::Sender<bool>,
 }
 
@@ -44,38 +44,38 @@ struct Desk {
     switch: Switch,
     waiting: HashMap<Ticket, oneshot::Sender<Result<Lease, ApiError>>>,
     held: Option<Held>,
-    /// How far the model is that is being loaded.
+    /// The progress of the model that is being loaded.
     progress: Arc<LoadProgress>,
-    /// Why the last model that could not be loaded could not.
+    /// The error of the last model that could not be loaded.
     failure: ApiError,
 }
 
 /// A model in memory.
 pub(crate) struct Held {
     answering: Arc<Answering>,
-    /// What it is in memory by.
+    /// The value that keeps the model in memory.
     _keeper: Box<dyn Any + Send>,
 }
 
-/// What answers for a model in memory.
+/// The part of a model in memory that answers requests.
 pub(crate) struct Answering {
     pub(crate) app: Arc<App>,
     pub(crate) routes: Router,
-    /// Whether the model leaves.
+    /// Whether the model is about to leave memory.
     pub(crate) leaving: watch::Sender<bool>,
 }
 
 impl Held {
-    /// A model whose requests `routes` answer.
+    /// Makes a model whose requests `routes` answer.
     pub(crate) fn new(app: Arc<App>, routes: Router, keeper: Box<dyn Any + Send>) -> Self {
         Self { answering: Arc::new(Answering { app, routes, leaving: watch::Sender::new(false) }), _keeper: keeper }
     }
 }
 
-/// The right to use the model in memory, which does not leave before this is dropped.
+/// The right to use the model in memory, which stays there until the lease is dropped.
 pub(crate) struct Lease {
     shelf: Arc<Shelf>,
-    /// `None` once it is dropped.
+    /// The model, or `None` once the lease is being dropped.
     answering: Option<Arc<Answering>>,
     keep: Option<KeepAlive>,
 }
@@ -87,8 +87,9 @@ pub(crate) struct Coming {
 }
 
 impl Shelf {
-    /// The models of `library`. They stay in memory for `keep` where no request says otherwise, a request waits for its
-    /// own for `wait_max` at most, and `open` makes them answer. To be called within a runtime.
+    /// Creates a shelf for the models of `library`. A model stays in memory for `keep` after its last request, unless a
+    /// request sets another time. A request waits for its model for at most `wait_max`. `open` turns a loaded model
+    /// into one that answers. This function must be called within a runtime.
     pub(crate) fn new(library: Arc<dyn Library>, keep: KeepAlive, wait_max: Duration, open: Box<Open>) -> Arc<Self> {
         let desk = Desk {
             switch: Switch::new(keep, wait_max),
@@ -104,11 +105,11 @@ impl Shelf {
         shelf
     }
 
-    /// Waits for the model of this name, the first that it has, and loads it if it is its turn. The model then stays
-    /// for `keep` after the lease.
+    /// Waits for the model whose first name is `name`, and loads it when its turn comes. The model then stays in memory
+    /// for `keep` after the lease has ended.
     ///
     /// # Errors
-    /// It cannot be loaded, or others were used for too long.
+    /// Fails if the model cannot be loaded, or if other models were in use for too long.
     pub(crate) async fn lease(self: &Arc<Self>, name: &str, keep: Option<KeepAlive>) -> Result<Lease, ApiError> {
         let (sender, receiver) = oneshot::channel();
         let waiting = {
@@ -125,14 +126,14 @@ impl Shelf {
         Ok(lease)
     }
 
-    /// Has the model of this name leave once nobody uses it.
+    /// Lets the model of this name leave memory once no request uses it.
     pub(crate) fn dismiss(self: &Arc<Self>, name: &str) {
         self.desk().switch.dismiss(name);
         self.go_on();
     }
 
-    /// What answers for the model in memory, if one is there and does not leave, and when it leaves if it is not asked
-    /// for again; `None` is never.
+    /// Returns the model in memory, unless it is leaving, and the time at which it leaves if no request asks for it
+    /// again. The time is `None` if the model never leaves.
     pub(crate) fn answering(&self) -> Option<(Arc<Answering>, Option<SystemTime>)> {
         let desk = self.desk();
         let (now, held) = (Instant::now(), desk.held.as_ref()?);
@@ -141,25 +142,25 @@ impl Shelf {
         Some((held.answering.clone(), told))
     }
 
-    /// The first name of the model in memory, if one is there and does not leave.
+    /// Returns the first name of the model in memory, unless it is leaving.
     pub(crate) fn held(&self) -> Option<String> {
         self.desk().switch.held(Instant::now()).map(|(name, _)| name.to_owned())
     }
 
-    /// The model that is being loaded, if one is.
+    /// Returns the model that is being loaded, if there is one.
     pub(crate) fn coming(&self) -> Option<Coming> {
         let desk = self.desk();
         desk.switch.loading().map(|name| Coming { name: name.to_owned(), progress: desk.progress.clone() })
     }
 
-    /// Completes once a model comes into memory, at once if one is there.
+    /// Completes once a model is in memory.
     pub(crate) async fn occupied(&self) {
         // An error would mean that the sender is gone, which is held here.
         let _ = self.vacant.subscribe().wait_for(|&vacant| !vacant).await;
     }
 
-    /// Has the model in memory leave, and waits until it has. One that is just being loaded is left to the end of the
-    /// process. Nobody may have a lease, or ask for one.
+    /// Lets the model in memory leave, and waits until it has left. A model that is just being loaded stays until the
+    /// process ends. No request may have a lease or ask for one.
     pub(crate) async fn close(self: &Arc<Self>) {
         self.held().into_iter().for_each(|name| self.dismiss(&name));
         if self.coming().is_none() {
@@ -173,7 +174,7 @@ impl Shelf {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what is to be done after a change.
+    /// Carries out the decisions that follow from a change.
     fn go_on(self: &Arc<Self>) {
         self.act();
         self.changed.notify_one();
@@ -245,7 +246,7 @@ impl Shelf {
         self.go_on();
     }
 
-    /// Drops a model, which may finish a pass before.
+    /// Removes a model from memory, after its engine has finished the current pass.
     fn unload(self: &Arc<Self>, held: Held) {
         let shelf = self.clone();
         held.answering.leaving.send_replace(true);
@@ -266,7 +267,7 @@ impl Shelf {
     }
 }
 
-/// The refusal of a request that has waited for its model, while this one was in memory.
+/// Returns the refusal of a request that has waited for its model for `waited`, while the model `other` was in use.
 fn in_use(other: &str, waited: Duration) -> ApiError {
     let waited = waited.as_secs_f32();
     let error = ApiError::overloaded(format!(
@@ -276,7 +277,7 @@ fn in_use(other: &str, waited: Duration) -> ApiError {
     ApiError { retry_after_s: Some(RETRY_S), ..error }
 }
 
-/// What a client is told where a library refuses; `what` says what it does not do.
+/// Returns the error for a library's refusal. `what` names the thing that the library did not do.
 pub(crate) fn refusal(what: &str, error: LibraryError) -> ApiError {
     match error {
         LibraryError::Unfit(why) => ApiError::invalid("model", format!("{what}: {why}")),
@@ -285,7 +286,7 @@ pub(crate) fn refusal(what: &str, error: LibraryError) -> ApiError {
     }
 }
 
-/// Goes on whenever a time has come, as long as there is a shelf.
+/// Carries out decisions whenever the time for one has come, as long as the shelf exists.
 async fn keep_time(shelf: Weak<Shelf>, changed: Arc<Notify>) {
     while let Some(there) = shelf.upgrade() {
         let wake_at = there.desk().switch.wake_at();
@@ -303,7 +304,7 @@ async fn keep_time(shelf: Weak<Shelf>, changed: Arc<Notify>) {
     }
 }
 
-/// A request that waits for a model, until this is dropped.
+/// A request that waits for a model. Dropping the value ends the wait.
 struct Waiting<'a> {
     shelf: &'a Arc<Shelf>,
     ticket: Ticket,
@@ -321,7 +322,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Lease {
-    /// What answers for the model.
+    /// Returns the routes of the leased model.
     pub(crate) fn routes(&self) -> Router {
         // There is something until it is dropped.
         self.answering.as_ref().map_or_else(Router::new, |answering| answering.routes.clone())

@@ -4,7 +4,7 @@ use crate::harmony;
 use crate::thinking::Tags;
 use crate::tool_calls::{FAMILIES, Family};
 
-/// Names of the tool-call syntaxes that `--tool-parser` accepts.
+/// Returns the names of the tool-call syntaxes that `--tool-parser` accepts.
 pub fn tool_parsers() -> Vec<&'static str> {
     FAMILIES.iter().map(|family| family.name).chain([harmony::NAME]).collect()
 }
@@ -22,8 +22,8 @@ pub(crate) struct Speech {
 }
 
 impl Speech {
-    /// Detects the syntax from the source of the chat template; a given `parser` takes precedence. If the template does
-    /// not show tools, the system message describes them in the syntax that most models know.
+    /// Detects the syntax from the source of the chat template. If `parser` is given, it takes precedence. If the
+    /// template does not show tools, the system message describes them in the syntax that most models know.
     pub(crate) fn of(template: &str, shows_tools: bool, parser: Option<&str>) -> Self {
         let harmony = parser.map_or_else(|| harmony::is_spoken(template), |name| name == harmony::NAME);
         if harmony {
@@ -34,12 +34,12 @@ impl Speech {
         Self { harmony, thinking: Tags::of_template(template), family }
     }
 
-    /// Whether the model can think before it answers.
+    /// Returns whether the model can think before it answers.
     pub(crate) fn thinks(&self) -> bool {
         self.harmony || self.thinking.is_some()
     }
 
-    /// Whether the model's syntax of tool calls is known.
+    /// Returns whether the model's syntax of tool calls is known.
     pub(crate) fn calls(&self) -> bool {
         self.harmony || self.family.is_some()
     }

@@ -23,12 +23,13 @@ use crate::generate::{Delta, Sequences};
 use crate::json_text::{add_field, with_field};
 use crate::memory::Share;
 
-/// Maximum number of chunks that are buffered for a slow client; later tokens wait in the channels of the sequences.
+/// The maximum number of chunks that are buffered for a slow client. Later tokens wait in the channels of the
+/// sequences.
 const CHUNKS_WAITING: usize = 16;
 
 /// Converts the output of a sequence to entries of `choices`.
 pub(crate) trait Choices: Send + 'static {
-    /// Returns the entries for new output of the sequence `index`; none if there is nothing to report.
+    /// Returns the entries for new output of the sequence `index`, or no entries if there is nothing to report.
     fn choices(&mut self, index: usize, delta: Delta) -> Vec<Value>;
 
     /// Returns an entry that adds nothing, for chunks that only keep the connection alive.
@@ -59,9 +60,9 @@ impl Envelope {
 /// An entry of the `choices` of an answer that is not streamed.
 pub(crate) struct Choice {
     pub(crate) choice: Value,
-    /// JSON of the choice's `logprobs`, which is `null` in `choice`.
+    /// The JSON of the choice's `logprobs`, which is `null` in `choice`.
     pub(crate) logprobs: Option<String>,
-    /// JSON of the choice's `prompt_logprobs`, if it has any.
+    /// The JSON of the choice's `prompt_logprobs`, if it has any.
     pub(crate) prompt_logprobs: Option<String>,
 }
 
@@ -109,7 +110,7 @@ pub(crate) fn json(body: Vec<u8>, mut shares: Vec<Share>) -> Response {
     response
 }
 
-/// The bytes of a body with the memory shares that they are charged to.
+/// The bytes of a body, with the memory shares to which they are charged.
 struct Owned {
     body: Vec<u8>,
     _shares: Vec<Share>,
@@ -132,14 +133,15 @@ pub(crate) fn answer(
     events(app, sequences, Chunks { envelope, include_usage, choices })
 }
 
-/// Content type of server-sent events.
+/// The content type of server-sent events.
 pub(crate) const SSE: &str = "text/event-stream; charset=utf-8";
-/// Content type of JSON lines.
+/// The content type of JSON lines.
 pub(crate) const LINES: &str = "application/x-ndjson";
 
-/// Converts the output of a request's sequences to events; each is a text made by [`data`], [`named`] or [`line`].
+/// Converts the output of a request's sequences to events. Each event is a text made by [`data`], [`named`] or
+/// [`line`].
 pub(crate) trait Events: Send + 'static {
-    /// Content type of the stream.
+    /// The content type of the stream.
     const KIND: &'static str = SSE;
 
     /// Returns the events for new output of a sequence that has not failed.
@@ -171,7 +173,7 @@ pub(crate) fn event(name: &str, data: &Value) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }
 
-/// Returns an event called `name`; its data has this name as `type`, too.
+/// Returns an event called `name`, whose data has this name as `type` too.
 pub(crate) fn named(name: &str, data: Value) -> String {
     let mut whole = Map::new();
     whole.insert("type".into(), name.into());
@@ -308,12 +310,12 @@ async fn write(
 struct Sink {
     sender: mpsc::Sender<Bytes>,
     write_timeout: Duration,
-    /// Time at which something was last sent.
+    /// The time at which something was last sent.
     told: Instant,
 }
 
 impl Sink {
-    /// Sends events; returns `None` if the client has disconnected, or has read nothing for `write_timeout`.
+    /// Sends events. Returns `None` if the client has disconnected, or has read nothing for `write_timeout`.
     async fn send(&mut self, events: impl IntoIterator<Item = String>) -> Option<()> {
         for event in events {
             timeout(self.write_timeout, self.sender.send(Bytes::from(event))).await.ok()?.ok()?;

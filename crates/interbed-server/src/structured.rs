@@ -1,4 +1,4 @@
-//! Structured output: parses the constraint on answers from OpenAI's `response_format` and vLLM's `structured_outputs`.
+//! Parses the constraint on answers from OpenAI's `response_format` and vLLM's `structured_outputs`.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use crate::openapi::{Part, part};
 use crate::schemas::{Bond, COMPILED_BYTES};
 use crate::tenant::Tenant;
 
-/// Longest schema, in bytes of the body.
+/// The longest schema, in bytes of the body.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
-/// Maximum memory of a schema's values, in bytes.
+/// The maximum memory of a schema's values, in bytes.
 const SCHEMA_COST_MAX: usize = 8 << 20;
-/// Maximum number of texts of a `choice`.
+/// The maximum number of texts of a `choice`.
 const CHOICES_MAX: usize = 4096;
 
-/// The fields that constrain the answer.
+/// Returns the fields that constrain the answer.
 pub(crate) fn structured_part() -> Part {
     part!(Fields<'_>)
 }
@@ -56,7 +56,7 @@ struct ResponseFormat<'b> {
     kind: Option<&'b RawValue>,
     #[serde(borrow)]
     json_schema: Option<Field<Object<NamedSchema<'b>>>>,
-    /// Other servers' way to send a schema with `json_object`.
+    /// The schema that other servers accept beside `json_object`.
     #[serde(borrow)]
     schema: Option<&'b RawValue>,
 }
@@ -65,7 +65,7 @@ struct ResponseFormat<'b> {
 struct NamedSchema<'b> {
     #[serde(borrow)]
     schema: Option<&'b RawValue>,
-    /// Schemas are always enforced; `strict` also enforces `format`, which the standard allows to ignore.
+    /// Whether to enforce `format` too, which the standard allows to ignore. The rest of a schema is always enforced.
     strict: Option<Field<bool>>,
 }
 
@@ -104,20 +104,21 @@ impl FromJson<'_> for Choices {
     }
 }
 
-/// The constraint that a body sets; `None` if there is none. Grows `share` by the memory that it uses. Blocking.
+/// Returns the constraint that a body sets, or `None` if there is none, and grows `share` by the memory that the
+/// constraint uses. The function blocks.
 ///
 /// # Errors
-/// A field is invalid.
+/// Fails if a field is invalid.
 pub(crate) fn constraint(body: &[u8], share: &mut Share) -> Result<Option<Bond>, ApiError> {
     let asked = source(body, share)?;
     Ok(asked.map(|(param, source)| Bond::new(&param, vec![Binding::whole(source)])))
 }
 
-/// The constraint to JSON of the schema in the field `name`, or to any JSON object. Grows `share` by the memory that it
-/// uses. Blocking.
+/// Returns the constraint to JSON that satisfies the schema in the field `name`, or to any JSON object without a
+/// schema. The function grows `share` by the memory that the constraint uses, and blocks.
 ///
 /// # Errors
-/// The schema cannot be parsed.
+/// Fails if the schema cannot be parsed.
 pub(crate) fn json_constraint(raw: Option<&RawValue>, name: &str, share: &mut Share) -> Result<Bond, ApiError> {
     let source = match raw {
         Some(raw) => GrammarSource::JsonSchema(schema(raw, name, share)?),
@@ -129,7 +130,7 @@ pub(crate) fn json_constraint(raw: Option<&RawValue>, name: &str, share: &mut Sh
 /// Checks that each `format` in a schema that was sent with `strict: true` can be enforced.
 ///
 /// # Errors
-/// A `format` cannot be enforced, or the schema cannot for another reason.
+/// Fails if a `format` cannot be enforced, or the schema cannot for another reason.
 pub(crate) fn check_strict(schema: &Value, name: &str) -> Result<(), ApiError> {
     check_formats(schema).map_err(|error| ApiError::invalid(name, error.to_string()))
 }
@@ -138,7 +139,7 @@ impl App {
     /// Compiles the constraint on the answers to a request of `tenant`.
     ///
     /// # Errors
-    /// The model's tokenizer or the schema cannot be used, or memory is lacking now.
+    /// Fails if the model's tokenizer or the schema cannot be used, or memory is lacking now.
     pub(crate) async fn compile(self: &Arc<Self>, tenant: Tenant, bond: &Bond) -> Result<Constraint, ApiError> {
         let turn = self.schemas.turn(tenant, &bond.param).await?;
         // The first request builds the vocabulary, while others wait.
@@ -150,14 +151,14 @@ impl App {
         turn.compile(bond, &vocabulary).await
     }
 
-    /// The vocabulary of the model's tokens, which is built on first use. Blocking, and CPU-bound.
+    /// Returns the vocabulary of the model's tokens, which is built on first use. The function blocks and is CPU-bound.
     fn vocabulary(&self) -> Result<Arc<Vocabulary>, VocabularyError> {
         let build = || vocabulary_of(&self.tokenizer, &self.config.eos_token_ids);
         self.vocabulary.get_or_init(|| Ok(Arc::new(build()?.with_memory(COMPILED_BYTES)))).clone()
     }
 }
 
-/// The grammar that a body asks for, and the name of the field.
+/// Returns the grammar that a body asks for, and the name of the field.
 fn source(body: &[u8], share: &mut Share) -> Result<Option<(String, GrammarSource)>, ApiError> {
     let fields: Fields<'_> = read(body)?;
     let mut asked = Vec::new();

@@ -1,43 +1,45 @@
-//! Which of several models is in memory, and who waits for which: one at a time, first come first served.
+//! Decides which of several models is in memory, and which requests wait. One model is in memory at a time, and
+//! requests are served in the order of their arrival.
 //!
-//! A state machine without clocks, threads and I/O. Whoever drives it tells what happens, and then does what
-//! [`Switch::next`] says until that says nothing more. A model that somebody uses never leaves. Once somebody waits for
-//! another model, requests for the one in memory queue behind, so nobody waits for as long as others keep coming.
+//! The switch is a state machine without clocks, threads and I/O. Its caller tells it what has happened, and then
+//! carries out the actions that [`Switch::next`] returns until there are no more. A model that a request uses never
+//! leaves. Once a request waits for another model, later requests for the model in memory queue behind it, so that no
+//! request waits for as long as others keep coming.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::keep_alive::KeepAlive;
 
-/// What a request waits with.
+/// The number of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(u64);
 
-/// What is to be done.
+/// An action that the caller of a switch must carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// The request may use the model in memory, until [`Switch::returned`].
+    /// The request may use the model in memory, until [`Switch::returned`] is called.
     Lease(Ticket),
-    /// The request has waited long enough.
+    /// The request has waited for too long, and must be refused.
     Refuse(Ticket),
     /// The request's model could not be loaded.
     Fail(Ticket),
-    /// This model is to be loaded, until [`Switch::loaded`].
+    /// The model must be loaded, after which [`Switch::loaded`] is called.
     Load(String),
-    /// The model in memory is to go, until [`Switch::left`].
+    /// The model in memory must be removed, after which [`Switch::left`] is called.
     Unload,
 }
 
-/// What is in memory.
+/// The state of the memory for a model.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Nothing. `Loading` comes next.
+    /// No model is in memory. The next state is `Loading`.
     Empty,
-    /// This model will be. `Held` comes next, or `Empty` if it cannot be loaded.
+    /// A model is being loaded. The next state is `Held`, or `Empty` if the model cannot be loaded.
     Loading(String),
-    /// A model that can be used. `Leaving` comes next.
+    /// A model is in memory and can be used. The next state is `Leaving`.
     Held(Holding),
-    /// This model will not be. `Empty` comes next.
+    /// A model is being removed. The next state is `Empty`.
     Leaving(String),
 }
 
@@ -45,16 +47,16 @@ enum Place {
 #[derive(Debug, PartialEq, Eq)]
 struct Holding {
     name: String,
-    /// Requests that use it.
+    /// The number of requests that use the model.
     leases: usize,
-    /// How long it stays after the last of them.
+    /// The time for which the model stays in memory after the last request that uses it.
     keep: KeepAlive,
-    /// When it was loaded, or the last of them ended.
+    /// The time at which the model was loaded, or at which the last request that used it ended.
     used: Instant,
 }
 
 impl Holding {
-    /// When it goes, if nobody asks for it until then.
+    /// Returns when the model leaves if no request asks for it before.
     fn ends_at(&self) -> Option<Instant> {
         self.keep.ends_at(self.used).filter(|_| self.leases == 0)
     }
@@ -66,27 +68,30 @@ struct Waiter {
     until: Instant,
 }
 
-/// Which model is in memory, and who waits.
+/// Records which model is in memory, and which requests wait.
 pub(crate) struct Switch {
     place: Place,
     queue: VecDeque<Waiter>,
-    /// Those whose model could not be loaded, until they are told.
+    /// The requests whose model could not be loaded, until they are told.
     failed: VecDeque<Ticket>,
     tickets: u64,
-    /// How long a model stays where no request says so.
+    /// The time for which a model stays in memory if no request sets another time.
     keep: KeepAlive,
-    /// How long a request waits while other models are in memory. The time in which its own is loaded does not count.
+    /// The time for which a request waits while other models are in memory. The time in which its own model is loaded
+    /// does not count.
     wait_max: Duration,
 }
 
 impl Switch {
-    /// Nothing is in memory. Models stay for `keep`, where no request says otherwise, and requests wait for `wait_max`.
+    /// Creates a switch without a model in memory. A model stays for `keep` after its last request, unless a request
+    /// sets another time. A request waits for at most `wait_max`.
     pub(crate) fn new(keep: KeepAlive, wait_max: Duration) -> Self {
         let (queue, failed) = (VecDeque::new(), VecDeque::new());
         Self { place: Place::Empty, queue, failed, tickets: 0, keep, wait_max }
     }
 
-    /// A request asks for a model. It gets a lease, or is refused, or fails, unless it gives up.
+    /// Queues a request for the model `name`. An action later leases the model to the request, refuses the request or
+    /// fails it, unless the request gives up.
     pub(crate) fn want(&mut self, name: &str, now: Instant) -> Ticket {
         let ticket = Ticket(self.tickets);
         self.tickets += 1;
@@ -94,13 +99,14 @@ impl Switch {
         ticket
     }
 
-    /// A request waits no longer. One that waits no longer already is none of those here.
+    /// Removes a request that waits no longer. A request that does not wait is ignored.
     pub(crate) fn give_up(&mut self, ticket: Ticket) {
         self.queue.retain(|waiter| waiter.ticket != ticket);
         self.failed.retain(|failed| *failed != ticket);
     }
 
-    /// The model of [`Action::Load`] is in memory, or could not be loaded: then all who wait for it fail.
+    /// Records that the model of [`Action::Load`] is in memory, or could not be loaded. In the second case, all
+    /// requests that wait for it fail.
     pub(crate) fn loaded(&mut self, is_there: bool, now: Instant) {
         let Place::Loading(name) = std::mem::replace(&mut self.place, Place::Empty) else { return };
         if is_there {
@@ -111,7 +117,7 @@ impl Switch {
         }
     }
 
-    /// A lease has ended. The model stays for `keep` from now on, if the request said so.
+    /// Records that a lease has ended. If the request has set `keep`, the model stays for that time from now on.
     pub(crate) fn returned(&mut self, keep: Option<KeepAlive>, now: Instant) {
         if let Place::Held(held) = &mut self.place {
             held.leases -= 1;
@@ -120,7 +126,7 @@ impl Switch {
         }
     }
 
-    /// The model in memory goes once nobody uses it, if it is this one.
+    /// Lets the model `name`, if it is in memory, leave once no request uses it.
     pub(crate) fn dismiss(&mut self, name: &str) {
         if let Place::Held(held) = &mut self.place
             && held.name == name
@@ -129,14 +135,14 @@ impl Switch {
         }
     }
 
-    /// The model of [`Action::Unload`] is out of memory.
+    /// Records that the model of [`Action::Unload`] has left memory.
     pub(crate) fn left(&mut self) {
         if matches!(self.place, Place::Leaving(_)) {
             self.place = Place::Empty;
         }
     }
 
-    /// What is to be done now.
+    /// Returns the next action to carry out, or `None` if nothing is to be done at the time `now`.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Action> {
         if let Some(ticket) = self.failed.pop_front() {
             return Some(Action::Fail(ticket));
@@ -167,7 +173,7 @@ impl Switch {
         }
     }
 
-    /// When [`Switch::next`] has something to say, though nothing happens until then.
+    /// Returns when [`Switch::next`] will return an action even if nothing happens until then.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let waiting = self.queue.iter().filter(|waiter| !self.is_loading(&waiter.name)).map(|waiter| waiter.until);
         let leaving = match &self.place {
@@ -177,7 +183,8 @@ impl Switch {
         waiting.chain(leaving).min()
     }
 
-    /// The model that can be used, and when it goes if it is not asked for again; `None` is never.
+    /// Returns the name of the model that can be used, and when it leaves if no request asks for it again. The time is
+    /// `None` if the model never leaves.
     pub(crate) fn held(&self, now: Instant) -> Option<(&str, Option<Instant>)> {
         match &self.place {
             Place::Held(held) if held.leases > 0 => Some((&held.name, held.keep.ends_at(now))),
@@ -186,12 +193,12 @@ impl Switch {
         }
     }
 
-    /// The model that is being loaded.
+    /// Returns the name of the model that is being loaded.
     pub(crate) fn loading(&self) -> Option<&str> {
         if let Place::Loading(name) = &self.place { Some(name) } else { None }
     }
 
-    /// The model that others wait for to go.
+    /// Returns the name of the model that must leave before another one can be loaded.
     pub(crate) fn in_the_way(&self) -> Option<&str> {
         match &self.place {
             Place::Empty => None,
@@ -215,7 +222,7 @@ mod tests {
     const WAIT_MAX: Duration = Duration::from_secs(60);
     const KEEP: KeepAlive = KeepAlive::For(Duration::from_secs(300));
 
-    /// All that is to be done now.
+    /// Returns all actions that are to be carried out now.
     fn all(switch: &mut Switch, now: Instant) -> Vec<Action> {
         std::iter::from_fn(|| switch.next(now)).collect()
     }
@@ -314,20 +321,20 @@ mod tests {
         assert_eq!(switch.wake_at(), Some(now + 300 * SECOND));
     }
 
-    /// What is known of a request of the random operations.
+    /// The facts about one request of the random operations.
     struct Asked {
         name: &'static str,
         until: Instant,
     }
 
-    /// Everything around a switch, by chance.
+    /// The surroundings of a switch, which random operations change.
     struct World {
         switch: Switch,
         now: Instant,
         waiting: BTreeMap<Ticket, Asked>,
-        /// Leases by model: never of two.
+        /// The leases by their models, which never differ.
         leases: Vec<&'static str>,
-        /// The order in which requests got theirs.
+        /// The last request that got a lease.
         last: Option<Ticket>,
         loading: Option<String>,
         held: Option<String>,
@@ -378,7 +385,7 @@ mod tests {
             self.act();
         }
 
-        /// Does what is to be done, and checks that it may be done.
+        /// Carries out all actions, and checks that each is allowed.
         fn act(&mut self) {
             while let Some(action) = self.switch.next(self.now) {
                 match action {

@@ -3,10 +3,10 @@
 use interbed_model::chat_template::SystemPlaces;
 use serde_json::{Value, json};
 
-/// Separator between texts that were separate messages.
+/// The separator between texts that were separate messages.
 const BETWEEN: &str = "\n\n";
 
-/// Whether a message has the role `system`.
+/// Returns whether a message has the role `system`.
 pub(crate) fn is_by_system(message: &Value) -> bool {
     message["role"] == "system"
 }
@@ -65,7 +65,7 @@ fn prepend(message: &mut Value, before: String) {
     append(message, &after);
 }
 
-/// Appends a text to that of a message, in place, so that a long row of messages is not copied for each of them.
+/// Appends a text to the text of a message, in place, so that a long row of messages is not copied for each of them.
 fn append(message: &mut Value, after: &str) {
     match message.get_mut("content") {
         Some(Value::String(text)) if !text.is_empty() => {
@@ -82,7 +82,7 @@ fn append(message: &mut Value, after: &str) {
 mod tests {
     use super::*;
 
-    /// Messages from abbreviations: the first letter of a role, and the text.
+    /// Returns messages from abbreviations, each of which is the first letter of a role and the text.
     fn messages(short: &str) -> Vec<Value> {
         let one = |part: &str| {
             let (role, text) = part.split_at(1);

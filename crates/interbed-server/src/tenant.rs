@@ -1,4 +1,4 @@
-//! Tenants, among whom memory and caches are divided.
+//! Defines tenants, among whom memory and caches are divided.
 
 use blake3::Hash;
 use interbed_engine::TenantId;
@@ -8,26 +8,26 @@ use interbed_engine::TenantId;
 pub(crate) struct Tenant(Option<u128>);
 
 impl Tenant {
-    /// All clients of a server without keys.
+    /// The tenant for all clients of a server without keys.
     pub(crate) const ANYBODY: Self = Self(None);
 
-    /// The tenant of the key with this digest.
+    /// Returns the tenant of the key with this digest.
     pub(crate) fn of_digest(digest: &Hash) -> Self {
         Self(Some(digest.as_bytes().iter().take(16).fold(0, |number, &byte| number << 8 | u128::from(byte))))
     }
 
-    /// The tenant with this id in the engine.
+    /// Returns the tenant with this id in the engine.
     pub(crate) fn of_id(id: TenantId) -> Self {
         Self(Some(id.0))
     }
 
-    /// The tenant's id in the engine, which divides its memory by tenants.
+    /// Returns the tenant's id in the engine, which divides its memory by tenants.
     pub(crate) fn id(self) -> Option<TenantId> {
         self.0.map(TenantId)
     }
 
-    /// The salt of cached KV. Clients with different keys never share cached KV, whatever salts they choose: the
-    /// tenant's part has a fixed length, so no `client_salt` can imitate another tenant's.
+    /// Returns the salt of cached KV. Clients with different keys never share cached KV, whatever salts they choose:
+    /// the tenant's part has a fixed length, so no `client_salt` can imitate another tenant's.
     pub(crate) fn cache_salt(self, client_salt: Option<String>) -> Option<String> {
         match self.0 {
             None => client_salt,
@@ -36,13 +36,13 @@ impl Tenant {
     }
 }
 
-/// The engine's tenant id of the clients that send this API key.
+/// Returns the engine's tenant id of the clients that send this API key.
 pub fn tenant_of_key(key: &str) -> u128 {
     Tenant::of_digest(&digest(key.trim())).0.unwrap_or_default()
 }
 
-/// The digest of a key, which identifies it without storing it. KV on disk is stored under its first half, so it must
-/// never change.
+/// Returns the digest of a key, which identifies the key without storing it. KV on disk is stored under the first half
+/// of the digest, so the digest must never change.
 pub(crate) fn digest(key: &str) -> Hash {
     Hash::from_bytes(blake3::derive_key("Interbed 2026-11 tenant of an API key", key.as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! `text_offset` of `/v1/completions`: the offset of each token in a choice's text, in characters.
+//! Computes `text_offset` of `/v1/completions`, which is the offset of each token in a choice's text, in characters.
 //!
 //! A token that is not part of the text, such as the one that begins every prompt, has no length. A token that begins
 //! inside a character has that character's offset.
@@ -14,9 +14,9 @@ pub(crate) struct TextOffsets {
     detokenizer: Detokenizer,
     skip_special: bool,
     started: bool,
-    /// Number of characters so far.
+    /// The number of characters so far.
     chars: usize,
-    /// Bytes of an incomplete character.
+    /// The number of bytes of an incomplete character.
     bytes: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ impl TextOffsets {
         Self { detokenizer, skip_special, started: false, chars: 0, bytes: Vec::new() }
     }
 
-    /// The offset of `token`, the next one of the answer.
+    /// Returns the offset of `token`, the next one of the answer.
     pub(crate) fn next(&mut self, token: TokenId) -> usize {
         let at = self.chars;
         let text = self.text(token);
@@ -51,7 +51,7 @@ impl TextOffsets {
         at
     }
 
-    /// The offsets of the prompt's tokens; the prompt's text precedes the answer's.
+    /// Returns the offsets of the prompt's tokens. The prompt's text precedes the answer's.
     pub(crate) fn of_prompt(&mut self, tokens: &[TokenId], text: &str) -> Vec<usize> {
         let mut place = Place { text, at: 0, chars: 0 };
         let tokenizer = Arc::clone(self.detokenizer.tokenizer());
@@ -64,7 +64,7 @@ impl TextOffsets {
         places
     }
 
-    /// The bytes that `token` adds to the answer.
+    /// Returns the bytes that `token` adds to the answer.
     fn text(&mut self, token: TokenId) -> Vec<u8> {
         let tokenizer = self.detokenizer.tokenizer();
         if self.skip_special && tokenizer.is_special(token) {
@@ -86,14 +86,14 @@ impl TextOffsets {
 /// A position in a text that tokens spell, apart from changes by a normalizer.
 struct Place<'a> {
     text: &'a str,
-    /// Offset of the position in bytes.
+    /// The offset of the position in bytes.
     at: usize,
-    /// Number of characters before the position.
+    /// The number of characters before the position.
     chars: usize,
 }
 
 impl Place<'_> {
-    /// Moves past a token that spells `bytes`; returns the token's offset in characters.
+    /// Moves past a token that spells `bytes`, and returns the token's offset in characters.
     fn take(&mut self, bytes: &[u8], is_special: bool) -> usize {
         let rest = &self.text.as_bytes()[self.at..];
         let spaces = rest.len() - rest.trim_ascii_start().len();
@@ -118,7 +118,7 @@ impl Place<'_> {
         self.pass(0, from + taken - self.at)
     }
 
-    /// Skips `before` bytes, then `bytes` of a token; returns the token's offset in characters.
+    /// Skips `before` bytes, then `bytes` bytes of a token, and returns the token's offset in characters.
     fn pass(&mut self, before: usize, bytes: usize) -> usize {
         self.go(before);
         let begins = self.chars - usize::from(!self.text.is_char_boundary(self.at));

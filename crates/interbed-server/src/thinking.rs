@@ -1,5 +1,5 @@
 //! Separates thinking, which a model writes between tags at the start of its answer, from the rest, piece by piece.
-//! White space around thinking, and between it and the answer, belongs to neither.
+//! White space around thinking, and between thinking and the answer, belongs to neither.
 
 /// The tags around thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,12 +15,12 @@ const KNOWN: [Tags; 3] = [
 ];
 
 impl Tags {
-    /// The tags of a model with this chat template.
+    /// Returns the tags of a model with this chat template.
     pub(crate) fn of_template(source: &str) -> Option<Self> {
         KNOWN.into_iter().find(|tags| source.contains(tags.close))
     }
 
-    /// Where in its thinking an answer to `prompt` begins.
+    /// Returns where in its thinking an answer to `prompt` begins.
     pub(crate) fn begins(self, prompt: &str) -> Begins {
         let prompt = prompt.trim_end();
         if prompt.ends_with(self.open) {
@@ -32,7 +32,7 @@ impl Tags {
         }
     }
 
-    /// Where in its thinking an answer that continues `message` begins.
+    /// Returns where in its thinking an answer that continues `message` begins.
     pub(crate) fn begins_in(self, message: &str) -> Begins {
         match (message.rfind(self.open), message.rfind(self.close)) {
             (Some(open), close) if close.is_none_or(|close| close < open) => Begins::Inside,
@@ -41,15 +41,15 @@ impl Tags {
     }
 }
 
-/// Where in its thinking an answer begins.
+/// Says where in its thinking an answer begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Begins {
-    /// Before thinking, which may follow.
+    /// The answer begins before thinking, which may follow.
     #[default]
     Before,
-    /// Inside thinking.
+    /// The answer begins inside thinking.
     Inside,
-    /// After thinking.
+    /// The answer begins after thinking.
     Behind,
 }
 
@@ -57,15 +57,15 @@ pub(crate) enum Begins {
 pub(crate) struct Thinking {
     tags: Tags,
     state: State,
-    /// Text that cannot be classified yet.
+    /// The text that cannot be classified yet.
     held: String,
 }
 
 enum State {
     Before,
-    /// Inside thinking; says whether some of it was reported.
+    /// The text is inside thinking. The flag says whether some of the thinking was reported.
     Inside(bool),
-    /// In white space after thinking.
+    /// The text is in white space after thinking.
     Closed,
     Behind,
 }
@@ -80,13 +80,13 @@ impl Thinking {
         Self { tags, state, held: String::new() }
     }
 
-    /// Whether thinking has begun, and not ended.
+    /// Returns whether thinking has begun, and not ended.
     pub(crate) fn is_inside(&self) -> bool {
         matches!(self.state, State::Inside(_))
     }
 
-    /// Appends text; `ended` says whether the answer has ended. Returns what is certain: thinking, and the text after
-    /// it.
+    /// Appends text, and returns the thinking, and the text after it, that are now certain. `ended` says whether the
+    /// answer has ended.
     pub(crate) fn push(&mut self, text: &str, ended: bool) -> (String, String) {
         self.held.push_str(text);
         let mut thought = String::new();
@@ -137,7 +137,7 @@ impl Thinking {
     }
 }
 
-/// Number of bytes at the end of `text` that may be the beginning of one of `marks`.
+/// Returns the number of bytes at the end of `text` that may be the beginning of one of `marks`.
 pub(crate) fn begun_at_end(text: &str, marks: &[&str]) -> usize {
     let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
     let first = (text.len() + 1).saturating_sub(longest);
@@ -165,7 +165,7 @@ mod tests {
         all
     }
 
-    /// The thinking and the rest of a text; checks that they do not depend on how it is split.
+    /// Returns the thinking and the rest of a text, and checks that they do not depend on how the text is split.
     fn parts(begins: Begins, text: &str) -> (String, String) {
         let whole = told(begins, std::iter::once(text));
         for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {

@@ -1,4 +1,4 @@
-//! TLS, with a certificate that may be replaced while the server runs.
+//! Serves connections over TLS, with a certificate that may be replaced while the server runs.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,26 +15,26 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Maximum number of bytes that a connection buffers for sending; they count as memory of connections.
+/// The maximum number of bytes that a connection buffers for sending. These bytes count as memory of connections.
 const SEND_BYTES_MAX: usize = 16 << 10;
-/// Timeout for the handshake.
+/// The timeout for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Protocol that is offered to clients (ALPN).
+/// The protocol that is offered to clients (ALPN).
 const PROTOCOL: &[u8] = b"http/1.1";
 
-/// Why a certificate or key cannot be used.
+/// The reasons why a certificate or a key cannot be used.
 #[derive(Debug, Error)]
 pub enum BadTls {
     /// The certificate is not valid PEM.
     #[error("the certificate cannot be read: {0}")]
     Certificate(pem::Error),
-    /// There is no certificate.
+    /// The list of certificates is empty.
     #[error("there is no certificate (BEGIN CERTIFICATE) in it")]
     NoCertificate,
     /// The private key is missing or not valid PEM.
     #[error("the private key cannot be read: {0}")]
     Key(pem::Error),
-    /// Certificate and key do not match, or are of an unknown type.
+    /// The certificate and the key do not match, or are of an unknown type.
     #[error("certificate and private key cannot be used: {0}")]
     Pair(rustls::Error),
     /// The TLS library refuses its own default settings.
@@ -42,7 +42,7 @@ pub enum BadTls {
     Setup(rustls::Error),
 }
 
-/// A certificate with its private key. Clones share it, and see a replacement.
+/// A certificate with its private key. Clones share the certificate, and see a replacement.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
@@ -60,10 +60,10 @@ impl ResolvesServerCert for Current {
 }
 
 impl Tls {
-    /// Loads a chain of certificates, the server's own first, and its private key, both as PEM.
+    /// Loads a chain of certificates, of which the server's own is the first, and its private key, both as PEM.
     ///
     /// # Errors
-    /// [`BadTls`].
+    /// Returns a [`BadTls`] if the certificates or the key are not valid, or do not match.
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, BadTls> {
         let current = Arc::new(Current(RwLock::new(Arc::new(pair(certificates, key)?))));
         let builder = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
@@ -77,10 +77,11 @@ impl Tls {
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), current })
     }
 
-    /// Replaces certificate and key for new handshakes. Open connections are not affected.
+    /// Replaces the certificate and its key for new handshakes. Open connections are not affected.
     ///
     /// # Errors
-    /// [`BadTls`]; the old certificate stays in use.
+    /// Returns a [`BadTls`] if the certificates or the key are not valid, or do not match. The old certificate then
+    /// stays in use.
     pub fn replace(&self, certificates: &[u8], key: &[u8]) -> Result<(), BadTls> {
         let new = Arc::new(pair(certificates, key)?);
         *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = new;

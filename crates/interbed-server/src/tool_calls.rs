@@ -1,6 +1,6 @@
-//! Parses tool calls in an answer's text: each family of models has its own syntax. Parsers are state machines that
-//! receive the text piece by piece. A call is reported as soon as its name is certain, and its arguments as they
-//! arrive; so a call that breaks off after the name remains a call.
+//! Parses tool calls in an answer's text, for which each family of models has its own syntax. Parsers are state
+//! machines that receive the text piece by piece. A call is reported as soon as its name is certain, and its arguments
+//! as they arrive. So a call that breaks off after the name remains a call.
 //!
 //! **Invariant:** however a text is split into pieces, the same parts result, except for where texts and arguments are
 //! split.
@@ -27,9 +27,9 @@ pub(crate) enum Part {
     /// The model's thinking.
     Reasoning(String),
     Text(String),
-    /// Beginning of a call, with the name of its function.
+    /// The beginning of a call, with the name of its function.
     Call(String),
-    /// More of the last call's arguments; all pieces together are the text of a JSON object.
+    /// A further part of the last call's arguments. All these parts together are the text of a JSON object.
     Arguments(String),
 }
 
@@ -37,12 +37,12 @@ pub(crate) enum Part {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// JSON schema of its arguments, an object.
+    /// The JSON schema of the function's arguments, which are an object.
     pub(crate) parameters: Value,
 }
 
 impl Function {
-    /// The function with a schema that allows any arguments.
+    /// Returns the function with a schema that allows any arguments.
     pub(crate) fn with_any_arguments(&self) -> Self {
         Self { name: self.name.clone(), parameters: json!({"type": "object"}) }
     }
@@ -50,17 +50,17 @@ impl Function {
 
 /// The tool-call syntax of a family of models.
 pub(crate) struct Family {
-    /// Name of the family for `--tool-parser`.
+    /// The name of the family for `--tool-parser`.
     pub(crate) name: &'static str,
-    /// Texts by which a chat template of this family is recognized: all texts of one of the lists.
+    /// The texts by which a chat template of this family is recognized. The template has all texts of one of the lists.
     signs: &'static [&'static [&'static str]],
-    /// Marker that begins a call.
+    /// The marker that begins a call.
     marker: &'static str,
-    /// Text that may begin a call at the start of an answer, in place of the marker; it is part of the call.
+    /// The text that may begin a call at the start of an answer, in place of the marker. This text is part of the call.
     bare: Option<&'static str>,
     /// Characters that may separate, like white space, calls without a marker.
     between: &'static str,
-    /// Markers around calls, which are not part of the text.
+    /// The markers around calls, which are not part of the text.
     around: &'static [&'static str],
     /// Parses a call after its marker, up to its arguments.
     read: fn(&str) -> Reading,
@@ -72,7 +72,7 @@ pub(crate) struct Family {
     write: fn(&str, &Map<String, Value>) -> String,
 }
 
-/// Result of parsing the beginning of a text.
+/// The result of parsing the beginning of a text.
 pub(crate) enum Reading {
     /// The text may become a call.
     More,
@@ -85,43 +85,44 @@ pub(crate) enum Reading {
 /// A call whose name is known.
 pub(crate) struct Begun {
     name: String,
-    /// Number of bytes up to the arguments.
+    /// The number of bytes up to the arguments.
     length: usize,
     /// Arguments that are known already.
     arguments: String,
-    /// State of parsing what follows.
+    /// The state of parsing what follows.
     body: Body,
 }
 
-/// All families. The first one whose signs a chat template has applies.
+/// All families, in order. A chat template belongs to the first family whose signs it has.
 pub(crate) const FAMILIES: [&Family; 6] =
     [&qwen3_coder::FAMILY, &glm::FAMILY, &deepseek::FAMILY, &mistral::FAMILY, &hermes::FAMILY, &llama3::FAMILY];
 
 impl Family {
-    /// Whether a call may begin at the start of an answer without a marker.
+    /// Returns whether a call may begin at the start of an answer without a marker.
     pub(crate) fn needs_no_marker(&self) -> bool {
         self.bare.is_some()
     }
 
-    /// The trigger of a call in an unconstrained answer: it fires wherever the parser would find a call.
+    /// Returns the trigger of a call in an unconstrained answer. The trigger fires wherever the parser would find a
+    /// call.
     pub(crate) fn trigger(&self) -> Trigger {
         let marker = Marker { text: self.marker.to_owned(), at_start: false, included: false };
         let bare = self.bare.map(|bare| Marker { text: bare.to_owned(), at_start: true, included: true });
         Trigger::new([marker].into_iter().chain(bare).collect()).separated_by(self.between)
     }
 
-    /// The family with this name.
+    /// Returns the family with this name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         FAMILIES.into_iter().find(|family| family.name == name)
     }
 
-    /// The family of a model with this chat template.
+    /// Returns the family of a model with this chat template.
     pub(crate) fn of_template(source: &str) -> Option<&'static Self> {
         let has_all = |signs: &&[&str]| signs.iter().all(|sign| source.contains(sign));
         FAMILIES.into_iter().find(|family| family.signs.iter().any(has_all))
     }
 
-    /// The marker that begins a call.
+    /// Returns the marker that begins a call.
     pub(crate) fn marker(&self) -> &'static str {
         self.marker
     }
@@ -131,8 +132,8 @@ impl Family {
         (self.write)(name, arguments)
     }
 
-    /// The grammar of an answer that is a call from its first token on: `opening` is the marker as a terminal; with
-    /// `several`, further calls may follow.
+    /// Returns the grammar of an answer that is a call from its first token on. The text `opening` is the marker as a
+    /// terminal. With `several`, further calls may follow.
     pub(crate) fn answer_grammar(
         &self,
         opening: &str,
@@ -151,12 +152,12 @@ impl Family {
     /// Checks the schema of a function's arguments, and returns it in the form that [`grammar`](Self::grammar) accepts.
     ///
     /// # Errors
-    /// Names the place of the first keyword that cannot be enforced in this syntax.
+    /// Fails if a keyword cannot be enforced in this syntax, and names the place of the first such keyword.
     pub(crate) fn checked(&self, parameters: &Value) -> Result<Value, GrammarError> {
         (self.checked)(parameters)
     }
 
-    /// The grammar of a call after its marker, in Lark's syntax: a rule `call` and those that it uses.
+    /// Returns the grammar of a call after its marker, in Lark's syntax: a rule `call` and the rules that it uses.
     pub(crate) fn grammar(&self, functions: &[Function]) -> String {
         (self.grammar)(functions)
     }
@@ -166,8 +167,8 @@ impl Family {
 pub(crate) struct ToolParser {
     family: &'static Family,
     functions: Vec<Function>,
-    /// Text that cannot be classified yet: the end of a text that may begin a marker, a call with its marker, or a part
-    /// of its arguments.
+    /// The text that cannot be classified yet: the end of a text that may begin a marker, a call with its marker, or a
+    /// part of its arguments.
     held: String,
     state: State,
     /// Whether the text so far is only white space, or only white space has followed a call.
@@ -178,9 +179,9 @@ pub(crate) struct ToolParser {
 
 enum State {
     Text,
-    /// In a call before its arguments; the number is the length of its marker in bytes.
+    /// The parser is in a call before its arguments. The number is the length of the call's marker in bytes.
     Head(usize),
-    /// In a call from its arguments on.
+    /// The parser is in a call, at its arguments or after them.
     Body(Body),
 }
 
@@ -202,7 +203,7 @@ impl ToolParser {
         if decides { self.go_on(false) } else { Vec::new() }
     }
 
-    /// Ends the text: held-back text is reported as text, unless it is in the arguments of a call.
+    /// Ends the text. Held-back text is reported as text, unless it is in the arguments of a call.
     pub(crate) fn finish(&mut self) -> Vec<Part> {
         self.go_on(true)
     }
@@ -262,7 +263,7 @@ impl ToolParser {
         }
     }
 
-    /// Reports text, unless it is white space between or after calls.
+    /// Reports text, unless the text is white space between or after calls.
     fn tell(&mut self, text: String, parts: &mut Vec<Part>) {
         let is_blank = self.unblank(&text).is_empty();
         let text = if self.after_call { self.unblank(&text).to_owned() } else { text };
@@ -284,12 +285,12 @@ impl ToolParser {
         text.trim_start_matches(is_blank)
     }
 
-    /// Whether a function with this name may be called.
+    /// Returns whether a function with this name may be called.
     fn knows(&self, name: &str) -> bool {
         self.functions.iter().any(|function| function.name == name)
     }
 
-    /// Offset of the first marker, the length of the marker within the call, and whether a call follows it.
+    /// Returns the offset of the first marker, the length of the marker within the call, and whether a call follows it.
     fn next_marker(&self) -> Option<(usize, usize, bool)> {
         let begun = self.held.len() - self.unblank(&self.held).len();
         let bare = self.family.bare.filter(|bare| self.at_start && self.held[begun..].starts_with(bare));
@@ -300,7 +301,7 @@ impl ToolParser {
         around.chain(marker).chain(bare).min_by_key(|&(start, length, _)| (start, std::cmp::Reverse(length)))
     }
 
-    /// Number of bytes in which no marker can begin any more.
+    /// Returns the number of bytes in which no marker can begin any more.
     fn certain(&self) -> usize {
         let markers = || self.family.around.iter().chain([&self.family.marker]);
         let begins = |start: usize| {

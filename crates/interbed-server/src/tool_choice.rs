@@ -1,4 +1,4 @@
-//! `tool_choice`: which tools must be called, and which may be.
+//! Reads `tool_choice`, which says which tools must be called and which may be called.
 
 use std::collections::HashSet;
 
@@ -12,14 +12,14 @@ use crate::fields::shown;
 use crate::tool_list::{ToolList, is_of_others, joined_name};
 
 const FIELD: &str = "tool_choice";
-/// Longest choice in bytes, as it may list tools.
+/// The longest choice in bytes, as it may list tools.
 const BYTES_MAX: usize = 64 << 10;
-/// Longest name of a tool in a message, in bytes.
+/// The longest name of a tool in a message, in bytes.
 const SHOWN_BYTES: usize = 64;
-/// Maximum number of tools that a message lists.
+/// The maximum number of tools that a message lists.
 const SHOWN_TOOLS: usize = 8;
 
-/// Which call is required.
+/// Says which call is required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// The model decides.
@@ -28,7 +28,8 @@ pub(crate) enum Choice {
     Named(String),
 }
 
-/// The required call, if calls are allowed at all, and the tools that may be called; `None` allows all.
+/// The required call, if calls are allowed at all, and the tools that may be called. `None` in `allowed` allows all
+/// tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ToolChoice {
     pub(crate) choice: Option<Choice>,
@@ -45,7 +46,7 @@ impl ToolChoice {
     /// Parses the field, in the format of chats or of responses.
     ///
     /// # Errors
-    /// The value is unknown.
+    /// Fails if the value is unknown.
     pub(crate) fn read(raw: Option<&RawValue>) -> Result<Self, ApiError> {
         let Some(raw) = raw else { return Ok(Some(Choice::Auto).into()) };
         if raw.get().len() > BYTES_MAX {
@@ -94,7 +95,7 @@ impl ToolChoice {
     /// Checks the choice against the tools of the request.
     ///
     /// # Errors
-    /// It names an unknown tool, or requires a call where there are no tools.
+    /// Fails if the choice names an unknown tool, or requires a call where there are no tools.
     pub(crate) fn checked(self, tools: &ToolList) -> Result<Self, ApiError> {
         let Self { choice, allowed } = self;
         for name in allowed.iter().flatten() {
@@ -115,7 +116,7 @@ impl ToolChoice {
         Ok(Self { choice, allowed })
     }
 
-    /// Whether a function with this name may be called.
+    /// Returns whether a function with this name may be called.
     pub(crate) fn allows(&self, name: &str) -> bool {
         match (&self.choice, &self.allowed) {
             (None, _) => false,
@@ -138,7 +139,7 @@ fn mode_of(mode: &str, modes: &[&str]) -> Option<Option<Choice>> {
     }
 }
 
-/// The name by which the model knows a tool; it is in the tool itself, or one level deeper.
+/// Returns the name by which the model knows a tool. The name is in the tool itself, or one level deeper.
 fn name_of(tool: &Value) -> Option<String> {
     let kind = tool["type"].as_str().filter(|kind| matches!(*kind, "function" | "custom"))?;
     let inner = tool.get(kind).filter(|inner| inner.is_object()).unwrap_or(tool);

@@ -1,5 +1,6 @@
-//! The tools of a request, of all kinds that clients send: functions; tools that take plain text in place of arguments;
-//! groups of functions; and tools that only the API provider's own servers can run, which are left out.
+//! Reads the tools of a request, of all kinds that clients send. These are functions, tools that take plain text in
+//! place of arguments, groups of functions, and tools that only the API provider's own servers can run, which are left
+//! out.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,10 +15,10 @@ use crate::tools::{check_function, function_tool};
 
 /// The argument in which a model writes the text for a tool that takes plain text.
 pub(crate) const INPUT: &str = "input";
-/// Separator between the names of a group and its function, in the name that the model knows.
+/// The separator between the names of a group and its function, in the name that the model knows.
 const WITHIN: &str = "__";
 
-/// Prefixes of the `type` of tools that the servers of OpenAI and Anthropic run, or that only their models know.
+/// The prefixes of the `type` of tools that the servers of OpenAI and Anthropic run, or that only their models know.
 const OF_OTHERS: [&str; 19] = [
     "advisor",
     "apply_patch",
@@ -40,7 +41,7 @@ const OF_OTHERS: [&str; 19] = [
     "x_search",
 ];
 
-/// How the client knows a tool, if not as a function with the name that the model uses.
+/// Describes how the client knows a tool that is not a function with the name that the model uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallForm {
     /// The name that the client gave.
@@ -56,8 +57,8 @@ pub(crate) struct CallForm {
 pub(crate) struct ToolList {
     /// Functions that are shown to the model, checked, in the format of a chat.
     pub(crate) functions: Vec<Value>,
-    /// How the client knows tools that are not functions by their own names; the keys are the names that the model
-    /// knows.
+    /// Describes how the client knows tools that are not functions by their own names. The keys are the names that the
+    /// model knows.
     pub(crate) forms: HashMap<String, CallForm>,
     /// The names of all functions.
     known: HashSet<String>,
@@ -69,7 +70,7 @@ impl ToolList {
     /// Parses the tools of a chat.
     ///
     /// # Errors
-    /// A tool is invalid, or of an unknown kind.
+    /// Fails if a tool is invalid, or of an unknown kind.
     pub(crate) fn of_chat(tools: Vec<Value>, notes: &Notes) -> Result<Self, ApiError> {
         let mut list = Self::default();
         for (index, tool) in tools.into_iter().enumerate() {
@@ -99,7 +100,7 @@ impl ToolList {
     /// Parses the tools of `/v1/responses`.
     ///
     /// # Errors
-    /// A tool is invalid, or of an unknown kind.
+    /// Fails if a tool is invalid, or of an unknown kind.
     pub(crate) fn of_responses(tools: &[Value], notes: &Notes) -> Result<Self, ApiError> {
         let mut list = Self::default();
         for (index, tool) in tools.iter().enumerate() {
@@ -113,7 +114,7 @@ impl ToolList {
         Ok(list)
     }
 
-    /// Adds a tool of `/v1/responses` that is not a group; it may belong to the group `namespace`.
+    /// Adds a tool of `/v1/responses` that is not a group. The tool may belong to the group `namespace`.
     fn add_tool(
         &mut self,
         tool: &Map<String, Value>,
@@ -134,7 +135,7 @@ impl ToolList {
     /// Parses the tools of `/v1/messages`.
     ///
     /// # Errors
-    /// A tool is invalid, or of an unknown kind.
+    /// Fails if a tool is invalid, or of an unknown kind.
     pub(crate) fn of_messages(tools: Vec<Value>, notes: &Notes) -> Result<Self, ApiError> {
         let mut list = Self::default();
         for (index, tool) in tools.into_iter().enumerate() {
@@ -153,25 +154,25 @@ impl ToolList {
         self.functions.is_empty()
     }
 
-    /// The names that the model knows.
+    /// Returns the names that the model knows.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.functions.iter().filter_map(|tool| tool["function"]["name"].as_str())
     }
 
-    /// Whether the model knows a tool by this name.
+    /// Returns whether the model knows a tool by this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.known.contains(name)
     }
 
-    /// Whether a tool of this name or kind was sent and left out.
+    /// Returns whether a tool of this name or kind was sent and left out.
     pub(crate) fn is_left_out(&self, name: &str) -> bool {
         self.left_out.contains(name)
     }
 
-    /// Adds a function, and how the client knows it, if that differs.
+    /// Adds a function. If the client knows the function in another form, `form` describes that.
     ///
     /// # Errors
-    /// Another tool has the same name, so calls would be ambiguous.
+    /// Fails if another tool has the same name, so that calls would be ambiguous.
     fn add(&mut self, function: Value, form: Option<CallForm>, path: &str) -> Result<(), ApiError> {
         let name = function["function"]["name"].as_str().unwrap_or_default().to_owned();
         let is_new = self.known.insert(name.clone());
@@ -244,7 +245,7 @@ impl ToolList {
         Ok(())
     }
 
-    /// Leaves out a tool that others run; an unknown kind is refused with the kinds that are `taken`.
+    /// Leaves out a tool that others run. An unknown kind is refused, and the message names the kinds that are `taken`.
     fn leave_out(&mut self, tool: &Map<String, Value>, path: &str, taken: &str, notes: &Notes) -> Result<(), ApiError> {
         let kind = kind_of(tool).unwrap_or_default();
         let Some(of_others) = of_others(kind) else {
@@ -259,12 +260,12 @@ impl ToolList {
     }
 }
 
-/// Whether tools of this `type` are run by others.
+/// Returns whether tools of this `type` are run by others.
 pub(crate) fn is_of_others(kind: &str) -> bool {
     of_others(kind).is_some()
 }
 
-/// The matching prefix in [`OF_OTHERS`] of such a `type`.
+/// Returns the matching prefix in [`OF_OTHERS`] of such a `type`.
 fn of_others(kind: &str) -> Option<&'static str> {
     OF_OTHERS.into_iter().find(|of_others| kind.starts_with(of_others))
 }
@@ -276,7 +277,8 @@ fn fields_of<'v>(tool: &'v Value, path: &str) -> Result<&'v Map<String, Value>, 
     }
 }
 
-/// The name by which the model knows a tool, which may be in the group `namespace`, and how the client knows it.
+/// Returns the name by which the model knows a tool, which may be in the group `namespace`, and how the client knows
+/// it.
 fn named_within(namespace: Option<&str>, tool: &Map<String, Value>, is_text: bool) -> (Value, Option<CallForm>) {
     let own = tool.get("name").and_then(Value::as_str).unwrap_or_default();
     let name = namespace.map_or_else(|| own.to_owned(), |namespace| joined_name(namespace, own));
@@ -284,7 +286,7 @@ fn named_within(namespace: Option<&str>, tool: &Map<String, Value>, is_text: boo
     (name.into(), Some(form).filter(|form| form.is_text || form.namespace.is_some()))
 }
 
-/// The name by which the model knows a function of a group.
+/// Returns the name by which the model knows a function of a group.
 pub(crate) fn joined_name(namespace: &str, name: &str) -> String {
     let between = if namespace.ends_with(WITHIN) { "" } else { WITHIN };
     format!("{namespace}{between}{name}")
@@ -295,7 +297,7 @@ pub(crate) fn arguments_of_text(text: Value) -> Value {
     object([(INPUT, text)])
 }
 
-/// The plain text in arguments that were cut off.
+/// Returns the plain text in arguments that were cut off.
 pub(crate) fn begun_text_of_arguments(arguments: &str) -> String {
     let begun = arguments.split_once(&format!("\"{INPUT}\"")).and_then(|(_, rest)| rest.trim_start().strip_prefix(':'));
     let Some(begun) = begun.and_then(|rest| rest.trim_start().strip_prefix('"')) else { return String::new() };
@@ -305,7 +307,7 @@ pub(crate) fn begun_text_of_arguments(arguments: &str) -> String {
     texts.next().unwrap_or_default()
 }
 
-/// The plain text in the arguments of a call; the arguments themselves, if they have none.
+/// Returns the plain text in the arguments of a call, or the arguments themselves if they have no plain text.
 pub(crate) fn text_of_arguments(arguments: String) -> String {
     let parsed: Option<Map<String, Value>> = serde_json::from_str(&arguments).ok();
     match parsed.and_then(|mut arguments| arguments.get_mut(INPUT).map(Value::take)) {

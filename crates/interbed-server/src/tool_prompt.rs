@@ -1,5 +1,5 @@
-//! Tools for a model whose chat template does not support them: the system message describes them, and calls and their
-//! results are written into the other messages, in the syntax of `--tool-parser`.
+//! Writes tools into the prompt of a model whose chat template does not support them. The system message describes the
+//! tools, and calls and their results are written into the other messages, in the syntax of `--tool-parser`.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! Tool calls: parses what a request asks for, and constrains its answers accordingly.
+//! Parses the tools that a request asks for, and constrains its answers to calls of these tools.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::tool_calls::{Family, Function};
 use crate::tool_choice::{Choice, ToolChoice};
 use crate::tool_list::{CallForm, ToolList};
 
-/// The fields about tool calls.
+/// Returns the fields about tool calls.
 pub(crate) fn tools_part() -> openapi::Part {
     openapi::part!(Fields<'_>)
 }
@@ -38,7 +38,7 @@ struct Fields<'b> {
 /// The tools and the choice of a request, from any API.
 pub(crate) struct AskedTools {
     pub(crate) list: ToolList,
-    /// Which tools must be called, and which may be.
+    /// Says which tools must be called, and which may be called.
     pub(crate) choice: ToolChoice,
     /// Whether an answer may contain several calls.
     pub(crate) parallel: bool,
@@ -47,7 +47,7 @@ pub(crate) struct AskedTools {
 /// The tools that the answers to a request may call.
 pub(crate) struct ToolUse {
     pub(crate) functions: Vec<Function>,
-    /// How the client knows tools that are not functions with their own names.
+    /// Describes how the client knows tools that are not functions with their own names.
     pub(crate) forms: Arc<HashMap<String, CallForm>>,
     /// Whether an answer may contain several calls.
     pub(crate) parallel: bool,
@@ -57,7 +57,7 @@ impl AskedTools {
     /// Parses the fields of a chat.
     ///
     /// # Errors
-    /// A field is invalid.
+    /// Fails if a field is invalid.
     pub(crate) fn of_chat(app: &App, body: &[u8]) -> Result<Self, ApiError> {
         let fields: Fields<'_> = read(body)?;
         let list = ToolList::of_chat(sent(fields.tools).unwrap_or_default(), &app.notes)?;
@@ -66,12 +66,12 @@ impl AskedTools {
     }
 }
 
-/// The tools that the answers of `common` may call; `None` if they must not call any, or if this model's syntax of
-/// calls is unknown. Constrains the answers to that syntax, from the first token or from the marker of a call on.
-/// Blocking, and CPU-bound.
+/// Returns the tools that the answers of `common` may call, or `None` if they must not call any or if this model's
+/// syntax of calls is unknown. The function constrains the answers to that syntax, from the first token or from the
+/// marker of a call on. The function blocks and is CPU-bound.
 ///
 /// # Errors
-/// The choice cannot be enforced, or not together with another constraint; or a schema of arguments cannot be enforced.
+/// Fails if the choice or a schema of arguments cannot be enforced, or cannot be combined with another constraint.
 pub(crate) fn bind(app: &App, asked: AskedTools, common: &mut Common) -> Result<Option<ToolUse>, ApiError> {
     let AskedTools { list, choice, parallel } = asked;
     let Some(chosen) = &choice.choice else { return Ok(None) };
@@ -149,7 +149,7 @@ enum Way {
 }
 
 impl Way {
-    /// The trigger of a call in an unconstrained answer.
+    /// Returns the trigger of a call in an unconstrained answer.
     fn trigger(self) -> Trigger {
         match self {
             Self::Harmony => {
@@ -159,7 +159,7 @@ impl Way {
         }
     }
 
-    /// The function with its schema in the form that grammars accept.
+    /// Returns the function with its schema in the form that grammars accept.
     fn checked(self, function: &Function) -> Result<Function, ApiError> {
         let checked = match self {
             Self::Harmony => checked_schema(&function.parameters),
@@ -168,7 +168,7 @@ impl Way {
         Ok(Function { name: function.name.clone(), parameters: checked.map_err(|error| refused(function, &error))? })
     }
 
-    /// The grammar of a call after its marker, in Lark's syntax: a rule `call` and those that it uses.
+    /// Returns the grammar of a call after its marker, in Lark's syntax: a rule `call` and the rules that it uses.
     fn call(self, app: &App, functions: &[Function]) -> String {
         match self {
             Self::Harmony => harmony::call_grammar(functions, |text| app.mark(text)),
@@ -176,8 +176,8 @@ impl Way {
         }
     }
 
-    /// The grammar of an answer, in Lark's syntax: one call, or `several`, or text that satisfies the schema `text`, if
-    /// there is one.
+    /// Returns the grammar of an answer, in Lark's syntax. The answer is one call, or several calls with `several`, or
+    /// a text that satisfies the schema `text`, if there is one.
     fn answer(self, app: &App, functions: &[Function], several: bool, text: Option<&Value>) -> String {
         let Self::Family(family) = self else {
             let is_special = app.is_special("<|end|>");

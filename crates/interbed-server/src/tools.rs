@@ -1,4 +1,4 @@
-//! `tools` of a chat: definitions of functions, which the chat template shows to the model.
+//! Reads `tools` of a chat, which has definitions of functions that the chat template shows to the model.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use crate::fields::shown;
 use crate::json_text::object;
 
-/// Longest name of a function in bytes.
+/// The longest name of a function in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
 /// Builds a function in the format of a chat's tools.
@@ -23,8 +23,8 @@ pub(crate) fn function_tool(name: &Value, description: Option<&Value>, schema: O
     object([("type", "function".into()), ("function", function)])
 }
 
-/// Checks the name, the description and the schema of a function; `schema` is the name of the schema's field in this
-/// API.
+/// Checks the name, the description and the schema of a function. The text `schema` is the name of the schema's field
+/// in this API.
 pub(crate) fn check_function(function: &Map<String, Value>, path: &str, schema: &str) -> Result<(), ApiError> {
     let refuse = |field: &str, expected: &str, is: &Value| {
         let path = format!("{path}.{field}");
@@ -45,7 +45,7 @@ pub(crate) fn check_function(function: &Map<String, Value>, path: &str, schema: 
     Ok(())
 }
 
-/// Whether the name can be written in every syntax of calls. OpenAI and Anthropic allow fewer characters.
+/// Returns whether the name can be written in every syntax of calls. OpenAI and Anthropic allow fewer characters.
 fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte))

@@ -1,8 +1,8 @@
-//! Sends traces of requests to an OpenTelemetry collector: OTLP over HTTP, as protobuf.
+//! Sends traces of requests to an OpenTelemetry collector, as protobuf in OTLP over HTTP.
 //!
-//! The messages are encoded here, because OpenTelemetry's crates bring a dozen more and an exporter that blocks its own
-//! thread. No request ever waits for the collector: spans wait in a bounded queue, and are dropped if it is full or the
-//! collector does not accept them.
+//! The messages are encoded here, because OpenTelemetry's crates bring a dozen more crates and an exporter that blocks
+//! its own thread. No request ever waits for the collector: spans wait in a bounded queue, and are dropped if the queue
+//! is full or the collector does not accept them.
 
 mod otlp;
 mod spans;
@@ -27,15 +27,15 @@ use tokio::time::{sleep_until, timeout};
 use crate::request_log::{Came, Facts, Listener};
 use otlp::{ExportRequest, KeyValue, OneValue, Resource, ResourceSpans, Scope, ScopeSpans, Span};
 
-/// Maximum number of spans that wait to be sent.
+/// The maximum number of spans that wait to be sent.
 const WAITING: usize = 4096;
-/// Maximum number of spans that are sent together.
+/// The maximum number of spans that are sent together.
 const BATCH: usize = 512;
-/// Time to wait for more spans before sending.
+/// The time for which the exporter waits for more spans before sending.
 const GATHER: Duration = Duration::from_millis(500);
-/// Timeout for the collector.
+/// The timeout for the collector.
 const SEND_MAX: Duration = Duration::from_secs(5);
-/// Path of a collector's address without a path.
+/// The path of a collector's address without a path.
 const PATH: &str = "/v1/traces";
 
 /// A collector's address.
@@ -47,10 +47,10 @@ pub struct OtlpEndpoint {
 }
 
 impl OtlpEndpoint {
-    /// Parses `http://HOST[:PORT][/PATH]`; the port defaults to 4318, and the path to /v1/traces.
+    /// Parses `http://HOST[:PORT][/PATH]`. The port defaults to 4318, and the path to `/v1/traces`.
     ///
     /// # Errors
-    /// Describes what is wrong with it.
+    /// Returns a description of what is wrong with the text.
     pub fn read(text: &str) -> Result<Self, String> {
         let example = "give for instance http://localhost:4318";
         let uri: Uri = text.parse().map_err(|_| format!("{text:?} is no URL; {example}"))?;
@@ -71,7 +71,7 @@ impl OtlpEndpoint {
         Ok(Self { host: host.to_owned(), port: uri.port_u16().unwrap_or(4318), path: path.to_owned() })
     }
 
-    /// The address for sockets: without the brackets that an IPv6 address has in a URL.
+    /// Returns the address for sockets: without the brackets that an IPv6 address has in a URL.
     fn address(&self) -> (String, u16) {
         (self.host.trim_start_matches('[').trim_end_matches(']').to_owned(), self.port)
     }
@@ -87,7 +87,7 @@ pub(crate) struct Traces {
 #[derive(Default)]
 pub(crate) struct TraceCounts {
     pub(crate) sent: AtomicU64,
-    /// Number of spans that were dropped: the queue was full, or the collector did not accept them.
+    /// The number of spans that were dropped, because the queue was full or the collector did not accept them.
     pub(crate) dropped: AtomicU64,
 }
 
@@ -96,8 +96,8 @@ pub(crate) struct Exporter {
     queue: mpsc::Receiver<Span>,
     endpoint: OtlpEndpoint,
     counts: Arc<TraceCounts>,
-    /// A DNS look-up of the collector that has not ended. There is never a second one, since each occupies a thread of
-    /// the pool that also tokenizes, for as long as name servers keep it waiting.
+    /// A DNS look-up of the collector that has not ended. There is never a second one, because a look-up occupies a
+    /// thread of the pool that also tokenizes, for as long as name servers take.
     lookup: Option<JoinHandle<io::Result<Vec<SocketAddr>>>>,
 }
 
@@ -109,7 +109,7 @@ impl Traces {
         (Self { queue: sender, counts: counts.clone() }, Exporter { queue: receiver, endpoint, counts, lookup: None })
     }
 
-    /// The counts of spans so far.
+    /// Returns the counts of spans so far.
     pub(crate) fn counts(&self) -> Arc<TraceCounts> {
         self.counts.clone()
     }
@@ -152,7 +152,7 @@ impl Exporter {
         }
     }
 
-    /// The addresses of the collector. Continues the last look-up if nobody waited for its end.
+    /// Returns the addresses of the collector. If an earlier look-up has not ended, the function continues it.
     async fn addresses(&mut self) -> io::Result<Vec<SocketAddr>> {
         let address = self.endpoint.address();
         let lookup =

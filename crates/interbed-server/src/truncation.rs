@@ -1,16 +1,16 @@
-//! `truncate_prompt_tokens`: keeps the end of a prompt that is too long.
+//! Implements `truncate_prompt_tokens`, which keeps the end of a prompt that is too long.
 
 use interbed_engine::{Limits, TokenId};
 use serde_json::value::RawValue;
 
 use crate::fields::FromJson;
 
-/// How much of a prompt is kept.
+/// Says how much of a prompt is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Truncation {
-    /// The last tokens: this number of them.
+    /// This number of tokens at the end of the prompt is kept.
     Last(usize),
-    /// The last tokens, leaving room for the answer.
+    /// As many tokens at the end of the prompt are kept as leave room for the answer.
     Context,
 }
 

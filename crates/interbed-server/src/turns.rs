@@ -1,19 +1,20 @@
-//! Decides which of several waiting tenants gets the next of a few places: the one that has used them for the least
-//! time.
+//! Decides which of several waiting tenants gets the next of a few places. The tenant that has used the places for the
+//! least time is next.
 //!
-//! A tenant's time counts while it is present: absence earns no credit, and a tenant that comes back is still charged
+//! A tenant's time counts while it is present. Absence earns no credit, and a tenant that comes back is still charged
 //! for its earlier time as long as others are present.
 
 use crate::tenant::Tenant;
 
-/// Places, their holders, and the waiting tenants. Knows no clock: the caller reports how long a turn took.
+/// Divides a number of places among tenants, and keeps the waiting tenants. The type has no clock: the caller reports
+/// how long a turn took.
 #[derive(Debug)]
 pub(crate) struct Turns<W> {
     places: usize,
     /// Whether the last free place is reserved for a tenant that has none.
     keeps_one: bool,
     accounts: Vec<Account>,
-    /// Waiting tenants, in order of arrival.
+    /// The waiting tenants, in order of arrival.
     waiting: Vec<(Tenant, W)>,
 }
 
@@ -22,7 +23,8 @@ pub(crate) struct Turns<W> {
 struct Account {
     tenant: Tenant,
     taken: usize,
-    /// Time used in microseconds; starts at the smallest value of the tenants present at the tenant's arrival.
+    /// The used time in microseconds. It starts at the smallest value of the tenants that are present when the tenant
+    /// arrives.
     had: u64,
 }
 
@@ -44,7 +46,7 @@ impl<W> Turns<W> {
         self.waiting.push((tenant, wait));
     }
 
-    /// Gives a free place to the next tenant; it is taken until [`leave`](Self::leave).
+    /// Gives a free place to the next tenant. The place is taken until [`leave`](Self::leave) is called.
     pub(crate) fn next(&mut self) -> Option<(Tenant, W)> {
         let free = self.places - self.taken();
         let may = |account: &&mut Account| free > usize::from(self.keeps_one && account.taken > 0);
@@ -71,7 +73,7 @@ impl<W> Turns<W> {
         self.settle();
     }
 
-    /// Number of places that are taken.
+    /// Returns the number of places that are taken.
     pub(crate) fn taken(&self) -> usize {
         self.accounts.iter().map(|account| account.taken).sum()
     }

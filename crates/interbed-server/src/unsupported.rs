@@ -1,8 +1,8 @@
-//! Fields of other servers' APIs that would change an answer and are not supported: refusing them is better than
-//! ignoring them.
+//! Refuses fields of other servers' APIs that would change an answer and are not supported, because refusing them is
+//! better than ignoring them.
 //!
-//! Clients that always send all fields set most of them to values that ask for nothing; such values are accepted.
-//! Fields that only configure another one (`dry_base`, `mirostat_tau`) are accepted if that one is.
+//! Clients that always send all fields set most of them to values that ask for nothing, and such values are accepted.
+//! Fields that only configure another field (`dry_base`, `mirostat_tau`) are accepted if that other field is.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,8 +14,8 @@ use serde_json::value::RawValue;
 use crate::fields::shown;
 use crate::notes::Notes;
 
-/// Fields that no endpoint supports, except for those that the endpoint itself reads. The values `null`, `false`, empty
-/// texts and lists ask for nothing.
+/// The fields that no endpoint supports, except for those that the endpoint itself reads. The values `null`, `false`,
+/// empty texts and lists ask for nothing.
 const NOWHERE: [&str; 34] = [
     "_debug_render_only",
     "audio",
@@ -53,16 +53,16 @@ const NOWHERE: [&str; 34] = [
     "vllm_xargs",
 ];
 
-/// Fields that chats and completions read, because they are llama.cpp's names of other fields.
+/// The fields that chats and completions read, because they are llama.cpp's names of other fields.
 const OTHER_NAMES: [&str; 3] = ["grammar", "json_schema", "n_predict"];
 
-/// What to do about a field that has no entry in [`NEXT`].
+/// The hint for a field that has no entry in [`NEXT`].
 const LEAVE_OUT: &str = "leave it out";
 
-/// What to send instead of a field.
+/// The hint about fields that turn thinking off.
 const THOUGHTLESS: &str = "send chat_template_kwargs {\"enable_thinking\": false} for no thinking, or leave it out";
 
-/// What to do about fields that are not supported.
+/// The hints for fields that are not supported.
 const NEXT: [(&str, &str); 12] = [
     ("ebnf", "send structured_outputs {\"grammar\": \"...\"} instead"),
     ("enable_thinking", "send it within chat_template_kwargs, as {\"enable_thinking\": false}"),
@@ -82,10 +82,10 @@ const NEXT: [(&str, &str); 12] = [
     ("thinking_token_budget", THOUGHTLESS),
 ];
 
-/// Log text for fields about how a model is loaded.
+/// The log text for fields about how a model is loaded.
 const SETTLED: &str = "which was settled when the server started";
 
-/// Fields that change no answer here, with a text for the log.
+/// The fields that change no answer here, with a text for the log.
 const TOLD: [(&str, &str); 22] = [
     ("container", "whose tools this server does not run"),
     ("context_management", "and this server leaves the context as it was sent"),
@@ -114,7 +114,7 @@ const TOLD: [(&str, &str); 22] = [
 /// Whether a number leaves the answer unchanged.
 type IsNeutral = fn(f64) -> bool;
 
-/// Numeric fields, with the numbers that ask for nothing.
+/// The numeric fields, with the numbers that ask for nothing.
 const NUMBERS: [(&str, IsNeutral); 19] = [
     ("dry_multiplier", is_0),
     ("dynatemp_range", is_0),
@@ -137,7 +137,7 @@ const NUMBERS: [(&str, IsNeutral); 19] = [
     ("xtc_probability", is_0),
 ];
 
-/// Fields that only chats have.
+/// The fields that only chats have.
 const OF_CHATS: [&str; 7] = [
     "add_generation_prompt",
     "chat_template_kwargs",
@@ -147,16 +147,16 @@ const OF_CHATS: [&str; 7] = [
     "tools",
     "top_logprobs",
 ];
-/// Fields that only completions have.
+/// The fields that only completions have.
 const OF_COMPLETIONS: [&str; 2] = ["echo", "prompt"];
-/// Fields that only messages have. Empty objects of options ask for nothing.
+/// The fields that only messages have. Empty objects of options ask for nothing.
 const OF_MESSAGES: [&str; 3] = ["stop_sequences", "system", "thinking"];
-/// Fields that only responses have. Empty objects of options ask for nothing.
+/// The fields that only responses have. Empty objects of options ask for nothing.
 const OF_RESPONSES: [&str; 5] = ["instructions", "max_output_tokens", "max_tool_calls", "reasoning", "text"];
-/// Fields that ask for something with `false`.
+/// The fields that ask for something with `false`.
 const TRUE_BY_DEFAULT: [&str; 3] = ["add_generation_prompt", "enable_thinking", "skip_special_tokens"];
 
-/// Values of chats' fields that change no answer, and so are accepted in APIs without these fields.
+/// The values of chats' fields that change no answer, and so are accepted in APIs without these fields.
 const DEFAULTS: [(&str, &str); 11] = [
     ("best_of", "1"),
     ("frequency_penalty", "0"),
@@ -171,8 +171,8 @@ const DEFAULTS: [(&str, &str); 11] = [
     ("top_logprobs", "0"),
 ];
 
-/// Fields that are objects of options, where an empty object asks for nothing. In other fields an empty object may ask
-/// for something: any JSON, a search.
+/// The fields that are objects of options, where an empty object asks for nothing. In other fields an empty object may
+/// ask for something: any JSON, a search.
 const OPTIONS: [&str; 6] =
     ["kv_transfer_params", "media_io_kwargs", "mm_processor_kwargs", "reasoning", "text", "vllm_xargs"];
 
@@ -182,10 +182,10 @@ fn is_0(number: f64) -> bool {
 
 /// An API, characterized by the fields that it lacks but another API has.
 pub(crate) trait Api {
-    /// The endpoint that supports the field, if this API does not.
+    /// Returns the endpoint that supports the field, if this API does not.
     fn elsewhere(name: &str) -> Option<&'static str>;
 
-    /// Whether this API reads the field, although most do not support it.
+    /// Returns whether this API reads the field, although most do not support it.
     fn reads(_name: &str) -> bool {
         false
     }
@@ -217,19 +217,19 @@ impl Api for Completions {
     }
 }
 
-/// The endpoint of a field that only messages have.
+/// Returns the endpoint of a field that only messages have.
 pub(crate) fn of_messages(name: &str) -> Option<&'static str> {
     OF_MESSAGES.contains(&name).then_some("/v1/messages")
 }
 
-/// The endpoint of a field that only responses have.
+/// Returns the endpoint of a field that only responses have.
 pub(crate) fn of_responses(name: &str) -> Option<&'static str> {
     OF_RESPONSES.contains(&name).then_some("/v1/responses")
 }
 
 /// A body without fields that its API does not support.
 pub(crate) struct Supported<A> {
-    /// Indices in [`TOLD`] of its fields that change no answer.
+    /// The indices in [`TOLD`] of the body's fields that change no answer.
     told: Vec<usize>,
     api: PhantomData<A>,
 }

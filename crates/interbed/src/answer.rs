@@ -16,13 +16,13 @@ use crate::load::Loaded;
 
 /// A prompt, with the parameters of its answer.
 pub struct Question {
-    /// Prompt tokens.
+    /// The tokens of the prompt.
     pub prompt: Vec<TokenId>,
     /// The sampling parameters.
     pub params: SamplingParams,
     /// The options for turning tokens into text, with the stop strings.
     pub text: TextOptions,
-    /// Text that is printed before the answer; the answer continues it.
+    /// A text that is printed before the answer, and that the answer continues.
     pub echo: Option<String>,
 }
 
@@ -31,9 +31,9 @@ pub struct Question {
 pub struct Answer {
     /// The text that was generated, possibly cut off by Ctrl-C.
     pub text: String,
-    /// The reason why the answer ended; `None` after Ctrl-C.
+    /// The reason why the answer ended, or `None` after Ctrl-C.
     pub cause: Option<StopCause>,
-    /// Figures about the generation.
+    /// The figures about the generation.
     pub stats: Stats,
 }
 
@@ -43,12 +43,12 @@ pub struct Stats {
     prompt_tokens: usize,
     cached_tokens: usize,
     tokens: usize,
-    /// Time from submission to the first token.
+    /// The time from submission to the first token.
     first_token: Option<Duration>,
-    /// Time from the first token to the last.
+    /// The time from the first token to the last.
     decoding: Duration,
     budget: Bytes,
-    /// Statistics of streaming during the answer; `None` if no weights are streamed.
+    /// The statistics of streaming during the answer, or `None` if no weights are streamed.
     stream: Option<StreamStats>,
 }
 
@@ -56,7 +56,7 @@ pub struct Stats {
 /// text so far.
 ///
 /// # Errors
-/// The request is refused or fails, or `show` fails.
+/// Fails if the request is refused or fails, or `show` fails.
 pub fn answer(
     loaded: &Loaded,
     question: Question,
@@ -119,8 +119,8 @@ pub fn answer(
     Ok(answer)
 }
 
-/// The engine's messages name parameters as the API spells them. `by_flag` replaces `max_tokens` by its flag; all
-/// other parameters have been checked as flags before.
+/// Replaces the parameter `max_tokens` by its flag in a message of the engine, which names parameters as the API spells
+/// them. All other parameters have been checked as flags before.
 fn by_flag(refused: SubmitError) -> SubmitError {
     match refused {
         SubmitError::Invalid(refused) => {

@@ -5,16 +5,16 @@ use interbed_model::tokenizer::Tokenizer;
 
 use crate::footprint::Footprint;
 
-/// Minimum memory, in bytes, for requests of many clients: bodies, texts, token ids.
+/// The minimum memory, in bytes, for requests of many clients: bodies, texts, token ids.
 pub const REQUEST_BYTES: usize = 128 << 20;
 
-/// Minimum memory, in bytes, for texts if one is answered at a time: enough to tokenize a short conversation.
+/// The minimum memory, in bytes, for texts if one is answered at a time: enough to tokenize a short conversation.
 const TEXT_BYTES: u64 = 1 << 20;
 
-/// Tokenizing a conversation may take one part in this many of the budget.
+/// The divisor for the memory of tokenizing: a conversation may take one part in this many of the budget.
 const TALK_SHARE: u64 = 16;
 
-/// Estimated bytes of text per token, rather too high than too low.
+/// The estimated number of bytes of text per token, rather too high than too low.
 const BYTES_PER_TOKEN: usize = 5;
 
 /// The kind of sender, which decides how much memory texts take outside the engine.
@@ -22,11 +22,11 @@ const BYTES_PER_TOKEN: usize = 5;
 pub enum Audience<'a> {
     /// Nobody sends texts, because a command only measures passes.
     Nobody,
-    /// A single prompt that has been tokenized; the number is the bytes that its tokens and text take.
+    /// The sender is a single prompt that has been tokenized. The number is the bytes that its tokens and text take.
     Prompt(Bytes),
-    /// A single person, whose growing conversation is tokenized with this tokenizer.
+    /// The sender is a single person, whose growing conversation is tokenized with this tokenizer.
     Person(&'a Tokenizer),
-    /// Many clients at once.
+    /// The senders are many clients at once.
     Clients,
 }
 

@@ -118,7 +118,7 @@ impl BenchArgs {
     }
 
     /// Returns the number of positions that a decoding sequence reaches: its context, a warm-up pass and the measured
-    /// passes. `None` if the sum overflows.
+    /// passes. Returns `None` if the sum overflows.
     fn decode_len(&self) -> Option<usize> {
         self.context.get().checked_add(self.repeat.get())?.checked_add(1)
     }
@@ -203,9 +203,9 @@ pub fn run(args: BenchArgs) -> Result<()> {
 
 /// The measurements of one amount of work.
 struct Measured {
-    /// Median of the times of the passes.
+    /// The median of the times of the passes.
     seconds: f64,
-    /// Median of the ratios of bound to measured time; each bound is measured right before its pass.
+    /// The median of the ratios of bound to measured time. Each bound is measured right before its pass.
     share_of_bound: f64,
     bound: Bound,
 }
@@ -214,7 +214,7 @@ struct Bench {
     runner: ModelRunner,
     limits: MachineLimits,
     block_size: usize,
-    /// Maximum number of tokens of a prompt that one pass computes.
+    /// The maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
     vocab: usize,
 }

@@ -9,7 +9,7 @@ use crate::options::LimitOptions;
 /// Returns the memory budget: `--memory` if it is given and possible, otherwise the default share of available memory.
 ///
 /// # Errors
-/// `--memory` is more than this process can ever have.
+/// Fails if `--memory` is more than this process can ever have.
 pub fn budget(limits: &LimitOptions) -> Result<Bytes> {
     let Some(asked) = limits.memory else { return Ok(default_budget()) };
     let memory = HostMemory::read();

@@ -11,7 +11,7 @@ use rustix::process::getuid;
 use crate::failure::Advised;
 use crate::user_folders;
 
-/// Path of the model's folder, from the root of a checkout or from `share/interbed`.
+/// The path of the model's folder, from the root of a checkout or from `share/interbed`.
 const PLACE: &str = "models/storyteller";
 
 /// The name that clients see, which is the name of the folder.
@@ -33,12 +33,12 @@ const FILES: [(&str, &[u8]); 6] = [
     file!("model.safetensors"),
 ];
 
-/// Returns the folder of the bundled model: the first one below the working directory, or below the folders that
-/// contain the program, as in a checkout or in `share` beside `bin`. If there is none, the program unpacks the files
-/// that are compiled into it.
+/// Returns the folder of the bundled model. This is the first one below the working directory, or below the folders
+/// that contain the program, as in a checkout or in `share` beside `bin`. If there is none, the program unpacks the
+/// files that are compiled into it.
 ///
 /// # Errors
-/// No folder has the model, and it cannot be unpacked.
+/// Fails if no folder has the model, and the model cannot be unpacked.
 pub fn bundled_model() -> Result<PathBuf> {
     let starts = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     let found = starts
@@ -73,7 +73,7 @@ fn own_temporary_folder() -> PathBuf {
     std::env::temp_dir().join(format!("interbed-{}", getuid().as_raw()))
 }
 
-/// Writes the files that are missing or differ from those in the program, each as a whole.
+/// Writes the files that are missing or differ from those in the program. Each file is written as a whole.
 fn unpack(root: &Path, folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // In a folder that all users share, another user may have created this folder.

@@ -1,4 +1,4 @@
-//! `interbed chat`: a conversation with a model.
+//! Runs `interbed chat`, a conversation with a model.
 
 mod conversation;
 mod habits;
@@ -31,10 +31,10 @@ use habits::ForeignCommand;
 use lines::{Input, Lines};
 use screen::Screen;
 
-/// Number of tokens that are kept free for an answer; a quarter of the context if that is less.
+/// The number of tokens that are kept free for an answer, or a quarter of the context if that is less.
 const ANSWER_ROOM: usize = 256;
 
-/// Variable of chat templates that says whether the model thinks.
+/// The variable of chat templates that says whether the model thinks.
 const THINKING: &str = "enable_thinking";
 
 const HELP: &str = "\
@@ -80,7 +80,7 @@ pub struct ChatArgs {
 /// Runs `interbed chat`.
 ///
 /// # Errors
-/// The model cannot be loaded or has no chat template; or stdin is not a terminal and a message fails.
+/// Fails if the model cannot be loaded or has no chat template, or if stdin is not a terminal and a message fails.
 pub fn run(args: ChatArgs) -> Result<()> {
     args.sampling.over(SamplingParams::default())?;
     let mut limits = args.model.limits.clone();
@@ -139,10 +139,10 @@ struct Chat {
     params: SamplingParams,
     sampling: SamplingOptions,
     last: Option<Stats>,
-    /// Further variables of the template, such as one that turns thinking off.
+    /// The further variables of the template, such as one that turns thinking off.
     variables: Map<String, Value>,
     interactive: bool,
-    /// Width in columns of the terminal to which answers are written.
+    /// The width, in columns, of the terminal to which answers are written.
     width: Option<usize>,
 }
 

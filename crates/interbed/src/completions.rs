@@ -32,7 +32,7 @@ pub struct ManArgs {
 /// Runs `interbed completions` for the command line `root`.
 ///
 /// # Errors
-/// Stdout cannot be written.
+/// Fails if stdout cannot be written.
 pub fn complete(args: &CompletionsArgs, mut root: Command) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut root, "interbed", &mut script);
@@ -42,7 +42,7 @@ pub fn complete(args: &CompletionsArgs, mut root: Command) -> Result<()> {
 /// Runs `interbed man` for the command line `root`.
 ///
 /// # Errors
-/// The command does not exist, or stdout cannot be written.
+/// Fails if the command does not exist, or stdout cannot be written.
 pub fn man(args: &ManArgs, mut root: Command) -> Result<()> {
     root.build();
     let page = match &args.command {

@@ -21,7 +21,7 @@ use toml_edit::{DocumentMut, Item, Table, Value};
 use crate::failure::Advised;
 use crate::spelling::{distance, is_near};
 
-/// Maximum size of the file, in bytes.
+/// The maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The option's name, without hyphens.
@@ -58,7 +58,7 @@ fn option() -> Arg {
 /// Returns the command line with the options of the file that `--config` in `args` names as defaults.
 ///
 /// # Errors
-/// The file cannot be read, is not TOML, or contains a key that is not an option.
+/// Fails if the file cannot be read, is not TOML, or contains a key that is not an option.
 pub fn apply(root: Command, args: &[OsString]) -> Result<Command> {
     let Some((name, path)) = find(&root, args) else { return Ok(root) };
     let text = read(&path)?;
@@ -92,7 +92,7 @@ pub fn apply(root: Command, args: &[OsString]) -> Result<Command> {
     Ok(root.mut_subcommand(&name, |_| command))
 }
 
-/// Returns the command's name and the file that `--config` names; `None` if the arguments have no such command or no
+/// Returns the command's name and the file that `--config` names, or `None` if the arguments have no such command or no
 /// `--config`.
 fn find(root: &Command, args: &[OsString]) -> Option<(String, PathBuf)> {
     let mut words = args.iter().skip(1).map_while(|word| (word != "--").then_some(word));
@@ -135,7 +135,7 @@ fn id_of(command: &Command, key: &str) -> Option<String> {
     command.get_arguments().find(is_it).map(|arg| arg.get_id().to_string())
 }
 
-/// Returns the command with `item` as the default of an option; the error says what kind of value the option takes.
+/// Returns the command with `item` as the default of an option. The error says what kind of value the option takes.
 fn with_default(command: Command, id: &str, item: &Item) -> Result<Command, &'static str> {
     let action = command.get_arguments().find(|arg| arg.get_id() == id).map(|arg| arg.get_action().clone());
     let single = |value: &Value| -> Option<String> {

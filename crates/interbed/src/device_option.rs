@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// The device that computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceOption {
-    /// A GPU that is not emulated in software, if there is one and its memory holds the weights; otherwise the
+    /// A GPU that is not emulated in software, if there is one and its memory holds the weights, and otherwise the
     /// processor.
     Auto,
     /// The processor.

@@ -23,7 +23,7 @@ pub struct DevicesArgs {
 /// Runs `interbed devices`.
 ///
 /// # Errors
-/// The output cannot be written.
+/// Fails if the output cannot be written.
 pub fn run(args: DevicesArgs) -> Result<()> {
     let gpus = Vulkan::load().and_then(|vulkan| vulkan.gpus());
     let (cores, level, memory) = (usable_cores(), Level::detect().name(), HostMemory::read());

@@ -32,7 +32,7 @@ pub struct EraseArgs {
 /// Runs `interbed erase`.
 ///
 /// # Errors
-/// The directory is not a KV store, or a server uses it, or the disk fails.
+/// Fails if the directory is not a KV store, or a server uses it, or the disk fails.
 pub fn run(args: EraseArgs) -> Result<()> {
     // Opening a directory that does not exist would create it.
     if !Directory::is_one(&args.directory) {

@@ -18,26 +18,26 @@ use crate::report::report;
 use crate::user_folders;
 use counts_file::CountsFile;
 
-/// Name of the folder for counts, in the user's cache folder.
+/// The name of the folder for counts, in the user's cache folder.
 const FOLDER: &str = "experts";
 
-/// Number of places in each of the model's files that are hashed to recognise the model. Confusing two models would
+/// The number of places in each of the model's files that are hashed to recognise the model. Confusing two models would
 /// only cost additional reads.
 const PIECES: u64 = 8;
 
-/// Interval at which counts are written while the process runs, so that not all are lost if it is killed.
+/// The interval at which counts are written while the process runs, so that not all are lost if it is killed.
 const EVERY: Duration = Duration::from_secs(300);
 
 /// Writes counts periodically, and when the value is dropped.
 pub struct KeptCounts {
-    /// Dropping this sender tells the writing thread to end.
+    /// The sender that keeps the writing thread running. Dropping it tells the thread to end.
     goes_on: Option<Sender<()>>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl KeptCounts {
-    /// Gives `weights` the counts of earlier runs, and saves those of this run. `None` if there are no experts, or if
-    /// counts cannot be saved, which is logged.
+    /// Gives `weights` the counts of earlier runs, and saves those of this run. Returns `None` if there are no experts,
+    /// or if counts cannot be saved, which is logged.
     pub fn keep(weights: &mut StreamedWeights, catalog: &Catalog) -> Option<Self> {
         let (monitor, arena) = (weights.monitor(), weights.arena_mut()?);
         let Some(folder) = user_folders::cache() else {

@@ -1,4 +1,4 @@
-//! The end of a command that fails: its error message and its exit code.
+//! Ends a command that fails, with an error message and an exit code.
 
 use std::error::Error;
 use std::fmt;
@@ -15,11 +15,11 @@ use interbed_weights::WeightError;
 
 use crate::printable::printable;
 
-/// Exit code for bad input: wrong usage, files or parameters.
+/// The exit code for bad input: wrong usage, files or parameters.
 pub const BAD_INPUT: u8 = 2;
-/// Exit code for all other failures.
+/// The exit code for all other failures.
 pub const FAILED: u8 = 1;
-/// Exit code after Ctrl-C, by the convention of shells: 128 plus the signal's number.
+/// The exit code after Ctrl-C, by the convention of shells: 128 plus the signal's number.
 pub const INTERRUPTED: u8 = 130;
 
 /// The user ended the command with Ctrl-C, so no message is printed.
@@ -69,7 +69,7 @@ impl Error for Advised {
     }
 }
 
-/// Returns the error message for stderr, safe to print on a terminal; `None` for failures about which programs stay
+/// Returns the error message for stderr, safe to print on a terminal, or `None` for failures about which programs stay
 /// silent.
 pub fn message(error: &anyhow::Error) -> Option<String> {
     if is_quiet(error) {

@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 use anyhow::Result;
 use interbed_io::RandomAccessFile;
 
-/// Number of bytes of each piece of a file that is hashed.
+/// The number of bytes of each piece of a file that is hashed.
 const SAMPLE_BYTES: u64 = 4096;
 
 /// A hash over fields that are added one by one. Names and lengths are hashed too, so different lists of fields cannot
@@ -24,7 +24,7 @@ impl Fingerprint {
     /// pieces spread over it. `pieces` must be at least 2.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Fails if the file cannot be read.
     pub fn file(&mut self, file: &dyn RandomAccessFile, pieces: u64) -> Result<()> {
         self.field("length", &file.len().to_le_bytes());
         let changed = std::fs::metadata(file.path()).ok().and_then(|data| data.modified().ok());

@@ -1,13 +1,14 @@
-//! The memory of the process apart from weights, KV and passes: the program, its tokenizer and its threads.
+//! Computes the memory of the process apart from weights, KV and passes: the program, its tokenizer and its threads.
 //!
 //! The footprint is computed from the sizes of the tokenizer's tables rather than measured, so that every command
-//! reports the same number for the same model. A measured value is used only if it is larger; no tokenizer is known
-//! for which it is.
+//! reports the same number for the same model. A measured value is used only if it is larger than the computed one, and
+//! no tokenizer is known for which this happens.
 
 use interbed_device::{Bytes, HostMemory, give_back_freed, huge_pages_unasked, peak_resident};
 use interbed_model::tokenizer::Tokenizer;
 
-/// Bytes of the program: pages of its file, and its memory before a model is open. The file is larger in debug builds.
+/// The number of bytes of the program: pages of its file, and its memory before a model is open. The file is larger in
+/// debug builds.
 const PROGRAM: u64 = if cfg!(debug_assertions) { 40 << 20 } else { 18 << 20 };
 
 /// Bytes per token of the vocabulary, with its merge, in the tokenizer's tables. Measured: 213 to 283 bytes.
@@ -15,28 +16,29 @@ const TOKEN: u64 = 320;
 /// Bytes per token of the vocabulary while the tables are built from the tokenizer's file. Measured: 1,090 to 1,160
 /// bytes.
 const TOKEN_OPENING: u64 = 1250;
-/// Bytes of the tokenizer's cache of words.
+/// The number of bytes of the tokenizer's cache of words.
 const WORDS: u64 = 4 << 20;
 
-/// Bytes for the runtime, the sampler and the allocator's reserves, if one answer is computed at a time.
+/// The number of bytes for the runtime, the sampler and the allocator's reserves, if one answer is computed at a time.
 const ONE: u64 = 10 << 20;
-/// Bytes for the runtime, the sampler and the allocator's reserves, if several threads tokenize the texts of many
-/// requests.
+/// The number of bytes for the runtime, the sampler and the allocator's reserves, if several threads tokenize the texts
+/// of many requests.
 const MANY: u64 = 48 << 20;
-/// Bytes of a thread's stack and its part of the allocator's memory.
+/// The number of bytes of a thread's stack and its part of the allocator's memory.
 const THREAD: u64 = 256 << 10;
-/// Bytes of a thread's stack and its part of the allocator's memory if the system uses huge pages for any memory.
+/// The number of bytes of a thread's stack and its part of the allocator's memory if the system uses huge pages for any
+/// memory.
 const THREAD_HUGE: u64 = 2 << 20;
 /// Bytes per vocabulary entry while a token is sampled.
 const DRAWN: u64 = 64;
 
-/// Maximum number of vocabulary entries that are counted; no known vocabulary has more.
+/// The maximum number of vocabulary entries that are counted. No known vocabulary has more.
 const ENTRIES_MAX: usize = 1 << 22;
 
 /// The memory of the process once the model is open.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Footprint {
-    /// Bytes of the program and the tokenizer.
+    /// The number of bytes of the program and the tokenizer.
     kept: Bytes,
     /// The peak of memory while the model was opened.
     pub opening: Bytes,
@@ -71,8 +73,8 @@ impl Footprint {
         Self::of_vocabulary(entries.min(ENTRIES_MAX) as u64, 0).at_least_measured(0)
     }
 
-    /// Replaces computed values by measured ones if these are larger. `beside` bytes of the measured memory do not
-    /// count.
+    /// Replaces computed values by measured ones if the measured ones are larger. `beside` bytes of the measured memory
+    /// do not count.
     fn at_least_measured(self, beside: u64) -> Self {
         give_back_freed();
         let (resident, peak) = (HostMemory::read().resident.saturating_sub(beside), peak_resident());
@@ -80,8 +82,7 @@ impl Footprint {
         Self { kept, opening, huge_pages: false }.among_huge_pages(huge_pages_unasked())
     }
 
-    /// If the system uses huge pages unasked, memory that opening has used and freed counts as if it were still in
-    /// use.
+    /// Counts memory that opening has used and freed as if it were still in use, if the system uses huge pages unasked.
     fn among_huge_pages(self, huge_pages: bool) -> Self {
         let kept = if huge_pages { self.kept.max(self.opening) } else { self.kept };
         Self { kept, huge_pages, ..self }

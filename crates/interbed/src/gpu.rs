@@ -22,19 +22,19 @@ use crate::report::report;
 use crate::streaming::{self, Streaming};
 use crate::{routing, swap};
 
-/// Host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
+/// The host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
 
-/// Percentage of a GPU's memory that is used by default; the system needs the rest.
+/// The percentage of a GPU's memory that is used by default. The system needs the rest.
 const GPU_SHARE: u64 = 90;
 
-/// Percentage of a GPU's memory that is used by default if the processor shares that memory.
+/// The percentage of a GPU's memory that is used by default if the processor shares that memory.
 const UNIFIED_SHARE: u64 = 40;
 
 /// A model on a GPU, with the division of host memory.
 pub struct OnGpu {
     pub runner: GpuRunner,
-    /// The division of host memory; only its numbers of blocks and of context tokens are those of the GPU.
+    /// The division of host memory. Only its numbers of blocks and of context tokens are those of the GPU.
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,
@@ -44,10 +44,10 @@ pub struct OnGpu {
     pub below: Below,
 }
 
-/// Loads the model onto a GPU if the options choose one; `None` if the processor computes.
+/// Loads the model onto a GPU if the options choose one. Returns `None` if the processor computes.
 ///
 /// # Errors
-/// The GPU does not exist, has too little memory for the model, or an option does not work with a GPU.
+/// Fails if the GPU does not exist, has too little memory for the model, or an option does not work with a GPU.
 pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Option<OnGpu>> {
     let number = match limits.compute.device {
         DeviceOption::Cpu => {
@@ -127,7 +127,7 @@ pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'
 /// Returns the number of the GPU that the options choose, and facts about it.
 ///
 /// # Errors
-/// The GPU does not exist, or the options choose the processor.
+/// Fails if the GPU does not exist, or the options choose the processor.
 pub fn wanted(dir: &ModelDir, limits: &LimitOptions) -> Result<(usize, GpuInfo)> {
     let number = match limits.compute.device {
         DeviceOption::Cpu => anyhow::bail!("--device cpu is no GPU"),

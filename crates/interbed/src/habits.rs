@@ -41,7 +41,7 @@ impl Habit {
 /// Whether a value follows an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
-    /// No value follows.
+    /// No value follows the option.
     Nothing,
     /// A value follows.
     Value,
@@ -54,24 +54,24 @@ pub enum Takes {
 pub enum Meaning {
     /// The option becomes this option of Interbed, with the same value.
     Ours(&'static str),
-    /// The option becomes the first option if the command has it. Otherwise it is refused: for a server with the
-    /// second text as hint, for other commands with the names of the commands that have the option.
+    /// The option becomes the first option if the command has it, and otherwise is refused. For a server, the hint is
+    /// the second text, and for other commands, the names of the commands that have the option.
     OursOr(&'static str, &'static str),
     /// The option's value becomes the MODEL argument.
     Model,
     /// The option is replaced by these words.
     Words(&'static [&'static str]),
-    /// The option asks for something that Interbed always does, so it is left out; the text says why.
+    /// The option asks for something that Interbed always does, so it is left out. The text says why.
     Already(&'static str),
-    /// The option is refused; the text says what to use instead.
+    /// The option is refused. The text says what to use instead.
     Instead(&'static str),
-    /// The option is one of Interbed's and stays, but does less than in the other program; the text says what does the
+    /// The option is one of Interbed's and stays, but does less than in the other program. The text says what does the
     /// rest.
     Besides(&'static str),
-    /// The meaning depends on the command: the first entry whose option the command has applies; `*` applies to any
+    /// The meaning depends on the command. The first entry whose option the command has applies, and `*` applies to any
     /// command.
     ByOption(&'static [(&'static str, Meaning)]),
-    /// The meaning depends on the value; `*` matches any value. Entries before `*` apply even if the command has an
+    /// The meaning depends on the value, and `*` matches any value. Entries before `*` apply even if the command has an
     /// option of this name.
     ByValue(&'static [(&'static str, Meaning)]),
 }
@@ -87,7 +87,8 @@ pub struct Translated {
 /// Translates `args` for the command line that `root` describes. The first of `args` is the program.
 ///
 /// # Errors
-/// A command or an option of another program has no equivalent in Interbed; the message says what to use instead.
+/// Fails if a command or an option of another program has no equivalent in Interbed. The message says what to use
+/// instead.
 pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translated> {
     let mut words = args.into_iter().peekable();
     let mut done = Translated { args: words.next().into_iter().collect(), notes: Vec::new() };
@@ -176,7 +177,7 @@ pub fn of_environment(args: &[OsString], root: &Command) -> Vec<String> {
 }
 
 impl Takes {
-    /// Whether the next word is the option's value.
+    /// Returns whether the next word is the option's value.
     fn may_be(self, next: &str) -> bool {
         match self {
             Self::Nothing => false,
@@ -189,7 +190,7 @@ impl Takes {
 /// The state of a translation.
 struct Place<'r> {
     root: &'r Command,
-    /// The current command; `root` before there is one.
+    /// The current command, or `root` before there is one.
     command: &'r Command,
     /// The words that the user typed up to the command.
     name: String,
@@ -209,13 +210,13 @@ impl Place<'_> {
         !std::ptr::eq(self.command, self.root)
     }
 
-    /// Whether the command has the option `typed`, or all commands have it.
+    /// Returns whether the command has the option `typed`, or all commands have it.
     fn has(&self, typed: &str) -> bool {
         has_option(self.command, typed) || has_option(self.root, typed)
     }
 
-    /// Notes an option that neither the command nor any of the tables has. It is told if other options are refused;
-    /// otherwise the parser refuses it, and may tell a similar one.
+    /// Notes an option that neither the command nor any of the tables has. If other options are refused, this option is
+    /// told with them. Otherwise the parser refuses it, and may suggest a similar option.
     fn note_unknown(&mut self, word: &OsStr) {
         let Some(text) = word.to_str().filter(|text| text.starts_with("--")) else { return };
         let name = text.split('=').next().unwrap_or(text);
@@ -224,18 +225,18 @@ impl Place<'_> {
         }
     }
 
-    /// Returns the meaning for the current command; `None` if no entry applies to it.
+    /// Returns the meaning for the current command, or `None` if no entry applies to it.
     fn for_options(&self, meaning: Meaning) -> Option<Meaning> {
         let Meaning::ByOption(cases) = meaning else { return Some(meaning) };
         cases.iter().find(|(option, _)| *option == "*" || self.has(option)).map(|(_, meaning)| *meaning)
     }
 
-    /// Whether more words after this option's value are values too, because MODEL has been given already.
+    /// Returns whether more words after this option's value are values too, because MODEL has been given already.
     fn is_of_several(&self, word: &OsStr) -> bool {
         self.has_model && word == OF_SEVERAL && has_option(self.command, OF_SEVERAL)
     }
 
-    /// Takes the values of an option with several values; each value gets the option before it.
+    /// Takes the values of an option with several values. Each value gets the option before it.
     fn take_several(&self, done: &mut Translated, words: &mut Peekable<impl Iterator<Item = OsString>>) {
         done.args.extend(words.next());
         while let Some(name) = words.next_if(|word| !word.to_string_lossy().starts_with('-')) {
@@ -244,7 +245,7 @@ impl Place<'_> {
         }
     }
 
-    /// Returns the value of `--host HOST:PORT`, and the words that replace it; `None` for other words.
+    /// Returns the value of `--host HOST:PORT`, and the words that replace it, or `None` for other words.
     fn address(&self, word: &OsStr, next: Option<&OsString>) -> Option<(String, [String; 4])> {
         let value = match word.to_str()? {
             "--host" => next?.to_str()?,
@@ -261,7 +262,7 @@ impl Place<'_> {
     /// Applies the meaning of an option with this value, or notes that it is refused.
     ///
     /// # Errors
-    /// The option has no command before it or no value behind it, or contradicts another one.
+    /// Fails if the option has no command before it or no value behind it, or contradicts another one.
     fn take(
         &mut self,
         done: &mut Translated,
@@ -334,7 +335,7 @@ impl Place<'_> {
 }
 
 impl Meaning {
-    /// Returns the meaning for a value; `None` if the command's `own` option is meant, or no entry applies to this
+    /// Returns the meaning for a value, or `None` if the command's `own` option is meant, or no entry applies to this
     /// value.
     fn for_value(self, value: Option<&str>, own: bool) -> Option<Self> {
         if let Self::ByOption(cases) = self {
@@ -369,7 +370,7 @@ fn tables() -> impl Iterator<Item = &'static Habit> {
     [models::HABITS, memory::HABITS, sampling::HABITS, server::HABITS].into_iter().flatten()
 }
 
-/// Whether a command has the option `typed`, such as `-n` or `--memory`.
+/// Returns whether a command has the option `typed`, such as `-n` or `--memory`.
 fn has_option(command: &Command, typed: &str) -> bool {
     let mut letters = typed.chars().skip(1);
     let letter = letters.next().filter(|_| letters.next().is_none());
@@ -380,8 +381,8 @@ fn has_option(command: &Command, typed: &str) -> bool {
     typed.starts_with('-') && command.get_arguments().any(is_it)
 }
 
-/// Adds `words`, unless they are there already. Two options may mean the same, such as those for the types of keys and
-/// of values.
+/// Adds `words`, unless they are there already. Two options may mean the same, such as the option for the type of keys
+/// and the one for the type of values.
 fn say(args: &mut Vec<OsString>, words: &[&str], shown: &str) -> anyhow::Result<()> {
     if args.windows(words.len()).any(|window| window == words) {
         return Ok(());

@@ -21,13 +21,13 @@ use crate::progress;
 use crate::report::{is_quiet, report};
 use crate::{short_names, unknown_name};
 
-/// Interval between progress lines of a download if no progress bar can be drawn, as in logs.
+/// The interval between progress lines of a download if no progress bar can be drawn, as in logs.
 const TOLD_EVERY: Duration = Duration::from_secs(30);
 
 /// The branch that a name without a revision means.
 const MAIN: &str = "main";
 
-/// Number of digits of a commit that are shown.
+/// The number of digits of a commit that are shown.
 const COMMIT_SHOWN: usize = 8;
 
 /// Receives the progress of a download: the commit, the bytes that are there, and the total bytes.
@@ -38,7 +38,8 @@ pub type Tell<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 /// streamed, is refused after its headers have been read.
 ///
 /// # Errors
-/// The model does not exist, access is denied, there is no network or no disk space, or the model cannot run here.
+/// Fails if the model does not exist, access is denied, there is no network or no disk space, or the model cannot run
+/// here.
 pub fn local(model: Option<&Path>, limits: &LimitOptions, audience: Audience<'_>) -> Result<Option<PathBuf>> {
     fetched(model, &limits.hub, &|dir| divide(dir, limits, audience), &|_, _, _| ())
 }
@@ -46,7 +47,7 @@ pub fn local(model: Option<&Path>, limits: &LimitOptions, audience: Audience<'_>
 /// Returns the path of a model whose files will be read but not loaded.
 ///
 /// # Errors
-/// The errors of [`local`], except those about memory.
+/// Fails like [`local`], but not because of too little memory.
 pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     whole_telling(model, options, &|_, _, _| ())
 }
@@ -55,16 +56,17 @@ pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
 /// the bytes that are there, and the total bytes.
 ///
 /// # Errors
-/// The model does not exist, access is denied, there is no network or no disk space, or the model cannot run here.
+/// Fails if the model does not exist, access is denied, there is no network or no disk space, or the model cannot run
+/// here.
 pub fn whole_telling(model: &Path, options: &HubOptions, tell: Tell<'_>) -> Result<PathBuf> {
     let path = fetched(Some(model), options, &|_| Ok(None), tell)?;
     Ok(path.unwrap_or_else(|| model.to_owned()))
 }
 
-/// Returns the path of a model; a name is looked up in the cache only.
+/// Returns the path of a model. A name is looked up in the cache only.
 ///
 /// # Errors
-/// The cache does not have the model.
+/// Fails if the cache does not have the model.
 pub fn cached(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     let Some(name) = named(Some(model), options)? else { return Ok(model.to_owned()) };
     let hub = open(&HubOptions { offline: true, ..options.clone() })?;
@@ -80,11 +82,11 @@ pub struct Fetched {
     pub path: PathBuf,
 }
 
-/// Returns the full name of the model on the Hub that a text means, including the host, so that it cannot be mistaken
-/// for a path. `None` if the text is no name.
+/// Returns the full name of the model on the Hub that a text means. The name includes the host, so that it cannot be
+/// mistaken for a path. Returns `None` if the text is not a name.
 ///
 /// # Errors
-/// The text is a short name that stands for no model.
+/// Fails if the text is a short name that stands for no model.
 pub fn full_name(text: &str) -> Result<Option<String>> {
     let long = short_names::find(text)?;
     let text = long.as_deref().unwrap_or(text);
@@ -97,7 +99,7 @@ pub fn full_name(text: &str) -> Result<Option<String>> {
 /// Returns all models that are complete in the cache, with their names. Each of several GGUF files counts as a model.
 ///
 /// # Errors
-/// The cache cannot be read.
+/// Fails if the cache cannot be read.
 pub fn all_fetched(options: &HubOptions) -> Result<Vec<Fetched>> {
     let hub = open(&HubOptions { offline: true, ..options.clone() })?;
     let mut all = Vec::new();
@@ -139,7 +141,7 @@ fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
     }
 }
 
-/// Returns the path of a model in the cache by its name on the Hub or its short name; `None` for other texts.
+/// Returns the path of a model in the cache by its name on the Hub or its short name, or `None` for other texts.
 pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
     let long = short_names::find(name).ok()?;
     let name = name_in(long.as_deref().unwrap_or(name))?;
@@ -151,7 +153,7 @@ pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
 /// weights.
 ///
 /// # Errors
-/// The model does not exist, access is denied, there is no network, or the model cannot be computed.
+/// Fails if the model does not exist, access is denied, there is no network, or the model cannot be computed.
 pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
     let Some(name) = named(model, options)? else { return ModelDir::open(model) };
     let hub = open(options)?;
@@ -177,10 +179,10 @@ pub fn names_of(model: Option<&Path>) -> Vec<String> {
 }
 
 /// Returns the repository that `model` names, and whether the name means all of it rather than one revision or file.
-/// `None` if `model` is no name.
+/// Returns `None` if `model` is not a name.
 ///
 /// # Errors
-/// `model` is a short name that stands for no model, or a word that is no name.
+/// Fails if `model` is a short name that stands for no model, or a word that is no name.
 pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
     let Some(text) = model.to_str() else { return Ok(None) };
     if let Some(model) = short_names::find(text)? {
@@ -196,7 +198,7 @@ pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
 /// Refuses a text that is neither a path nor a model's name, such as a prompt in the place of MODEL.
 ///
 /// # Errors
-/// The text is such a word or prompt; the message says what the user may have meant.
+/// Fails if the text is such a word or prompt. The message says what the user may have meant.
 pub fn check(model: Option<&Path>) -> Result<()> {
     let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Ok(()) };
     if short_names::find(text)?.is_some() || name_in(text).is_some() {
@@ -209,7 +211,7 @@ pub fn check(model: Option<&Path>) -> Result<()> {
 /// Returns the Hub settings from the environment, with those that the options add.
 ///
 /// # Errors
-/// An address or a token is invalid, or there is no folder for the cache.
+/// Fails if an address or a token is invalid, or there is no folder for the cache.
 pub fn settings(options: &HubOptions) -> Result<HubSettings> {
     let settings = HubSettings::from_env().map_err(|problem| {
         Advised::input(problem.to_string(), "correct the variable, or give the path of a model that is here")
@@ -221,15 +223,16 @@ fn open(options: &HubOptions) -> Result<Hub> {
     Ok(Hub::open(&settings(options)?)?)
 }
 
-/// Returns the Hub name that a text means; `None` if it is none. The address of a file is none if its first part is a
-/// folder here: then it is the path of a file that is missing.
+/// Returns the Hub name that a text means, or `None` if the text is not a Hub name. The address of a file whose first
+/// part is a folder here is not a Hub name, but the path of a missing file.
 fn name_in(text: &str) -> Option<HubName> {
     let is_file = text.ends_with(".gguf") && !text.contains([':', '@']);
     let is_path = is_file && Path::new(text).components().next().is_some_and(|first| Path::new(&first).is_dir());
     HubName::read(text).filter(|_| !is_path)
 }
 
-/// Returns the Hub name that `model` means; `None` if `model` is a path. An existing file or folder takes precedence.
+/// Returns the Hub name that `model` means, or `None` if `model` is a path. An existing file or folder takes
+/// precedence.
 fn named(model: Option<&Path>, options: &HubOptions) -> Result<Option<HubName>> {
     check(model)?;
     let text = model.filter(|model| !model.exists()).and_then(Path::to_str);
@@ -354,7 +357,7 @@ fn fetch(found: &HubModel<'_>, tell: Tell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns text such as `1.2 GiB of 4.5 GiB (110 MB/s, 32 s left)`; `came` bytes were fetched within `elapsed`.
+/// Returns a text such as `1.2 GiB of 4.5 GiB (110 MB/s, 32 s left)`, if `came` bytes were fetched within `elapsed`.
 fn told_progress(have: u64, all: u64, came: u64, elapsed: Duration) -> String {
     let rate = came as f64 / elapsed.as_secs_f64().max(1e-3);
     let pace = match rate > 0.0 {

@@ -19,22 +19,22 @@ use crate::fingerprint::Fingerprint;
 use crate::user_folders;
 use note::{Note, NoteFile};
 
-/// Name of the folder for notes, in the user's cache folder.
+/// The name of the folder for notes, in the user's cache folder.
 const FOLDER: &str = "identity";
 
-/// Maximum granularity of a file system's times. If a file changed less than this before it was read, no note is
+/// The maximum granularity of a file system's times. If a file changed less than this before it was read, no note is
 /// written, because another change might leave its time unchanged.
 const COARSEST_TIME: Duration = Duration::from_secs(2);
 
-/// Time without reads after which the disk counts as idle. On a disk that is never idle, a piece is read after each
+/// The time without reads after which the disk counts as idle. On a disk that is never idle, a piece is read after each
 /// `PIECE_EACH`.
 const IDLE: Duration = Duration::from_millis(100);
 const PIECE_EACH: Duration = Duration::from_millis(100);
 
-/// Interval between checks whether the disk is idle.
+/// The interval between checks whether the disk is idle.
 const LOOK_EACH: Duration = Duration::from_millis(10);
 
-/// Maximum number of tries to read a piece, and the pause between two tries.
+/// The maximum number of tries to read a piece, and the pause between two tries.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -88,7 +88,7 @@ impl WeightsIdentity {
     /// Returns the identity, if it is known by now.
     ///
     /// # Errors
-    /// The files have changed since they were opened.
+    /// Fails if the files have changed since they were opened.
     pub fn known(&self) -> Result<Option<[u8; 32]>, IoError> {
         let (identity, began) = match &self.state {
             State::Known(identity) => (*identity, None),
@@ -111,7 +111,7 @@ impl WeightsIdentity {
     /// idle.
     ///
     /// # Errors
-    /// A read failed `ATTEMPTS` times, or the files have changed since they were opened.
+    /// Fails if a read failed `ATTEMPTS` times, or the files have changed since they were opened.
     pub fn complete(&self) -> Result<[u8; 32]> {
         let (mut buffer, mut failures, mut last) = (Vec::new(), 0, Instant::now());
         loop {
@@ -140,7 +140,7 @@ impl WeightsIdentity {
     /// Hashes the rest of the weights without waiting for other readers of the disk, and returns the identity.
     ///
     /// # Errors
-    /// A read failed, or the files have changed since they were opened.
+    /// Fails if a read failed, or the files have changed since they were opened.
     pub fn complete_now(&self) -> Result<[u8; 32]> {
         let mut buffer = Vec::new();
         if let State::Read(hash, _) = &self.state {
@@ -170,7 +170,7 @@ fn check_unchanged(files: &[Arc<dyn RandomAccessFile>]) -> Result<(), IoError> {
     Ok(())
 }
 
-/// Returns the identity that follows from the content; `None` until all of it has been hashed.
+/// Returns the identity that follows from the content, or `None` until all of it has been hashed.
 fn of_content(hash: &ContentHash) -> Option<[u8; 32]> {
     let mut fingerprint = Fingerprint::default();
     for (name, described, sum) in hash.tensors()? {
@@ -188,8 +188,8 @@ fn of_claim(claim: [u8; 32]) -> [u8; 32] {
     fingerprint.digest()
 }
 
-/// Returns a hash of the checksums that came with the files: those of a packed store, or the SHA-256 names of files in
-/// the Hub cache. `None` if a file has no checksum.
+/// Returns a hash of the checksums that came with the files, which are those of a packed store, or the SHA-256 names of
+/// files in the Hub cache. Returns `None` if a file has no checksum.
 fn claim(catalog: &Catalog, specs: &[GroupSpec]) -> Option<[u8; 32]> {
     let mut fingerprint = Fingerprint::default();
     if let Some(store) = catalog.store() {

@@ -1,4 +1,4 @@
-//! `interbed info`: what a model is, and what it needs.
+//! Runs `interbed info`, which describes a model and the memory that it needs.
 
 mod memory;
 mod shape;
@@ -47,7 +47,7 @@ pub struct InfoArgs {
 /// Runs `interbed info`.
 ///
 /// # Errors
-/// The directory holds no supported model, or the options contradict the model.
+/// Fails if the directory holds no supported model, or the options contradict the model.
 pub fn run(args: InfoArgs) -> Result<()> {
     if let Some(name) = shape::named(args.model.model.as_deref()) {
         let (text, json) = shape::told(name, &args.model.limits)?;

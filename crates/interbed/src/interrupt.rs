@@ -23,7 +23,7 @@ impl Interrupts {
     /// Starts to handle Ctrl-C, which by default ends the program.
     ///
     /// # Errors
-    /// The system refuses a thread or the signal handler.
+    /// Fails if the system refuses a thread or the signal handler.
     pub fn listen() -> Result<Self> {
         // Other threads compute; this one only waits for signals.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().context("cannot start")?;

@@ -1,4 +1,4 @@
-//! KV on disk: its memory, its directory, and opening the store in the directory.
+//! Prepares KV on disk: divides its memory, opens its directory, and opens the store in the directory.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::failure::Advised;
 use crate::options::{KvDiskOptions, LimitOptions};
 use crate::report::report;
 
-/// Default size of a store: at most one part in `DISK_SHARE` of the disk's free space, and at most `SIZE_DEFAULT`
-/// bytes.
+/// The divisor for the default size of a store, which is one part in `DISK_SHARE` of the disk's free space, and at most
+/// [`SIZE_DEFAULT`] bytes.
 const DISK_SHARE: u64 = 8;
 const SIZE_DEFAULT: u64 = 100 << 30;
 
@@ -27,13 +27,13 @@ const SIZE_DEFAULT: u64 = 100 << 30;
 const BUFFERS_SHARE: u64 = 32;
 const BUFFERS_MAX: u64 = 64 << 20;
 
-/// If `--kv-memory` limits KV, buffers take at most one part in this many of it.
+/// The divisor for the memory of buffers if `--kv-memory` limits KV: buffers take at most one part in this many of it.
 const KV_BUFFERS_SHARE: u64 = 8;
 
-/// Minimum and maximum number of frames that are read ahead.
+/// The minimum and maximum number of frames that are read ahead.
 const FRAMES: (usize, usize) = (4, 12);
 
-/// Time for which a conversation is idle before its KV is written to disk.
+/// The time for which a conversation is idle before its KV is written to disk.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 
 /// Returns the memory for buffers and index of KV on disk, of a budget of `total` bytes.
@@ -58,7 +58,7 @@ pub struct DiskPlace {
 /// Opens and locks the directory, if the options name one. Returns `None` with a warning if another server uses it.
 ///
 /// # Errors
-/// The directory cannot be used.
+/// Fails if the directory cannot be used.
 pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Option<DiskPlace>> {
     let Some(options) = &limits.kv_disk else { return Ok(None) };
     let Some(path) = &options.kv_disk else { return Ok(None) };
@@ -102,12 +102,12 @@ impl DiskPlace {
     /// Returns the number of tokens for which the store has room.
     ///
     /// # Errors
-    /// The store would be too small.
+    /// Fails if the store would be too small.
     pub fn capacity_tokens(&self) -> Result<usize> {
         DiskTier::tokens_within(&self.shape, &self.options).map_err(|error| refused(&error))
     }
 
-    /// Returns the turns by which KV and weights share a disk; `None` if they are on different disks.
+    /// Returns the turns by which KV and weights share a disk, or `None` if they are on different disks.
     pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
         let device = |path: &Path| std::fs::metadata(path).ok().map(|data| data.dev());
         let directory = device(&self.path)?;
@@ -115,11 +115,11 @@ impl DiskPlace {
         is_shared.then(|| Arc::clone(&self.options.turns))
     }
 
-    /// Opens the store for the KV that `fingerprint` identifies. `names` generates the names of contents; if it is
-    /// `None`, the directory's own secret does.
+    /// Opens the store for the KV that `fingerprint` identifies. `names` generates the names of contents. If `names` is
+    /// `None`, the directory's own secret generates them.
     ///
     /// # Errors
-    /// The store cannot be opened.
+    /// Fails if the store cannot be opened.
     pub fn open(self, fingerprint: [u8; 32], names: Option<KeyChain>) -> Result<KvDisk> {
         let Self { directory, path, shape, options, mode } = self;
         let secret = directory.secret();

@@ -18,7 +18,7 @@ pub fn memory(options: Option<&KvEventOptions>) -> Bytes {
 /// Binds the publisher's addresses, if the options ask for events.
 ///
 /// # Errors
-/// The publisher cannot listen on an address.
+/// Fails if the publisher cannot listen on an address.
 pub fn bind(options: Option<&KvEventOptions>) -> Result<Option<EventPublisher>> {
     let Some(KvEventOptions { kv_events: Some(events), kv_events_replay, kv_events_topic }) = options else {
         return Ok(None);

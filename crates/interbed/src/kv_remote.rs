@@ -1,4 +1,5 @@
-//! KV in a store that servers share: its memory, the store's address and secret, and opening the store.
+//! Prepares KV in a store that servers share: divides its memory, reads the store's address and secret, and opens the
+//! store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::secret_files;
 const BUFFERS_SHARE: u64 = 64;
 const BUFFERS_MAX: u64 = 64 << 20;
 
-/// Maximum size of a key file, and minimum length of a secret, in bytes.
+/// The maximum size of a key file, and minimum length of a secret, in bytes.
 const KEY_BYTES_MAX: u64 = 64 << 10;
 const KEY_BYTES_MIN: usize = 16;
 
@@ -39,7 +40,7 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
 /// Returns the address of the store and its secret, if the options name a store.
 ///
 /// # Errors
-/// The address or the key cannot be used.
+/// Fails if the address or the key cannot be used.
 pub fn settings(options: &KvRemoteOptions) -> Result<Option<(StoreAddress, [u8; 32])>> {
     let Some(SecretText(text)) = &options.kv_remote else { return Ok(None) };
     let address = text.parse().map_err(|error: AddressError| failed(error))?;
@@ -65,7 +66,7 @@ pub struct RemotePlace {
 /// start does not wait for it.
 ///
 /// # Errors
-/// The address or the key cannot be used.
+/// Fails if the address or the key cannot be used.
 pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Option<RemotePlace>> {
     let Some(options) = &limits.kv_remote else { return Ok(None) };
     let Some((address, secret)) = settings(options)? else { return Ok(None) };
@@ -89,7 +90,7 @@ impl RemotePlace {
     /// Opens the store for the KV that `fingerprint` identifies.
     ///
     /// # Errors
-    /// The system cannot start threads.
+    /// Fails if the system cannot start threads.
     pub fn open(self, fingerprint: [u8; 32]) -> Result<RemoteTier> {
         let Self { address, store, secret, has_key, shape, options } = self;
         let tier = RemoteTier::open(store, secret, fingerprint, shape, options).map_err(failed)?;

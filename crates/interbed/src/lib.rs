@@ -171,7 +171,8 @@ fn command_line() -> clap::Command {
     config_file::offer(Cli::command()).mut_subcommand("serve", serve::arrange_help)
 }
 
-/// Whether logs should be JSON. The arguments are searched before they are parsed, so that parse errors are JSON, too.
+/// Returns whether logs should be JSON. The arguments are searched before they are parsed, so that parse errors are
+/// JSON too.
 fn logs_json() -> bool {
     let mut words = std::env::args_os().skip(1).map_while(|word| (word != "--").then_some(word));
     while let Some(word) = words.next() {
@@ -219,11 +220,11 @@ fn dispatch(cli: Cli, notes: &[String]) -> anyhow::Result<()> {
     }
 }
 
-/// Sends logs to stderr. RUST_LOG filters them if it is set; otherwise `verbosity` does, from errors only at 0 to
-/// everything at 4.
+/// Sends logs to stderr. If `RUST_LOG` is set, it filters the logs. Otherwise `verbosity` filters them, from errors
+/// only at 0 to everything at 4.
 ///
 /// # Errors
-/// RUST_LOG is not a valid filter.
+/// Fails if `RUST_LOG` is not a valid filter.
 pub fn start_logging(verbosity: u8, as_json: bool) -> anyhow::Result<()> {
     let levels = ["error", "warn", "info", "info,interbed=debug", "debug,interbed=trace"];
     let usual = levels[usize::from(verbosity).min(levels.len() - 1)];
@@ -243,9 +244,9 @@ pub fn start_logging(verbosity: u8, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs a panic hook that hides two kinds of panics from users. `println!` panics when the reader of a pipe has
-/// ended, as in `interbed bench | head -1`, which is not a failure. The `tokenizers` crate panics on some invalid
-/// input; such a panic is caught elsewhere and becomes an error, so the hook only logs it.
+/// Installs a panic hook that hides two kinds of panics from users. First, `println!` panics when the reader of a pipe
+/// has ended, as in `interbed bench | head -1`, which is not a failure. Second, the `tokenizers` crate panics on some
+/// invalid input. Such a panic is caught elsewhere and becomes an error, so the hook only logs it.
 pub fn set_panic_hook() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

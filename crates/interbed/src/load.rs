@@ -34,28 +34,28 @@ use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
 use crate::{gpu, kv_events, routing, small_files, swap};
 
-/// Maximum number of log-probabilities per token that a request may ask for, as in vLLM.
+/// The maximum number of log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
 
-/// Maximum width of a beam search, if as many sequences may run at a time.
+/// The maximum width of a beam search, if as many sequences may run at a time.
 const MAX_BEAM_WIDTH: usize = 64;
 
-/// Time without a completed step after which `/health` reports a stalled engine. A pass of a large model may take
+/// The time without a completed step after which `/health` reports a stalled engine. A pass of a large model may take
 /// long.
 const STALL: Duration = Duration::from_secs(120);
 
-/// Time without a completed step after which `/health` reports a stalled engine if weights are streamed: a pass then
-/// takes as long as the disk needs.
+/// The time without a completed step after which `/health` reports a stalled engine if weights are streamed: a pass
+/// then takes as long as the disk needs.
 const STALL_STREAMED: Duration = Duration::from_secs(900);
 
-/// Pace at which an idle engine returns memory that KV does not need to streamed weights; all of it is returned within
-/// about a minute.
+/// The pace at which an idle engine returns memory that KV does not need to streamed weights. All of this memory is
+/// returned within about a minute.
 const IDLE_TURN: Duration = Duration::from_millis(50);
 
-/// Default of the maximum number of requests that wait; a further request is refused.
+/// The default of the maximum number of requests that wait. A further request is refused.
 pub const MAX_WAITING: usize = 1024;
 
-/// Maximum number of bytes of KV blocks that are made resident at the start.
+/// The maximum number of bytes of KV blocks that are made resident at the start.
 const KV_TOUCHED: usize = 1 << 30;
 
 /// A model that is ready to serve.
@@ -73,7 +73,7 @@ pub struct Loaded {
     pub template: Option<Arc<ChatTemplate>>,
     /// The model's sampling defaults.
     pub generation: GenerationConfig,
-    /// Ids of the tokens that end a text.
+    /// The ids of the tokens that end a text.
     pub end_tokens: Vec<u32>,
     /// The way in which the model pools hidden states for embeddings, or the reason why it makes none.
     pub pooling: Result<Pooling, String>,
@@ -83,17 +83,17 @@ pub struct Loaded {
     pub facts: ModelFacts,
     /// The memory budget and its parts.
     pub budget: Budget,
-    /// Bytes of all weights, in memory and on disk.
+    /// The number of bytes of all weights, in memory and on disk.
     pub model_bytes: u64,
     /// The processor's threads and instruction level, as text.
     pub processor: String,
-    /// Bytes that requests may hold outside the engine.
+    /// The number of bytes that requests may hold outside the engine.
     pub request_bytes: usize,
-    /// Number of schemas and grammars that may be compiled at a time.
+    /// The number of schemas and grammars that may be compiled at a time.
     pub schemas: usize,
 }
 
-/// Divides memory for an open model and its audience, loads the weights and starts the engine; each is reported on
+/// Divides memory for an open model and its audience, loads the weights and starts the engine, and reports each on
 /// stderr. If more than `max_waiting` requests wait, further ones are refused.
 pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_waiting: usize) -> Result<Loaded> {
     let Opened { mut dir, tokenizer, template, footprint } = opened;
@@ -137,7 +137,7 @@ pub struct Runnable {
     pub plan: MemoryPlan,
     /// The weights, if they are streamed.
     pub streamed: Option<Streaming>,
-    /// Maximum number of tokens in one pass.
+    /// The maximum number of tokens in one pass.
     pub batched_tokens: usize,
     /// The tiers of KV below memory.
     pub below: Below,
@@ -217,7 +217,7 @@ pub struct Started {
     pub plan: MemoryPlan,
     /// Streams weights that do not fit into memory. Dropping it stops every pass.
     pub streamed: Option<Streaming>,
-    /// Maximum number of tokens in one pass.
+    /// The maximum number of tokens in one pass.
     pub batched_tokens: usize,
     on_gpu: bool,
     below: Below,

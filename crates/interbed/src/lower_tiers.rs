@@ -26,7 +26,7 @@ pub struct LowerTiers {
     places: Places,
     /// Identifies the KV that this model computes, except for its weights.
     fingerprint: Fingerprint,
-    /// The identity of the weights; `None` if the options ask for no tiers.
+    /// The identity of the weights, or `None` if the options ask for no tiers.
     weights: Option<WeightsIdentity>,
 }
 
@@ -42,11 +42,11 @@ pub enum Below {
 }
 
 impl LowerTiers {
-    /// Checks the tiers that the options ask for. `computes` names what computes KV: the processor's instruction
-    /// level, or a GPU. Different ones compute KV that differs in some bits, so they do not share it.
+    /// Checks the tiers that the options ask for. The text `computes` names what computes KV, which is the processor's
+    /// instruction level or a GPU. KV that is computed differently differs in some bits, so it is not shared.
     ///
     /// # Errors
-    /// A directory, an address or a key cannot be used.
+    /// Fails if a directory, an address or a key cannot be used.
     pub fn prepare(
         (config, weights): (&ModelConfig, Option<&WeightsIdentity>),
         limits: &LimitOptions,
@@ -73,13 +73,13 @@ impl LowerTiers {
         Ok(Self { places, fingerprint, weights: weights.cloned() })
     }
 
-    /// Whether `limits` ask for any tier.
+    /// Returns whether `limits` ask for any tier.
     pub fn are_wanted(limits: &LimitOptions) -> bool {
         let disk = limits.kv_disk.as_ref().is_some_and(|options| options.kv_disk.is_some());
         disk || limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some())
     }
 
-    /// Returns the turns by which KV and weights share a disk; `None` if they are on different disks.
+    /// Returns the turns by which KV and weights share a disk, or `None` if they are on different disks.
     pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
         self.places.disk.as_ref()?.turns(weights)
     }
@@ -87,7 +87,7 @@ impl LowerTiers {
     /// Opens the tiers of a model whose weights are all in memory.
     ///
     /// # Errors
-    /// A tier cannot be opened, or the model's files have changed while they were read.
+    /// Fails if a tier cannot be opened, or the model's files have changed while they were read.
     pub fn open_loaded(self) -> Result<TiersBelow> {
         let identity = self.weights.as_ref().map(WeightsIdentity::complete_now).transpose()?;
         identity.map_or(Ok(TiersBelow::default()), |identity| self.open(identity))
@@ -96,7 +96,7 @@ impl LowerTiers {
     /// Opens the tiers of a model whose weights are streamed, if the model's identity is known by now.
     ///
     /// # Errors
-    /// The errors of [`open_loaded`](Self::open_loaded).
+    /// Fails like [`open_loaded`](Self::open_loaded).
     pub fn open_known(self) -> Result<Below> {
         let Some(weights) = &self.weights else { return Ok(Below::Now(TiersBelow::default())) };
         match weights.known()? {
@@ -142,7 +142,7 @@ impl Below {
     /// out.
     ///
     /// # Errors
-    /// The system cannot start a thread.
+    /// Fails if the system cannot start a thread.
     pub fn attachments(self) -> Result<(TiersBelow, Option<LaterTiers>)> {
         let long_tokens = self.long_tokens()?;
         let tiers = match self {

@@ -29,18 +29,18 @@ use crate::printable::plain_name;
 use crate::quiet_panics::quietly;
 use crate::{small_files, swap};
 
-/// Number of bytes of the embedding and the head that are compared if the weights are not on this machine.
+/// The number of bytes of the embedding and the head that are compared if the weights are not on this machine.
 const COMPARED_ELSEWHERE: u64 = 64 << 10;
 
 /// The checked contents of a directory, a GGUF file or a packed store. Weights are not loaded yet.
 pub struct ModelDir {
-    /// Path of the directory, the file or the block device.
+    /// The path of the directory, the file or the block device.
     pub path: PathBuf,
     /// The shape of the model.
     pub config: ModelConfig,
     /// The model's sampling defaults.
     pub generation: GenerationConfig,
-    /// Ids of the tokens that end a text, as far as they are known without the tokenizer.
+    /// The ids of the tokens that end a text, as far as they are known without the tokenizer.
     pub end_tokens: Vec<u32>,
     /// The tensors, and where their bytes are.
     pub catalog: Catalog,
@@ -48,7 +48,7 @@ pub struct ModelDir {
     pub head: HeadSource,
     /// The tensors of each layer, in the order in which a pass uses them.
     pub specs: Vec<GroupSpec>,
-    /// Bytes of all tensors in `specs`.
+    /// The number of bytes of all tensors in `specs`.
     pub weight_bytes: Bytes,
     /// The identity of the weights, if a tier below memory needs it.
     pub identity: Option<WeightsIdentity>,
@@ -79,10 +79,10 @@ impl ModelDir {
         Self::check(path, config, generation, opened?, u64::MAX)
     }
 
-    /// Reads the model from the headers in `catalog` and the small files in `path`; the weights may be elsewhere.
+    /// Reads the model from the headers in `catalog` and the small files in `path`. The weights may be elsewhere.
     ///
     /// # Errors
-    /// The model cannot be computed, or its weights do not match its configuration.
+    /// Fails if the model cannot be computed, or its weights do not match its configuration.
     pub fn of(path: PathBuf, catalog: Catalog) -> Result<Self> {
         let (config, generation) = small_files::configuration(Some(&catalog), &path)?;
         Self::check(path, config, generation, catalog, COMPARED_ELSEWHERE)
@@ -187,7 +187,7 @@ impl ModelDir {
     /// Returns the model's tokenizer.
     ///
     /// # Errors
-    /// The tokenizer is missing or cannot be used.
+    /// Fails if the tokenizer is missing or cannot be used.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         quietly(|| small_files::tokenizer(&self.catalog, &self.path))
     }
@@ -195,7 +195,7 @@ impl ModelDir {
     /// Returns the chat template, if the model has one.
     ///
     /// # Errors
-    /// The template cannot be used.
+    /// Fails if the template cannot be used.
     pub fn template(&self) -> Result<Option<ChatTemplate>> {
         small_files::template(&self.catalog, &self.path)
     }
@@ -208,7 +208,7 @@ impl ModelDir {
     /// Divides `total` bytes of memory among the parts of an engine under these options.
     ///
     /// # Errors
-    /// The options contradict the model, or the budget is too small.
+    /// Fails if the options contradict the model, or the budget is too small.
     pub fn divide(&self, total: Bytes, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
         let mut needs = self.needs(limits, surroundings)?;
         let least = self.least_for(&needs, limits);
@@ -249,7 +249,7 @@ impl ModelDir {
     /// number.
     ///
     /// # Errors
-    /// The options contradict the model.
+    /// Fails if the options contradict the model.
     pub fn least(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Bytes> {
         Ok(self.least_for(&self.needs(limits, surroundings)?, limits))
     }
@@ -289,7 +289,7 @@ impl ModelDir {
         Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, &layout).0))
     }
 
-    /// Returns the bytes of the weights of all experts; 0 for a model without experts.
+    /// Returns the number of bytes of the weights of all experts, or 0 for a model without experts.
     pub fn expert_bytes(&self) -> Result<Bytes> {
         Ok(Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().expert_bytes()))
     }
@@ -311,7 +311,7 @@ pub struct Division {
     pub needs: MemoryNeeds,
     /// The parts of the budget.
     pub plan: MemoryPlan,
-    /// Maximum number of tokens in one pass.
+    /// The maximum number of tokens in one pass.
     pub batched_tokens: usize,
 }
 

@@ -32,8 +32,8 @@ pub fn model_facts(dir: &ModelDir, on_gpu: bool) -> ModelFacts {
     }
 }
 
-/// Returns a digest of the files' paths, lengths and times of modification; the weights are not read for it. The
-/// digest changes if one of these changes.
+/// Returns a digest of the files' paths, lengths and times of modification, without reading the weights. The digest
+/// changes if one of these changes.
 fn digest(dir: &ModelDir) -> String {
     let mut hasher = blake3::Hasher::new();
     for (file, time) in dir.catalog.stored_files().iter().zip(modified(dir)) {
@@ -47,7 +47,7 @@ fn digest(dir: &ModelDir) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Returns when each file was modified; 1970 for a block device, which has no such time.
+/// Returns when each file was modified, or 1970 for a block device, which has no such time.
 fn modified(dir: &ModelDir) -> impl Iterator<Item = SystemTime> {
     let of = |path: &std::path::Path| std::fs::metadata(path).and_then(|file| file.modified());
     dir.catalog.stored_files().iter().map(move |file| of(file.path()).unwrap_or(SystemTime::UNIX_EPOCH))

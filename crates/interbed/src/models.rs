@@ -29,7 +29,7 @@ pub struct ModelsArgs {
 /// Runs `interbed models`.
 ///
 /// # Errors
-/// The cache cannot be read.
+/// Fails if the cache cannot be read.
 pub fn run(args: ModelsArgs) -> Result<()> {
     let cache = HubCache::new(hub::settings(&HubOptions::default())?.cache);
     let models = cache.list()?;

@@ -16,31 +16,32 @@ use crate::kv_events;
 use crate::options::{KvDtype, KvLayoutOption, LimitOptions};
 use crate::seed::random_seed;
 
-/// Default of the maximum number of tokens in one pass.
+/// The default of the maximum number of tokens in one pass.
 pub const BATCHED_TOKENS: usize = 512;
 
-/// Default of the maximum number of tokens in one pass if weights are streamed: about as many as can be computed while
-/// the weights of a pass are read.
+/// The default of the maximum number of tokens in one pass if weights are streamed: about as many as can be computed
+/// while the weights of a pass are read.
 const BATCHED_TOKENS_STREAMED: usize = 1024;
 
 /// The scratch memory of longer passes may take one part in this many of the budget.
 const SCRATCH_SHARE: u64 = 16;
 
-/// Bytes that the block manager needs for a KV block, besides its content and its token ids: list links, hash, index
-/// entry.
+/// The number of bytes that the block manager needs for a KV block, besides its content and its token ids: list links,
+/// hash, index entry.
 const BLOCK_BOOKKEEPING: u64 = 192;
 
 /// The facts about the weights that the division of memory needs.
 pub struct WeightNeeds {
     /// The type of most weights.
     pub dtype: DType,
-    /// Bytes of all weights.
+    /// The number of bytes of all weights.
     pub whole: Bytes,
     /// The minimum memory with which the weights can be streamed.
     pub streamed: Bytes,
 }
 
-/// Bytes of page tables for one page of a block: an entry where the block is, and on average four entries in strips.
+/// The number of bytes of page tables for one page of a block: an entry where the block is, and on average four entries
+/// in strips.
 const PAGE_TABLES: usize = 5 * size_of::<u64>();
 
 /// Returns the configuration of the block manager.
@@ -54,7 +55,7 @@ pub fn kv_config(limits: &LimitOptions, block_size: usize, num_blocks: usize) ->
     }
 }
 
-/// The layout of KV blocks under these options, for weights mostly of type `weights`.
+/// Returns the layout of KV blocks under these options, for weights mostly of type `weights`.
 pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) -> KvLayout {
     let dtype = match limits.kv_dtype {
         KvDtype::Auto => KvDType::beside(weights),
@@ -76,7 +77,7 @@ pub fn kv_layout(config: &ModelConfig, weights: DType, limits: &LimitOptions) ->
     }
 }
 
-/// Default number of tokens in a block.
+/// The default number of tokens in a block.
 const BLOCK_SIZE: usize = 16;
 
 /// Returns the shape of the strips in which the KV of sequences of up to `max_model_len` tokens is mapped. There are
@@ -141,13 +142,13 @@ fn schemas(vocab_size: usize) -> SchemaNeeds {
     }
 }
 
-/// Returns the maximum number of tokens in one pass; each running sequence has room for one token in it.
+/// Returns the maximum number of tokens in one pass. Each running sequence has room for one token in the pass.
 pub fn batched_tokens(limits: &LimitOptions, default: usize) -> usize {
     limits.max_num_batched_tokens.map_or(default, usize::from).max(limits.max_num_seqs.get())
 }
 
-/// Returns the memory needs of longer passes and their number of tokens; longer passes are worth it if weights are
-/// streamed. `None` if the user sets the number of tokens, or if scratch memory would take too much of `total`.
+/// Returns the memory needs of longer passes and their number of tokens. Longer passes are worth it if weights are
+/// streamed. Returns `None` if the user sets the number of tokens, or if scratch memory would take too much of `total`.
 pub fn longer_passes(
     config: &ModelConfig,
     needs: &MemoryNeeds,

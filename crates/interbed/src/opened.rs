@@ -12,7 +12,7 @@ use crate::failure::Advised;
 use crate::footprint::Footprint;
 use crate::model_dir::ModelDir;
 
-/// An open model with its tokenizer and chat template; weights are not loaded yet.
+/// An open model with its tokenizer and chat template. The weights are not loaded yet.
 pub struct Opened {
     /// The model's files.
     pub dir: ModelDir,
@@ -28,7 +28,7 @@ impl Opened {
     /// Opens the model at the path `model`, or the bundled model.
     ///
     /// # Errors
-    /// The model cannot be computed, or has no tokenizer.
+    /// Fails if the model cannot be computed, or has no tokenizer.
     pub fn open(model: Option<&Path>) -> Result<Self> {
         let mut dir = ModelDir::open(model)?;
         let tokenizer = dir.tokenizer()?;
@@ -60,10 +60,10 @@ impl Opened {
         Ok(Self { dir, tokenizer: Arc::new(tokenizer), template, footprint })
     }
 
-    /// The model's chat template.
+    /// Returns the model's chat template.
     ///
     /// # Errors
-    /// The model has no chat template.
+    /// Fails if the model has no chat template.
     pub fn chat_template(&self) -> Result<Arc<ChatTemplate>> {
         self.template.clone().ok_or_else(|| {
             Advised::input(

@@ -15,16 +15,16 @@ use interbed_weights::StreamPolicy;
 
 use crate::device_option::DeviceOption;
 
-/// Maximum of `--max-num-seqs`.
+/// The maximum of `--max-num-seqs`.
 const SEQUENCES_MAX: usize = 1 << 16;
-/// Maximum of `--max-num-batched-tokens`. Scratch memory grows with it, and computing its size must not overflow.
+/// The maximum of `--max-num-batched-tokens`. Scratch memory grows with it, and computing its size must not overflow.
 const BATCHED_TOKENS_MAX: usize = 1 << 20;
 /// Prompts with fewer tokens than this do not need passes of the default length.
 const SHORT_PROMPT: usize = 512;
-/// Maximum of `--threads`: each thread takes a stack, and threads beyond the number of cores are useless.
+/// The maximum of `--threads`: each thread takes a stack, and threads beyond the number of cores are useless.
 const THREADS_MAX: usize = 1024;
 
-/// Maximum of `--max-model-len`, which is more positions than any model has.
+/// The maximum of `--max-model-len`, which is more positions than any model has.
 const POSITIONS_MAX: usize = 1 << 30;
 
 /// Sizes below this number of bytes must have a unit, because they are probably mistakes.
@@ -45,12 +45,12 @@ pub struct ModelOptions {
     pub limits: LimitOptions,
 }
 
-/// Help heading of options that many people set.
+/// The help heading of options that many people set.
 const MEMORY: &str = "Memory and threads";
-/// Help heading of options that few users need: `--help` shows them, `-h` does not.
+/// The help heading of options that few users need: `--help` shows them, `-h` does not.
 const ENGINE: &str = "Engine";
 
-/// Help heading of options for models that are fetched by name.
+/// The help heading of options for models that are fetched by name.
 const MODELS: &str = "Models by name";
 
 /// What an engine may use.
@@ -534,17 +534,17 @@ pub fn size(text: &str) -> Result<Bytes, String> {
 /// Parses a whole number from 1 to `MAX`.
 ///
 /// # Errors
-/// The text is anything else; the message says what is expected.
+/// Fails if the text is anything else. The message says what is expected.
 pub fn count<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
     let number = text.trim().parse::<NonZeroUsize>().ok().filter(|number| number.get() <= MAX);
     number.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))
 }
 
-/// Parses a number of tokens from 1 to `MAX`. A `k` behind it is a thousand, a `K` 1024; `m` and `M` are the squares of
-/// these.
+/// Parses a number of tokens from 1 to `MAX`. A suffix `k` stands for a thousand, and `K` for 1024. The suffixes `m`
+/// and `M` stand for the squares of these.
 ///
 /// # Errors
-/// The text is anything else; the message says what is expected.
+/// Fails if the text is anything else. The message says what is expected.
 fn tokens<const MAX: usize>(text: &str) -> Result<NonZeroUsize, String> {
     let text = text.trim();
     let units = [('k', 1000), ('K', 1 << 10), ('m', 1_000_000), ('M', 1 << 20)];

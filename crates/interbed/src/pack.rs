@@ -59,7 +59,8 @@ pub struct PackArgs {
 /// Runs `interbed pack`: progress and a table go to stderr, the path of the store to stdout.
 ///
 /// # Errors
-/// The model cannot be used, the target is in use or too small, a read or write fails, or the user presses Ctrl-C.
+/// Fails if the model cannot be used, the target is in use or too small, a read or write fails, or the user presses
+/// Ctrl-C.
 pub fn run(mut args: PackArgs) -> Result<()> {
     args.model = hub::whole(&args.model, &args.hub)?;
     let interrupts = Interrupts::listen()?;

@@ -129,7 +129,8 @@ pub struct MachineOptions {
 /// Runs `interbed plan`.
 ///
 /// # Errors
-/// The model does not exist, figures contradict each other, a memory is too small, or a disk cannot be measured.
+/// Fails if the model does not exist, figures contradict each other, a memory is too small, or a disk cannot be
+/// measured.
 pub fn run(args: PlanArgs) -> Result<()> {
     if args.model.is_none() {
         return shapes::run(&args);
@@ -220,8 +221,8 @@ fn plan_of(
     Ok((made, layout.padding_bytes()))
 }
 
-/// Returns the model that `model` names: a directory, a file or a well-known shape; `None` names the bundled model.
-/// `dtype` applies to models without weights.
+/// Returns the model that `model` names, which is a directory, a file or a well-known shape. `None` names the bundled
+/// model. `dtype` applies to models without weights.
 fn subject(model: Option<&Path>, dtype: Option<DType>, options: &HubOptions) -> Result<Subject> {
     if let Some(model) = model {
         match Subject::imagined(model, dtype.or_else(|| shapes::listed_dtype(model))) {

@@ -25,7 +25,7 @@ pub fn plain_name(name: &str) -> String {
     name.replace(is_command, "_")
 }
 
-/// Whether a character controls how a terminal shows text.
+/// Returns whether a character controls how a terminal shows text.
 pub fn is_command(character: char) -> bool {
     // Some format characters change the direction of writing, or break lines and paragraphs.
     let formats =

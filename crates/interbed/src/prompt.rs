@@ -13,10 +13,10 @@ use interbed_model::tokenizer::Tokenizer;
 use crate::failure::Advised;
 use crate::quiet_panics::quietly;
 
-/// Maximum size of a prompt, in bytes. The context usually allows less, but is only known once the model is loaded.
+/// The maximum size of a prompt, in bytes. The context usually allows less, but is only known once the model is loaded.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
 
-/// Factor by which a tokenizer's normalizer may shorten a text, by composing characters; larger factors hardly ever
+/// The factor by which a tokenizer's normalizer may shorten a text by composing characters. Larger factors hardly ever
 /// occur.
 const NORMALIZED_SHRINK: usize = 4;
 
@@ -33,7 +33,7 @@ pub struct PromptOptions {
 }
 
 impl PromptOptions {
-    /// Whether an option gives the prompt.
+    /// Returns whether an option gives the prompt.
     pub fn is_given(&self) -> bool {
         self.prompt.is_some() || self.prompt_file.is_some()
     }
@@ -41,7 +41,7 @@ impl PromptOptions {
     /// Returns the prompt's text. Without options, the prompt is read from stdin, unless stdin is a terminal.
     ///
     /// # Errors
-    /// There is no prompt; or it cannot be read, is too long, or is not UTF-8.
+    /// Fails if there is no prompt, or if the prompt cannot be read, is too long, or is not UTF-8.
     pub fn read(&self) -> Result<String> {
         match (&self.prompt, &self.prompt_file) {
             (Some(text), _) if text != "-" => Ok(text.clone()),
@@ -71,7 +71,7 @@ impl PromptOptions {
 /// that the prompt asks about.
 ///
 /// # Errors
-/// The text from the pipe cannot be read, is too long, or is not UTF-8.
+/// Fails if the text from the pipe cannot be read, is too long, or is not UTF-8.
 pub fn of_words(words: &[String]) -> Result<String> {
     let text = words.join(" ");
     if stdin().is_terminal() {
@@ -84,9 +84,9 @@ pub fn of_words(words: &[String]) -> Result<String> {
 /// The limits that a prompt must fit into.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptLimits {
-    /// Number of tokens of the context.
+    /// The number of tokens of the context.
     pub context: usize,
-    /// Maximum number of bytes that tokenizing may take.
+    /// The maximum number of bytes that tokenizing may take.
     pub memory: usize,
 }
 
@@ -94,7 +94,7 @@ pub struct PromptLimits {
 /// than `room` allows, is refused before it is tokenized.
 ///
 /// # Errors
-/// The text is too long, or the tokenizer cannot represent it.
+/// Fails if the text is too long, or the tokenizer cannot represent it.
 pub fn encode(tokenizer: &Tokenizer, text: &str, add_special: bool, room: PromptLimits) -> Result<Vec<TokenId>> {
     let PromptLimits { context, memory } = room;
     let most = tokenizer.longest_entry().saturating_mul(NORMALIZED_SHRINK).saturating_mul(context.max(1));

@@ -34,13 +34,14 @@ pub struct PullArgs {
     pub hub: HubOptions,
 }
 
-/// Minimum time between two progress lines of `--json`.
+/// The minimum time between two progress lines of `--json`.
 const TOLD_EVERY: Duration = Duration::from_millis(250);
 
 /// Runs `interbed pull`: the model's path goes to stdout.
 ///
 /// # Errors
-/// The model does not exist, access is denied, there is no network or no disk space, or the model cannot be computed.
+/// Fails if the model does not exist, access is denied, there is no network or no disk space, or the model cannot be
+/// computed.
 pub fn run(args: PullArgs) -> Result<()> {
     if args.model.exists() {
         let model = args.model.display();

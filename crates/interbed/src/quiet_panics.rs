@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 thread_local! {
-    /// The panic that the hook has held back while this thread runs [`quietly`]; `None` outside.
+    /// The panic that the hook has held back while this thread runs [`quietly`], or `None` outside of it.
     static HELD_BACK: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 

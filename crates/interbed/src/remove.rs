@@ -29,7 +29,8 @@ pub struct RemoveArgs {
 /// Runs `interbed rm`.
 ///
 /// # Errors
-/// The cache does not have one of the models, and then nothing is removed; or a folder cannot be removed.
+/// Fails if the cache does not have one of the models, and then nothing is removed. Also fails if a folder cannot be
+/// removed.
 pub fn run(args: RemoveArgs) -> Result<()> {
     let cache = HubCache::new(hub::settings(&HubOptions::default())?.cache);
     let here = cache.list()?;

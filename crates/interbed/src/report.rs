@@ -19,7 +19,7 @@ pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Whether reports are turned off.
+/// Returns whether reports are turned off.
 pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
@@ -29,7 +29,7 @@ pub fn be_json() {
     AS_JSON.store(true, Ordering::Relaxed);
 }
 
-/// Whether every line on stderr is a JSON object.
+/// Returns whether every line on stderr is a JSON object.
 pub fn is_json() -> bool {
     AS_JSON.load(Ordering::Relaxed)
 }

@@ -17,18 +17,18 @@ use crate::model_dir::ModelDir;
 struct Recorder {
     path: PathBuf,
     writer: Option<RoutingWriter<BufWriter<File>>>,
-    /// For each mixture layer, the bytes of one expert.
+    /// The number of bytes of one expert in each mixture layer.
     expert_bytes: BTreeMap<usize, u64>,
-    /// Layer and position of the last row.
+    /// The layer and the position of the last row.
     last: (usize, usize),
-    /// Experts of the last row's layer whose reads have already been recorded in this pass.
+    /// The experts of the last row's layer whose reads have already been recorded in this pass.
     told: Vec<u32>,
 }
 
 /// Returns a sink that writes the routing of a model to `path`.
 ///
 /// # Errors
-/// The model has no experts, or the file cannot be written.
+/// Fails if the model has no experts, or the file cannot be written.
 pub fn record(dir: &ModelDir, path: &Path) -> Result<Box<dyn RouteSink>> {
     let Some(mixture) = dir.config.blueprint.mixture() else {
         return Err(Advised::input(

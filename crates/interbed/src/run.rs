@@ -26,14 +26,14 @@ use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};
 use crate::timeline;
 
-/// Default of the maximum number of tokens that continue a text. The limit does not apply to answers to a message,
+/// The default of the maximum number of tokens that continue a text. The limit does not apply to answers to a message,
 /// which end by themselves.
 const MAX_TOKENS: usize = 256;
 
-/// Estimated bytes of text per token, rather too low than too high for most texts.
+/// The estimated number of bytes of text per token, rather too low than too high for most texts.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// Number of bytes that a prompt token takes, in the prompt's list and in lists of the engine.
+/// The number of bytes that a prompt token takes, in the prompt's list and in lists of the engine.
 const BYTES_PER_ID: usize = 32;
 
 /// Ask a model, or continue a text; without a prompt, on a terminal: chat
@@ -109,7 +109,7 @@ pub struct RunArgs {
 /// Runs `interbed run`.
 ///
 /// # Errors
-/// The model, the prompt or a parameter cannot be used; a pass fails; or the user presses Ctrl-C.
+/// Fails if the model, the prompt or a parameter cannot be used, if a pass fails, or if the user presses Ctrl-C.
 pub fn run(args: RunArgs) -> Result<()> {
     if args.is_chat() {
         let RunArgs { system, model, counts, compute, sampling, .. } = args;
@@ -176,7 +176,7 @@ pub fn run(args: RunArgs) -> Result<()> {
 }
 
 impl RunArgs {
-    /// Whether the command starts a chat: on a terminal, without a prompt and without options that need one.
+    /// Returns whether the command starts a chat: on a terminal, without a prompt and without options that need one.
     fn is_chat(&self) -> bool {
         let needs_prompt =
             self.raw || self.no_echo || self.stats || self.timeline.timeline.is_some() || self.record_routing.is_some();
@@ -188,7 +188,7 @@ impl RunArgs {
     }
 }
 
-/// Returns the chat template that is applied to the prompt; `None` if the prompt is continued as it is.
+/// Returns the chat template that is applied to the prompt, or `None` if the prompt is continued as it is.
 fn template(opened: &Opened, raw: bool, needed: bool, has_system: bool) -> Result<Option<Arc<ChatTemplate>>> {
     if needed {
         return opened.chat_template().map(Some);
@@ -204,7 +204,7 @@ fn template(opened: &Opened, raw: bool, needed: bool, has_system: bool) -> Resul
     Ok(template)
 }
 
-/// Returns the number of tokens that the context leaves for the answer, at least 1; if nothing is left, the engine
+/// Returns the number of tokens that the context leaves for the answer, at least 1. If nothing is left, the engine
 /// refuses the request and says why.
 fn room(loaded: &Loaded, prompt_tokens: usize) -> usize {
     loaded.engine.handle().limits().max_model_len.saturating_sub(prompt_tokens).max(1)

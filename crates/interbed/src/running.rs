@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use crate::failure::Advised;
 use crate::printable::printable;
 
-/// Maximum time that the server may take to accept the connection, and for each read or write.
+/// The maximum time that the server may take to accept the connection, and for each read or write.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Maximum size of an answer that is read, in bytes.
+/// The maximum size of an answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// Tell which model the server on this machine has loaded, and how it is
@@ -41,7 +41,7 @@ pub struct RunningArgs {
 /// Runs `interbed ps`.
 ///
 /// # Errors
-/// No server answers, or the server refuses the key.
+/// Fails if no server answers, or the server refuses the key.
 pub fn run(args: RunningArgs) -> Result<()> {
     let host = host_of(&args.url)?;
     let ask = |path: &str| ask(&host, path, args.api_key.as_deref());
@@ -76,7 +76,7 @@ fn name(model: &Value) -> Option<String> {
     Some(name.strip_suffix(":latest").unwrap_or(name).to_owned())
 }
 
-/// Returns `HOST:PORT` of a URL; the port is 80 if the URL has none.
+/// Returns `HOST:PORT` of a URL. The port is 80 if the URL has none.
 fn host_of(url: &str) -> Result<String> {
     let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
     if host.contains("://") || host.contains(['/', '@']) || host.is_empty() {

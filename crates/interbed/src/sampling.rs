@@ -13,12 +13,12 @@ use crate::options::count;
 use crate::report::report;
 use crate::seed::random_seed;
 
-/// Maximum number of stop strings.
+/// The maximum number of stop strings.
 const STOPS_MAX: usize = 64;
-/// Maximum length of a stop string, in bytes.
+/// The maximum length of a stop string, in bytes.
 const STOP_BYTES_MAX: usize = 1024;
 
-/// Maximum of `--max-tokens`, which is more than any context.
+/// The maximum of `--max-tokens`, which is more than any context.
 const TOKENS_MAX: usize = 1 << 30;
 
 /// How the next token is chosen, and when generation ends.
@@ -65,11 +65,11 @@ pub struct SamplingOptions {
 }
 
 impl SamplingOptions {
-    /// Returns the sampling parameters: these options, and `defaults` for those not given. The seed is random if none
-    /// is given.
+    /// Returns the sampling parameters, with values from `defaults` for options that are not given. The seed is random
+    /// if none is given.
     ///
     /// # Errors
-    /// Stop strings are empty, too long or too many.
+    /// Fails if stop strings are empty, too long or too many.
     pub fn over(&self, defaults: SamplingParams) -> Result<SamplingParams> {
         if self.stop.len() > STOPS_MAX {
             bail!("--stop is given {} times, but at most {STOPS_MAX} are allowed", self.stop.len());
@@ -151,7 +151,7 @@ fn all_if_0(top_k: usize) -> Option<usize> {
     (top_k > 0).then_some(top_k)
 }
 
-/// Parses `--seed`; -1 becomes a random seed.
+/// Parses `--seed`. The value -1 becomes a random seed.
 fn seed(text: &str) -> Result<u64, String> {
     match text.trim() {
         "-1" => Ok(random_seed()),
@@ -175,7 +175,7 @@ fn repetition_penalty(text: &str) -> Result<f32, String> {
     number(text, |value| value > 0.0 && value <= 100.0, "a number above 0 and at most 100; 1 does nothing")
 }
 
-/// Parses a number and checks its range; NaN is in no range.
+/// Parses a number and checks its range. NaN is in no range.
 fn number(text: &str, check: fn(f32) -> bool, expected: &str) -> Result<f32, String> {
     text.trim().parse().ok().filter(|&value| check(value)).ok_or_else(|| format!("expected {expected}"))
 }

@@ -9,8 +9,8 @@ use anyhow::Result;
 
 use crate::failure::Advised;
 
-/// Reads a file with secrets. Fails if it has more than `bytes_max` bytes; messages name the `option` that gave the
-/// path.
+/// Reads a file with secrets. Fails if the file has more than `bytes_max` bytes. Messages name the `option` that gave
+/// the path.
 pub fn read(option: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     let failed = |error: io::Error| {
         let hint = match error.kind() {

@@ -1,4 +1,4 @@
-//! Random seeds.
+//! Makes random seeds.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};

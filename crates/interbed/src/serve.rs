@@ -1,4 +1,4 @@
-//! `interbed serve`: the OpenAI-compatible server.
+//! Runs `interbed serve`, the OpenAI-compatible server.
 
 mod address;
 mod announcement;
@@ -48,24 +48,24 @@ use stop::Stop;
 
 pub use help::arrange as arrange_help;
 
-/// Number of connections that the system queues until the server accepts them.
+/// The number of connections that the system queues until the server accepts them.
 const BACKLOG: u32 = 1024;
 
-/// Number of open files that the server asks the system for.
+/// The number of open files that the server asks the system for.
 const DESCRIPTORS: u64 = 1 << 16;
 
-/// Number of threads that handle requests; a small number, because computing needs the cores.
+/// The number of threads that handle requests. The number is small, because computing needs the cores.
 const WORKERS: usize = 2;
 
-/// Maximum number of threads for blocking work such as tokenizing; a small number, because the allocator keeps some
-/// freed memory for each thread.
+/// The maximum number of threads for blocking work such as tokenizing. The number is small, because the allocator keeps
+/// some freed memory for each thread.
 const BLOCKING_WORKERS: usize = 8;
 
-/// Stack size of a thread, in bytes: as large as that of the program's first thread, because models may be loaded on
-/// it.
+/// The stack size of a thread, in bytes: as large as that of the program's first thread, because models may be loaded
+/// on it.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Time that work in progress gets after the server has drained.
+/// The time that work in progress gets after the server has drained.
 const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// Serve a model over HTTP, or all that are on this machine
@@ -238,7 +238,7 @@ fn token_gap(text: &str) -> Result<Duration, String> {
 /// Runs `interbed serve` until a signal stops it.
 ///
 /// # Errors
-/// A model cannot be served, or the server cannot listen on its address.
+/// Fails if a model cannot be served, or the server cannot listen on its address.
 pub fn run(args: ServeArgs) -> Result<()> {
     share_heaps();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -436,8 +436,8 @@ fn origin(text: &str) -> Result<String, String> {
     interbed_server::check_origin(text).map(|()| text.to_owned())
 }
 
-/// Parses `--max-body`. A body may take at most a sixteenth of the memory for requests, which is at least
-/// [`REQUEST_BYTES`] (see `ServerConfig::request_bytes_max`).
+/// Parses `--max-body`. A body may take at most a sixteenth of the memory for requests,
+/// `ServerConfig::request_bytes_max`, which is at least [`REQUEST_BYTES`].
 fn body_size(text: &str) -> Result<Bytes, String> {
     let limit = Bytes(REQUEST_BYTES as u64 / 16);
     let size: Bytes = text.parse().map_err(|error| format!("{error}"))?;

@@ -1,4 +1,4 @@
-//! Short names of models, as users of Ollama type them, and the models on the Hub that they stand for.
+//! Finds the models on the Hub for which short names stand. Users of Ollama type such short names.
 
 mod sizes;
 
@@ -6,34 +6,36 @@ use crate::failure::Advised;
 use crate::spelling::distance;
 
 /// The table of short names. A row has a name, its tags, a model on the Hub, and the repository of its quantised files
-/// if that is another one. If the model cannot be computed, the row has `-`, and then what to use instead; or the size
-/// of the tag latest and a reason, to which the error adds models of about the asked size.
+/// if that is another one. If the model cannot be computed, the row has `-` in place of the model. The rest of such a
+/// row says what to use instead, or has the size of the tag `latest` and a reason, to which the error adds models of
+/// about the asked size.
 const TABLE: &str = include_str!("short_names.txt");
 
 /// The tag that a name without a tag means.
 const LATEST: &str = "latest";
 
-/// Prefixes that may precede names of Ollama's library.
+/// The prefixes that may precede names of Ollama's library.
 const LIBRARIES: [&str; 3] = ["registry.ollama.ai/library/", "ollama.com/library/", "library/"];
 
-/// Maximum number of similar names that an error message lists.
+/// The maximum number of similar names that an error message lists.
 const NEAR_MAX: usize = 3;
 
-/// Maximum number of letters in which a mistyped name may differ.
+/// The maximum number of letters in which a mistyped name may differ.
 const LETTERS_MAX: usize = 2;
 
-/// Minimum number of letters of a name for which similar names are looked up.
+/// The minimum number of letters of a name for which similar names are looked up.
 const LETTERS_LEAST: usize = 5;
 
-/// Parts of tags that say what a model was trained for. Such a part is ignored if the name on the Hub says the same:
-/// `qwen3:8b-instruct` is not the model of `qwen3:8b`, which thinks.
+/// The parts of tags that say what a model was trained for. Such a part is ignored if the name on the Hub says the
+/// same: `qwen3:8b-instruct` is not the model of `qwen3:8b`, which thinks.
 const TRAINED_FOR: [&str; 3] = ["instruct", "it", "chat"];
 
 struct Row {
     name: &'static str,
     tags: &'static str,
     model: &'static str,
-    /// The repository of the model's quantised files; for a model that cannot be computed, what to use instead.
+    /// The repository of the model's quantised files. For a model that cannot be computed, the text says what to use
+    /// instead.
     rest: &'static str,
 }
 
@@ -42,7 +44,7 @@ impl Row {
         self.model != "-"
     }
 
-    /// Returns the rest of `tag` after the longest of the row's tags that it begins with; `None` if it begins with
+    /// Returns the rest of `tag` after the longest of the row's tags that it begins with, or `None` if it begins with
     /// none.
     fn behind<'t>(&self, tag: &'t str) -> Option<&'t str> {
         let behind = |known| match tag.strip_prefix(known)? {
@@ -52,7 +54,7 @@ impl Row {
         self.tags.split(',').filter_map(behind).min_by_key(|rest| rest.len())
     }
 
-    /// Whether the model's name on the Hub says that it was trained for this.
+    /// Returns whether the model's name on the Hub says that it was trained for this.
     fn is_trained_for(&self, what: &str) -> bool {
         let repository = self.model.split(':').next().unwrap_or_default().to_ascii_lowercase();
         repository.split(['/', '-']).any(|part| part == what)
@@ -76,11 +78,11 @@ impl Row {
     }
 }
 
-/// Returns the model on the Hub that a short name stands for, such as `llama3.2:1b` or `llama3.2:1b-instruct-q8_0`;
+/// Returns the model on the Hub that a short name stands for, such as `llama3.2:1b` or `llama3.2:1b-instruct-q8_0`, or
 /// `None` if the text is no short name.
 ///
 /// # Errors
-/// The name is known, but not with this tag; or the model cannot be computed.
+/// Fails if the name is known, but not with this tag, or if the model cannot be computed.
 pub fn find(text: &str) -> anyhow::Result<Option<String>> {
     let bare = without_library(text);
     let (name, tag) = bare.split_once(':').unwrap_or((bare, LATEST));
@@ -180,7 +182,7 @@ fn without_library(text: &str) -> &str {
     LIBRARIES.iter().find_map(|library| text.strip_prefix(library)).unwrap_or(text)
 }
 
-/// Returns the model with another quantisation; `None` if `quantisation` is not the name of one.
+/// Returns the model with another quantisation, or `None` if `quantisation` is not the name of one.
 fn with_quantisation(row: &Row, quantisation: &str) -> Option<String> {
     let repository = if row.rest.is_empty() { row.model.split_once(':')?.0 } else { row.rest };
     let has_number = quantisation.contains(|letter: char| letter.is_ascii_digit());

@@ -135,7 +135,7 @@ pub fn all(catalog: &Catalog, path: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-/// Reads a regular file of at most `limit` bytes; `None` if there is none.
+/// Reads a regular file of at most `limit` bytes. Returns `None` if there is none.
 fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
     let file = match ExactFile::open(path) {
         Ok(file) => file,

@@ -26,13 +26,13 @@ pub struct Streaming {
     pub settings: ReadSettings,
     /// The model's files, which may be used to measure the disk.
     pub files: Vec<Arc<dyn DirectRead>>,
-    /// Bytes of weights that the budget could keep in memory, with the policy that keeps most.
+    /// The number of bytes of weights that the budget could keep in memory, with the policy that keeps most.
     pub most_resident: u64,
-    /// Bytes of weights that stay in a device's own memory.
+    /// The number of bytes of weights that stay in a device's own memory.
     pub on_device: u64,
-    /// The shape of the mixture layers, and the bytes that experts may take; `None` without experts.
+    /// The shape of the mixture layers, and the bytes that experts may take, or `None` without experts.
     pub experts: Option<(ArenaShape, u64)>,
-    /// Saves how often experts are used until this value is dropped; `None` if nothing is saved.
+    /// Saves how often experts are used until this value is dropped. The value is `None` if nothing is saved.
     pub counts: Option<KeptCounts>,
     /// The times at which the device computed and copied, if a timeline is recorded.
     pub device: Option<Arc<DeviceTimeline>>,
@@ -44,17 +44,17 @@ impl Drop for Streaming {
     }
 }
 
-/// Maximum number of tokens in a pass that only decodes.
+/// The maximum number of tokens in a pass that only decodes.
 const DECODED_TOKENS: usize = 64;
 
-/// Maximum bytes of weights that are used to measure whether processor or GPU multiplies faster.
+/// The maximum bytes of weights that are used to measure whether processor or GPU multiplies faster.
 const MEASURED: Bytes = Bytes(16 << 20);
 
 /// Measures the disk with `room` bytes of memory, which is still unused. Then loads the weights that stay in memory,
 /// and starts streaming the others within `budget`. `turns` coordinates reads with KV on the same disk.
 ///
 /// # Errors
-/// A file cannot be read, the budget is too small, or the system refuses memory.
+/// Fails if a file cannot be read, the budget is too small, or the system refuses memory.
 pub fn start(
     dir: &ModelDir,
     budget: Bytes,
@@ -100,11 +100,11 @@ fn report_experts(arena: &Arena) {
     }
 }
 
-/// Starts streaming with weights in host memory and in the memory of `device`; `budgets` are those of the two, in this
-/// order.
+/// Starts streaming with weights in host memory and in the memory of `device`. `budgets` has the budgets of host memory
+/// and of the device, in this order.
 ///
 /// # Errors
-/// The errors of [`start`], or the device refuses memory.
+/// Fails like [`start`], or if the device refuses memory.
 pub fn start_on(
     device: &mut VulkanDevice,
     dir: &ModelDir,
@@ -139,7 +139,8 @@ pub fn start_on(
 /// Returns the maximum number of tokens of a pass in which the processor multiplies with the weights in host memory.
 ///
 /// # Errors
-/// The device fails, or the options demand products on the processor although their bits would differ from the GPU's.
+/// Fails if the device fails, or the options demand products on the processor although their bits would differ from the
+/// GPU's.
 fn host_tokens_max(
     device: &mut VulkanDevice,
     partition: &Partition,
@@ -189,7 +190,7 @@ struct Ready {
 }
 
 impl Ready {
-    /// Prepares streaming with `budget` bytes of host memory; bands are small enough for `least` bytes.
+    /// Prepares streaming with `budget` bytes of host memory. Bands are small enough for `least` bytes.
     fn new(
         dir: &ModelDir,
         budget: Bytes,

@@ -14,14 +14,14 @@ use crate::failure::Advised;
 use crate::options::{LimitOptions, PreemptionOption, SwapOptions};
 use crate::report::report;
 
-/// Maximum disk space that is taken if the options do not ask for a size, in bytes.
+/// The maximum disk space that is taken if the options do not ask for a size, in bytes.
 const SPACE_MAX: u64 = 4 << 30;
 /// Buffers take one part in this many of the budget, up to [`BUFFERS_MAX`] bytes: larger models have longer passes,
 /// and between two passes at most as much KV can move as the buffers hold.
 const BUFFERS_SHARE: u64 = 128;
 const BUFFERS_MAX: u64 = 32 << 20;
-/// Bytes of bookkeeping for a slot, besides its token ids: a content and its number of slots, the slot's holders and
-/// content, an entry in the list of free slots, a checksum.
+/// The number of bytes of bookkeeping for a slot, besides its token ids: a content and its number of slots, the slot's
+/// holders and content, an entry in the list of free slots, a checksum.
 const SLOT_BOOKKEEPING: u64 = 72;
 
 /// The kinds of storage. The first one that accepts the options is used.
@@ -31,7 +31,7 @@ const PLACES: &[Place] = &[file::PLACE];
 struct Place {
     /// The name in messages, as in "KV is swapped to …".
     name: &'static str,
-    /// Returns the memory that the storage takes; `None` if it does not accept the options.
+    /// Returns the memory that the storage takes, or `None` if it does not accept the options.
     memory: fn(&Wanted<'_>) -> Option<Bytes>,
     /// Allocates the storage, within the memory that [`Place::memory`] has returned.
     open: fn(&Wanted<'_>, &SwapRoom) -> Result<Box<dyn SwapStore>>,
@@ -45,15 +45,15 @@ struct Wanted<'a> {
     space: Option<Bytes>,
     /// The memory budget of the process.
     budget: Bytes,
-    /// Number of tokens in a KV block.
+    /// The number of tokens in a KV block.
     block_size: usize,
-    /// Number of bytes of a KV block.
+    /// The number of bytes of a KV block.
     block_bytes: usize,
 }
 
 /// The parts of the memory plan that a kind of storage needs.
 struct SwapRoom {
-    /// Maximum number of KV blocks in memory.
+    /// The maximum number of KV blocks in memory.
     num_blocks_max: usize,
     /// The part of the memory budget for swapping.
     memory: Bytes,
@@ -87,7 +87,7 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
 /// cannot be allocated and the user did not ask for it.
 ///
 /// # Errors
-/// Swap space that the user asked for cannot be allocated.
+/// Fails if swap space that the user asked for cannot be allocated.
 pub fn open(
     limits: &LimitOptions,
     plan: &MemoryPlan,

@@ -14,7 +14,7 @@ use interbed_model::{preset, preset_names};
 
 use crate::report::report;
 
-/// Maximum size, in bytes, of the file that `--config` names.
+/// The maximum size, in bytes, of the file that `--config` names.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// Write a model of random weights, with a usable tokenizer, for tests and benchmarks without a download
@@ -99,7 +99,7 @@ impl From<DTypeArg> for DType {
 /// Runs `interbed synth`: progress goes to stderr, the directory's path to stdout.
 ///
 /// # Errors
-/// The configuration is invalid, the directory is not empty, the disk is too small, or a write fails.
+/// Fails if the configuration is invalid, the directory is not empty, the disk is too small, or a write fails.
 pub fn run(args: SynthArgs) -> anyhow::Result<()> {
     let config_json = match &args.config {
         Some(path) => read_config(path).with_context(|| format!("cannot read {}", path.display()))?,

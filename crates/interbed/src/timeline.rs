@@ -13,14 +13,14 @@ use serde_json::json;
 use crate::report::report;
 use crate::streaming::Streaming;
 
-/// Number of the timeline's line for the forward pass; lines for reads follow.
+/// The number of the timeline's line for the forward pass. The lines for reads follow.
 const PASS_LINE: usize = 0;
 
-/// Writes what has happened since the last call as Chrome trace events. One line shows when the pass computes or
-/// waits; other lines show reads, as many lines as reads were in flight at once, and each queue of a GPU has a line.
+/// Writes what has happened since the last call as Chrome trace events. One line shows when the pass computes or waits.
+/// Other lines show reads, as many lines as reads were in flight at once, and each queue of a GPU has a line.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Fails if the file cannot be written.
 pub fn write(streaming: &Streaming, path: &Path) -> Result<()> {
     let monitor = &*streaming.monitor;
     let mut events = monitor.take_events();
@@ -121,7 +121,7 @@ fn name_of_line(line: usize, name: &str) -> serde_json::Value {
     json!({"name": "thread_name", "ph": "M", "pid": 1, "tid": line, "args": {"name": name}})
 }
 
-/// The lines for reads: for each, the time until which it is busy. Reads on one line do not overlap.
+/// The times until which the lines for reads are busy. Reads on one line do not overlap.
 #[derive(Default)]
 struct Lanes(Vec<Instant>);
 

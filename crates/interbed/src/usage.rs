@@ -9,7 +9,7 @@ use crate::report;
 use crate::spelling::is_near;
 
 /// Corrects clap's advice. clap takes each unknown option for a text that begins with a hyphen, and explains how to
-/// pass such a text; and clap does not know models' names.
+/// pass such a text. It also does not know models' names.
 pub fn mended(mut error: Error) -> Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {

@@ -20,7 +20,7 @@ pub fn cache() -> Option<PathBuf> {
 /// Creates the folder of `file`, and missing folders above it, accessible to this user only.
 ///
 /// # Errors
-/// The system refuses to create a folder.
+/// Fails if the system refuses to create a folder.
 pub fn create_private(file: &Path) -> io::Result<()> {
     match file.parent() {
         Some(folder) => DirBuilder::new().recursive(true).mode(0o700).create(folder),

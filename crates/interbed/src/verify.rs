@@ -20,7 +20,7 @@ use crate::options::HubOptions;
 use crate::printable::printable;
 use crate::progress;
 
-/// Maximum size, in bytes, of a file besides the weights that is checked.
+/// The maximum size, in bytes, of a file besides the weights that is checked.
 const BESIDE_BYTES_MAX: u64 = 256 << 20;
 
 /// Read a model's weights wholly and compare checksums
@@ -46,7 +46,7 @@ pub struct VerifyArgs {
 /// Runs `interbed verify`.
 ///
 /// # Errors
-/// A file cannot be opened, a header is invalid, or something is damaged.
+/// Fails if a file cannot be opened, a header is invalid, or something is damaged.
 pub fn run(mut args: VerifyArgs) -> Result<()> {
     args.path = hub::cached(&args.path, &args.hub)?;
     let catalog = open(&args.path)?;
@@ -94,7 +94,7 @@ fn open(path: &Path) -> Result<Catalog, WeightError> {
     Catalog::open(path)
 }
 
-/// Whether a file is a link into a Hub cache.
+/// Returns whether a file is a link into a Hub cache.
 fn is_blob(file: &Path) -> bool {
     std::fs::read_link(file).is_ok_and(|target| target.parent().is_some_and(|folder| folder.ends_with("blobs")))
 }

@@ -4,20 +4,20 @@ use super::lanes::Lanes;
 use crate::KvDType;
 use crate::simd::{Bf16, Element, F16, F32, LANES, load_part};
 
-/// 8-bit integers with one scale for each [`KvDType::SCALED`] elements. The product of an 8-bit integer and a scale
-/// with 8 significant bits is exact in f32.
+/// The type of 8-bit integers with one scale for each [`KvDType::SCALED`] elements. The product of an 8-bit integer and
+/// a scale with 8 significant bits is exact in f32.
 #[derive(Clone, Copy)]
 pub(crate) struct Q8;
 
-/// One of the types in which keys and values are stored.
+/// A type in which keys and values are stored.
 pub(crate) trait KvElement: Copy {
-    /// Number of elements in 16 bytes.
+    /// The number of elements in 16 bytes.
     const COLUMNS: usize;
 
     /// Returns the byte offset of element `d` in a slot.
     fn offset(head_dim: usize, d: usize) -> usize;
 
-    /// Loads elements `d .. d + count`; the other lanes are zero. `d` is a multiple of [`LANES`].
+    /// Loads elements `d .. d + count`, and sets the other lanes to zero. The number `d` is a multiple of [`LANES`].
     ///
     /// # Safety
     /// `slot` is a readable slot of `head_dim` elements, `count <= LANES` and `d + count <= head_dim`.
@@ -187,7 +187,7 @@ impl KvElement for Q8 {
     }
 }
 
-/// Bits of the bf16 scale of element `d`.
+/// Returns the bits of the bf16 scale of element `d`.
 ///
 /// # Safety
 /// `slot` is a readable slot of [`Q8`], and has an element `d`.
@@ -197,7 +197,7 @@ unsafe fn scale_bits(slot: *const u8, d: usize) -> u16 {
     unsafe { slot.cast::<u16>().add(d / KvDType::SCALED).read_unaligned() }
 }
 
-/// Loads `count` elements of a plain type; the other lanes are zero.
+/// Loads `count` elements of a plain type, and sets the other lanes to zero.
 ///
 /// # Safety
 /// `count <= LANES` elements are readable at `from`, at any address.

@@ -1,14 +1,14 @@
-//! Vector operations that attention needs of a level beyond [`Simd`]: transposing rows into columns, and widening
-//! elements packed in 32 bits.
+//! Implements the vector operations of a level that attention needs beyond [`Simd`]: transposing rows into columns, and
+//! widening elements that are packed in 32 bits.
 //!
-//! Each method has a portable default for levels without a faster one. All are exact, or round as IEEE 754 says, so all
-//! levels give the same bits.
+//! Each method has a portable default for levels without a faster one. All operations are exact, or round as IEEE 754
+//! prescribes, so all levels give equal bits.
 
 use half::f16;
 
 use crate::simd::{LANES, Portable, Simd};
 
-/// Moves, widenings and narrowings of one level.
+/// The moves, widenings and narrowings of one level.
 pub(crate) trait Lanes: Simd {
     /// Transposes 16 bytes of each of sixteen rows into four vectors of 32-bit words: lane `r` of vector `c` is word
     /// `c` of row `r`.

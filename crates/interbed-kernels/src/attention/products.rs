@@ -1,6 +1,6 @@
-//! The two products of attention, blocked in registers: queries with keys, and softmax weights with values.
+//! Computes the two products of attention, blocked in registers: queries with keys, and softmax weights with values.
 //!
-//! A score is one chain of multiply-adds over the elements of a head; a weighted value is one chain over the keys.
+//! A score is one chain of multiply-adds over the elements of a head. A weighted value is one chain over the keys.
 //! Blocking only decides which chains run side by side.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::{CHUNK, RUN};
 use crate::simd::{Bf16, F16, F32, LANES, Simd, dispatch, load_part, store_few};
 use crate::{KvDType, Level};
 
-/// Adds the products over the elements `chunk` of a head to the scores of `queries.len()` rows; the first chunk
+/// Adds the products over the elements `chunk` of a head to the scores of `queries.len()` rows. The first chunk
 /// initializes the scores.
 ///
 /// - `queries`: `[head_dim]` each
@@ -144,13 +144,13 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
 /// The addresses of a run's keys or values, and the elements of them that are wanted.
 #[derive(Clone, Copy)]
 pub(super) struct RowSlots<'a> {
-    /// A slot for each key of the run; only slots of visible keys are read.
+    /// A slot for each key of the run. Only slots of visible keys are read.
     pub slots: &'a [*const u8; RUN],
-    /// Number of elements of a slot.
+    /// The number of elements of a slot.
     pub head_dim: usize,
     /// The first element wanted, a multiple of [`LANES`].
     pub first: usize,
-    /// Number of elements wanted, up to [`CHUNK`].
+    /// The number of elements wanted, up to [`CHUNK`].
     pub count: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Online softmax: weights relative to the greatest score so far, and their total.
+//! Computes the online softmax: weights relative to the greatest score so far, and their total.
 
 use std::ops::Range;
 
@@ -169,7 +169,7 @@ fn multiply<S: Simd>(s: S, sums: &mut [f32], factor: f32) {
     }
 }
 
-/// Computes `e^(before - now)`; exactly 1 if nothing has changed or there was nothing before.
+/// Computes `e^(before - now)`, which is exactly 1 if nothing has changed or there was nothing before.
 #[inline(always)]
 fn shrinking<S: Simd>(s: S, before: f32, now: f32) -> f32 {
     if before == now || before == f32::NEG_INFINITY {

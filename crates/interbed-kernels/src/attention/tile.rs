@@ -10,13 +10,13 @@ use super::{CHUNK, RUN, STRETCH};
 use crate::simd::{LANES, Simd, dispatch};
 use crate::{KvDType, KvLayer, KvView, Level, Matrix};
 
-/// Rows (tokens times query heads) of a tile, which share each read of keys and values.
+/// The maximum number of rows (tokens times query heads) of a tile, which share each read of keys and values.
 pub(super) const ROWS: usize = 64;
 
-/// Maximum number of elements of the sums of a tile's rows.
+/// The maximum number of elements of the sums of a tile's rows.
 const SUMS: usize = 16 << 10;
 
-/// Tiles with at least this many rows widen values once for all rows rather than for each block of rows.
+/// The number of rows from which a tile widens values once for all rows, rather than for each block of rows.
 const ROWS_TO_WIDEN: usize = 12;
 
 /// Returns the maximum number of rows of a tile for heads of `head_dim` elements.
@@ -29,19 +29,19 @@ pub(super) const fn rows_max(head_dim: usize) -> usize {
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     pub layer: KvLayer,
-    /// Location of the sequence's keys and values.
+    /// The locations of the sequence's keys and values.
     pub kv: KvView<'a>,
-    /// Slot 0 of this layer's and head's keys in block 0.
+    /// The address of slot 0 of this layer's and head's keys in block 0.
     pub keys: *const u8,
     /// The query of the tile's first head for the tile's first token. Heads are adjacent, and tokens are `token_stride`
     /// elements apart.
     pub queries: *const f32,
     pub token_stride: usize,
-    /// Number of query heads of the tile.
+    /// The number of query heads of the tile.
     pub heads: usize,
-    /// Position of the first token.
+    /// The position of the first token.
     pub first_position: usize,
-    /// Number of consecutive tokens; times `heads`, at most [`rows_max`].
+    /// The number of consecutive tokens. Multiplied by `heads`, this number is at most [`rows_max`].
     pub tokens: usize,
     pub window: Option<usize>,
     pub scale: f32,
@@ -59,7 +59,7 @@ impl Tile<'_> {
         seen_from(self.first_position + token, self.window)
     }
 
-    /// Positions that any token of the tile sees.
+    /// Returns the positions that any token of the tile sees.
     pub fn seen(&self) -> Range<usize> {
         self.seen_by(0).start..self.first_position + self.tokens
     }
@@ -71,18 +71,18 @@ pub(super) fn seen_from(position: usize, window: Option<usize>) -> Range<usize> 
     window.map_or(0, |window| (position + 1).saturating_sub(window))..position + 1
 }
 
-/// Stretches that contain these positions.
+/// Returns the stretches that contain these positions.
 pub(super) fn stretches_of(positions: &Range<usize>) -> Range<usize> {
     positions.start / STRETCH..positions.end.div_ceil(STRETCH)
 }
 
 /// A thread's working memory for one tile, which lies on the stack and is not initialized.
 pub(super) struct Workspace {
-    /// Keys transposed to `[CHUNK, RUN]`, or values widened to `[RUN, CHUNK]`.
+    /// The keys, transposed to `[CHUNK, RUN]`, or the values, widened to `[RUN, CHUNK]`.
     chunk: MaybeUninit<Aligned<{ CHUNK * RUN }>>,
-    /// Scores, later weights: `[row, RUN]`.
+    /// The scores, which later become weights, `[row, RUN]`.
     scores: MaybeUninit<Aligned<{ ROWS * RUN }>>,
-    /// Sums of a stretch that is not a row's first: `[row, head_dim]`.
+    /// The sums of a stretch that is not a row's first, `[row, head_dim]`.
     sums: MaybeUninit<Aligned<SUMS>>,
     /// The keys of the current run that each row sees.
     keys: [Range<usize>; ROWS],
@@ -98,12 +98,12 @@ impl Workspace {
     }
 }
 
-/// Destination of a tile's results, by row; rows are `[token, head]`.
+/// The destination of a tile's results. The rows are `[token, head]`.
 pub(super) struct Outcome<'a> {
     /// Addresses of the sums of each row, `[head_dim]`, or null if the sums are not wanted. The initial values of a
     /// row's sums do not matter if the row's first stretch is among the stretches computed.
     pub sums: &'a [*mut f32],
-    /// Softmax state of each row, which includes earlier stretches.
+    /// The softmax state of each row, which includes earlier stretches.
     pub seen: &'a mut [Seen],
 }
 
@@ -122,8 +122,8 @@ pub(super) enum Kind {
 /// [`Kind::Part`]. A stretch that is not the first that a row sees is merged into the row's earlier results.
 ///
 /// # Safety
-/// The tile's queries, and the slots of the positions it sees, are readable; the results are writable and have the
-/// tile's rows.
+/// The tile's queries, and the slots of the positions that the tile sees, are readable. The results are writable and
+/// have the tile's rows.
 pub(super) unsafe fn attend(
     level: Level,
     tile: &Tile<'_>,
@@ -284,7 +284,7 @@ fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>)
     slots
 }
 
-/// Bytes of a cache line.
+/// The number of bytes of a cache line.
 const LINE: usize = 64;
 
 /// Prefetches `bytes` bytes at `offset` of each slot.

@@ -6,7 +6,7 @@ use crate::simd::Vectors;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 
-/// Mask of a bf16 number's sign and mantissa, which surround its exponent.
+/// The mask of a bf16 number's sign and mantissa, which surround the exponent.
 const REST: u16 = 0x807f;
 
 /// Decodes a coded row to f32.
@@ -46,14 +46,14 @@ pub(super) fn decode_row(level: Level, row: &[u8], patches: u16, out: &mut [u16]
     CodedRow::new(row, patches, out.len()).decode(level, &mut Progress::default(), out);
 }
 
-/// How far a row has been decoded.
+/// Records how much of a row has been decoded.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Progress {
-    /// Numbers decoded so far.
+    /// The number of decoded numbers.
     numbers: usize,
-    /// Number of patches used so far.
+    /// The number of patches used so far.
     patches: usize,
-    /// Index of the number that the last patch was for.
+    /// The index of the number that the last patch was for.
     patched: usize,
 }
 
@@ -112,7 +112,7 @@ impl<'a> CodedRow<'a> {
     }
 }
 
-/// Element type that a row is decoded to: bf16 as its bits, or f32.
+/// The type of the elements to which a row is decoded: bf16 as its bits, or f32.
 pub(crate) trait Number: bytemuck::Pod {
     fn of(bits: u16) -> Self;
     fn with_exponent(self, exponent: u8) -> Self;
@@ -185,11 +185,12 @@ mod x86 {
     use super::{BLOCK, BLOCK_BYTES, Number, PLANES, TABLE};
     use crate::simd::{Avx2, Avx512, prefetch_second};
 
-    /// Prefetch distance in bytes: a core's own prefetcher stops at the end of each page. Far enough that reads are
-    /// still in flight while decoded numbers are multiplied; measured.
+    /// The distance, in bytes, at which coded rows are prefetched, because a core's own prefetcher stops at the end of
+    /// each page. With this distance, which was measured, reads are still in flight while decoded numbers are
+    /// multiplied.
     const AHEAD: usize = 128 * BLOCK_BYTES;
 
-    /// Offset of a block's bytes, after the planes.
+    /// The offset of a block's bytes, which follow the planes.
     const BYTES: usize = PLANES * size_of::<u64>();
 
     /// Prefetches the memory that is decoded some time after `block`: two lines, as a block is longer than a cache

@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::decode::decode_row;
 use crate::{DType, Level, Matrix, fp8};
 
-/// Maximum number of bf16 rows that are decoded at a time: as many as the largest tile takes.
+/// The maximum number of bf16 rows that are decoded at a time: as many as the largest tile takes.
 const PANEL_ROWS: usize = 32;
 
-/// Bytes of a cache line.
+/// The number of bytes of a cache line.
 const LINE: usize = 64;
 
 /// Returns the maximum number of rows of type `weights` that are decoded at a time.

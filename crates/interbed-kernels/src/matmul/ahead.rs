@@ -7,9 +7,9 @@ use crate::Matrix;
 pub(crate) struct Ahead {
     first: *const u8,
     row_bytes: usize,
-    /// Approximate bytes of 8 columns.
+    /// The approximate number of bytes of 8 columns.
     step_bytes: usize,
-    /// Whether these are later rows of the same matrix; [`Ahead::further`] sets how much later.
+    /// Whether the prefetched rows are later rows of the same matrix. [`Ahead::further`] sets how much later.
     in_place: bool,
 }
 
@@ -44,7 +44,8 @@ impl Ahead {
         Self { first: self.first.wrapping_add(row * self.row_bytes), ..self }
     }
 
-    /// Moves the prefetch `rows` rows further, if weights are read in place; leaves decoded ones unchanged.
+    /// Moves the prefetch `rows` rows further if weights are read in place, and leaves it unchanged for decoded
+    /// weights.
     #[inline(always)]
     pub fn further(self, rows: usize) -> Self {
         if self.in_place { self.from(rows) } else { self }

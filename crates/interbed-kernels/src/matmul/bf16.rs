@@ -11,7 +11,7 @@ use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{DType, Level, Matrix};
 
-/// Elements of one vector of pairs; activations are padded to whole vectors with zeros.
+/// The number of elements of one vector of pairs. Activations are padded to whole vectors with zeros.
 #[cfg(target_arch = "x86_64")]
 const STEP: usize = 32;
 
@@ -84,7 +84,7 @@ pub(super) unsafe fn rows(
     let _ = (x, tokens, out, ahead);
 }
 
-/// Computes at most [`super::panel::ROWS`] rows for many tokens; the rows may be coded, and `work` has
+/// Computes at most [`super::panel::ROWS`] rows for many tokens. The rows may be coded. The memory `work` has
 /// [`super::panel::WORK_LEN`] elements.
 ///
 /// # Safety
@@ -181,8 +181,8 @@ mod x86 {
         unsafe { panel::rows_kernel(Pairs(s), o) };
     }
 
-    /// Pairs of bf16, multiplied and added to one lane. Activations are padded, so that a partial vector is read as a
-    /// whole one.
+    /// Multiplies pairs of bf16 and adds the products to one lane. Activations are padded, so that a partial vector is
+    /// read as a whole one.
     #[derive(Clone, Copy)]
     struct Pairs(Bf16Dots);
 

@@ -53,7 +53,7 @@ impl<'a> Columns<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Output {
     first: *mut f32,
-    /// Elements from one token to the next.
+    /// The number of elements from one token to the next.
     pub stride: usize,
 }
 

@@ -15,7 +15,7 @@ use super::{bf16, panel, tiles, vector};
 use crate::quantized::Layout;
 use crate::{DType, Level, cache, coded};
 
-/// Number of tokens from which a product is limited by arithmetic rather than by reading weights.
+/// The number of tokens from which a product is limited by arithmetic rather than by reading weights.
 const MANY_TOKENS: usize = 64;
 
 /// Number of rows of a chunk of work for many tokens, such that the outputs of a chunk stay in the cache.
@@ -24,12 +24,12 @@ const CHUNK_ROWS: usize = panel::ROWS;
 /// Bytes of weights in a chunk of work for few tokens, which are enough to be read at full speed.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Form of the activations that a kernel reads.
+/// The form of the activations that a kernel reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Unchanged, in f32.
+    /// The activations are unchanged, in f32.
     Plain,
-    /// Rounded to bf16, `[tokens, cols]` with rows padded with zeros.
+    /// The activations are rounded to bf16, `[tokens, cols]`, and rows are padded with zeros.
     Bf16,
     /// Rounded to bf16, in the order in which AMX reads the second operand of a product.
     Tiles,

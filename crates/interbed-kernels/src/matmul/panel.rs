@@ -20,30 +20,31 @@ pub(super) fn tokens_min(level: Level, coded: bool) -> usize {
     if level.has_many_registers() && !coded { 81 } else { 19 }
 }
 
-/// Rows of a panel: 264 KiB, beside which the next panel's weights just about fit an L2 cache of 512 KiB.
+/// The number of rows of a panel: 264 KiB, beside which the next panel's weights just about fit an L2 cache of 512 KiB.
 pub(super) const ROWS: usize = 128;
 
-/// Weight rows of a tile: 4 x 6 sums, 4 weights and an activation fill 29 of AVX-512's 32 registers.
+/// The number of weight rows of a tile: 4 x 6 sums, 4 weights and an activation fill 29 of AVX-512's 32 registers.
 const TILE_ROWS: usize = 4;
-/// Token columns of a tile.
+/// The number of token columns of a tile.
 const TILE_TOKENS: usize = 6;
-/// Weight rows of a tile with few registers: 2 x 3 sums, each in halves, fill 12 of AVX2's 16 registers.
+/// The number of weight rows of a tile with few registers: 2 x 3 sums, each in halves, fill 12 of AVX2's 16 registers.
 const TILE_ROWS_FEW: usize = 2;
-/// Token columns of a tile with few registers.
+/// The number of token columns of a tile with few registers.
 const TILE_TOKENS_FEW: usize = 3;
 
-/// Bytes of a chain's elements.
+/// The number of bytes of a chain's elements.
 const CHAIN_BYTES: usize = CHAIN * size_of::<f32>();
-/// Bytes from one row of a panel or tile to the next.
+/// The number of bytes from one row of a panel or tile to the next.
 const STRIDE_BYTES: usize = CHAIN_BYTES + LINE;
 
-/// Number of rows ahead for which weights are prefetched while a panel is filled.
+/// The number of rows ahead for which weights are prefetched while a panel is filled.
 const ROWS_AHEAD: usize = 4;
 
-/// Steps of a sum after which a line of each row is prefetched.
+/// The number of steps of a sum after which a line of each row is prefetched.
 const STEPS_A_LINE: usize = 2;
 
-/// Elements of a thread's work area: a panel, a tile's activations, and room to align them to a cache line.
+/// The number of elements of a thread's work area: a panel, a tile's activations, and room to align them to a cache
+/// line.
 pub(crate) const WORK_LEN: usize = ((ROWS + TILE_TOKENS) * STRIDE_BYTES + LINE) / size_of::<f32>();
 
 /// Splits `tokens` into tiles of about equal size, at most `most` each.
@@ -52,8 +53,8 @@ fn tiles(tokens: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).map(move |i| tokens * i / count..tokens * (i + 1) / count)
 }
 
-/// Computes `rows`, at most [`ROWS`], of `weights` for all tokens of `x` `[tokens, weights.cols()]`, in f32; `work` has
-/// [`WORK_LEN`] elements.
+/// Computes `rows`, at most [`ROWS`], of `weights` for all tokens of `x` `[tokens, weights.cols()]`, in f32. The memory
+/// `work` has [`WORK_LEN`] elements.
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
@@ -91,23 +92,25 @@ unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: &mut PanelOperands<'_, f32>
 /// A product's operands, and a thread's work area.
 pub(super) struct PanelOperands<'a, X> {
     level: Level,
-    /// Shape: `[tokens, x_cols]`.
+    /// The activations, `[tokens, x_cols]`.
     x: &'a [X],
     x_cols: usize,
-    /// Shape: `[rows, cols]`.
+    /// The weights, `[rows, cols]`.
     weights: Matrix<'a>,
-    /// Rows to compute.
+    /// The rows that are computed.
     rows: Range<usize>,
-    /// Shape: `[tokens, rows]`.
+    /// The results, `[tokens, rows]`.
     out: Output,
-    /// Weights of these rows and of one chain's columns, with rows [`STRIDE_BYTES`] apart, padded to whole vectors.
+    /// The weights of the computed rows and of one chain's columns. The rows are [`STRIDE_BYTES`] apart and padded to
+    /// whole vectors.
     panel: &'a mut [X],
-    /// Activations of a tile of tokens, in the layout of `panel`.
+    /// The activations of a tile of tokens, in the layout of `panel`.
     tile: &'a mut [X],
 }
 
 impl<'a, X: bytemuck::Pod> PanelOperands<'a, X> {
-    /// Operands with activations `x`, which has a row of `x_cols` for each token; `work` has [`WORK_LEN`] elements.
+    /// Makes operands with activations `x`, which has a row of `x_cols` for each token. `work` has [`WORK_LEN`]
+    /// elements.
     ///
     /// # Panics
     /// Panics if `x` is not whole rows at least as long as the weights', there are no such rows of weights or more than
@@ -167,7 +170,7 @@ where
     }
 }
 
-/// Elements from one row of a panel to the next.
+/// Returns the number of elements from one row of a panel to the next.
 const fn stride<U: Unit>() -> usize {
     STRIDE_BYTES / size_of::<U::X>()
 }

@@ -1,14 +1,14 @@
-//! Products of bf16 weights with activations rounded to bf16, by AMX tiles.
+//! Computes products of bf16 weights with activations rounded to bf16, by AMX tiles.
 //!
-//! Weights are the first operand, 16 rows of 32 columns as they are in files. Activations are the second, rearranged
-//! once per operation as pairs of `k`; so one token and sixteen take the same instructions, and a single token still
-//! reads weights several times faster than DRAM delivers them. For few tokens weights are streamed in place. For many,
-//! a block of a panel's columns is copied together first, since rows a power of two apart would map to a few sets of
-//! the cache.
+//! Weights are the first operand, 16 rows of 32 columns as they are in files. Activations are the second operand,
+//! rearranged once per operation as pairs of `k`. So one token and sixteen tokens take the same instructions, and a
+//! single token still reads weights several times faster than DRAM delivers them. For few tokens, weights are streamed
+//! in place. For many tokens, a block of a panel's columns is first copied together, since rows a power of two apart
+//! would map to a few sets of the cache.
 //!
-//! Each output is one chain over steps of 32 columns in ascending order (within a step, the instruction sums even and
-//! odd columns apart), kept in a tile or, between blocks of columns, in f32 memory: neither the number of tokens nor
-//! the blocking changes a bit.
+//! Each output is one chain over steps of 32 columns in ascending order, where the instruction sums even and odd
+//! columns of a step apart. The chain is kept in a tile or, between blocks of columns, in f32 memory. Neither the
+//! number of tokens nor the blocking changes a bit.
 //!
 //! ```text
 //! weights [16 rows][32 k]      *  activations [16 pairs of k][16 tokens][2]  ->  sums [16 rows][16 tokens]
@@ -22,28 +22,28 @@ use crate::level::Instructions;
 use crate::pool::Pool;
 use crate::{Level, Matrix};
 
-/// Tokens of a tile.
+/// The number of tokens of a tile.
 const GROUP: usize = 16;
 
-/// Columns of a tile.
+/// The number of columns of a tile.
 const STEP: usize = 32;
 
-/// Rows of a panel: two tiles.
+/// The number of rows of a panel: two tiles.
 const PANEL_ROWS: usize = 32;
 
-/// Rows whose sums are stored at a time if columns are split into blocks.
+/// The number of rows whose sums are stored at a time if columns are split into blocks.
 const SUPER_ROWS: usize = 128;
 
-/// Tokens whose sums are stored at a time.
+/// The number of tokens whose sums are stored at a time.
 const TOKEN_BLOCK: usize = 512;
 
-/// Up to this many tokens, columns are not split, and weights are read once.
+/// The maximum number of tokens for which columns are not split, and weights are read once.
 const STREAMED_TOKENS: usize = 4 * GROUP;
 
-/// Maximum number of steps of a block of columns.
+/// The maximum number of steps of a block of columns.
 const BLOCK_STEPS_MAX: usize = 16;
 
-/// Steps that one work item packs.
+/// The number of steps that one work item packs.
 const PACK_STEPS: usize = 16;
 
 /// Returns whether `level` has the instructions of these kernels.
@@ -60,9 +60,9 @@ pub(crate) const fn work_len(tokens: usize) -> usize {
     }
 }
 
-/// Layout of packed activations: `[block of tokens][block of columns][group of tokens][step][pair of k 16][token][2]`,
-/// so that what is multiplied together is adjacent. Groups have 16 tokens, the last one the remainder; columns are
-/// padded to whole steps with zeros.
+/// The layout of packed activations: `[block of tokens][block of columns][group of tokens][step][pair of k
+/// 16][token][2]`. Numbers that are multiplied together are adjacent. Groups have 16 tokens, except for the last one,
+/// which has the remaining tokens. Columns are padded to whole steps with zeros.
 #[derive(Clone, Copy)]
 struct Layout {
     tokens: usize,
@@ -132,8 +132,8 @@ pub(crate) fn pack(pool: &Pool, level: Level, x: &[f32], cols: usize, packed: &m
     let _ = (pool, x, cols, packed);
 }
 
-/// Computes rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared; `work` has [`work_len`]
-/// elements.
+/// Computes rows `rows` of `w` for all tokens, whose activations [`pack`] has prepared. The memory `work` has
+/// [`work_len`] elements.
 ///
 /// # Safety
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
@@ -216,7 +216,7 @@ mod x86 {
         pub tokens: Range<usize>,
     }
 
-    /// Steps of a panel's weights, tile after tile, with zeros beyond the columns.
+    /// The steps of a panel's weights, tile after tile, with zeros beyond the columns.
     #[repr(align(64))]
     struct Weights([[[[u8; STEP * 2]; GROUP]; BLOCK_STEPS_MAX]; 2]);
 
@@ -240,7 +240,7 @@ mod x86 {
             }
         }
 
-        /// Sums in a row of the work area: one per token, rounded up to whole groups.
+        /// Returns the number of sums in a row of the work area: one per token, rounded up to whole groups.
         fn width(&self) -> usize {
             self.tokens.len().next_multiple_of(GROUP)
         }
@@ -278,8 +278,9 @@ mod x86 {
             }
         }
 
-        /// Multiplies some panels at a time, one block of columns after the other: a panel's part is copied together
-        /// and multiplied with all tokens while it is in the L1 cache; activations of the block come from the L2 cache.
+        /// Multiplies some panels at a time, one block of columns after the other. A panel's part is copied together
+        /// and multiplied with all tokens while it is in the L1 cache. The activations of the block come from the L2
+        /// cache.
         ///
         /// # Safety
         /// The conditions of [`super::rows`] hold.

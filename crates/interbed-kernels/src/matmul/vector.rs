@@ -1,12 +1,12 @@
-//! Products by vectors: chains of lanes over `k`, for any plain type of weights at any level.
+//! Computes products by vectors, as chains of lanes over `k`, for any plain type of weights at any level.
 //!
-//! Each output is the sum of chains of 16 lanes over `k` in ascending order, one for every [`Unit::CHAIN`] columns: the
-//! lanes of each chain are reduced, and the chains' sums are added up in order. Neither the tile that computes it nor
-//! the split of columns into cache blocks changes it, as blocks are whole chains.
+//! Each output is the sum of chains of 16 lanes over `k` in ascending order, one chain for every [`Unit::CHAIN`]
+//! columns. The lanes of each chain are reduced, and the chains' sums are added up in order. Neither the tile that
+//! computes an output nor the split of columns into cache blocks changes the output, because blocks are whole chains.
 //!
-//! For a few tokens weights are used once, and rows are read as a few long streams. For more, a tile of weights stays
-//! in the L1 cache while it is multiplied with the activations of some tokens, and a panel of rows stays in the L2
-//! cache for all tokens.
+//! For a few tokens, weights are used once, and rows are read as a few long streams. For more tokens, a tile of weights
+//! stays in the L1 cache while it is multiplied with the activations of some tokens, and a panel of rows stays in the
+//! L2 cache for all tokens.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -17,42 +17,45 @@ use crate::cache;
 use crate::simd::{Bf16, Element, F16, F32, LANES, Simd, dispatch, load_part};
 use crate::{DType, Level, Matrix};
 
-/// Columns of one chain of sums in f32; longer rows have several chains, whose sums are added up in order.
+/// The number of columns of one chain of sums in f32. Longer rows have several chains, whose sums are added up in
+/// order.
 pub(super) const CHAIN: usize = 512;
 
 /// Weight rows of a tile; a core follows this many load streams with ease.
 pub(super) const TILE_ROWS: usize = 4;
 
-/// Token columns of a tile with many registers: 4 x 6 sums, 4 weights and 1 activation fill 29 of AVX-512's 32.
+/// The number of token columns of a tile with many registers: 4 x 6 sums, 4 weights and 1 activation fill 29 of
+/// AVX-512's 32 registers.
 pub(super) const TILE_TOKENS: usize = 6;
 
-/// Maximum number of rows of a panel.
+/// The maximum number of rows of a panel.
 const PANEL_ROWS: usize = 32;
 
-/// Stands for the number of rows to prefetch where a tile's rows are far apart and the next tile's rows follow directly
-/// on them, so that a core sees long streams. (A tile of neighbouring rows would jump four rows at the end of each.)
+/// Stands for a number of rows to prefetch. With this value, a tile's rows are far apart, and the next tile's rows
+/// follow directly on them, so that a core sees long streams. In a tile of neighbouring rows, each stream would jump
+/// four rows at the end of a row.
 const STREAMS: usize = 0;
 
-/// Maximum number of tokens for which the hardware's prefetcher alone is faster than prefetching by instruction. With
-/// more tokens it sees the next loads too late.
+/// The maximum number of tokens for which the hardware's prefetcher alone is faster than prefetching by instruction.
+/// With more tokens it sees the next loads too late.
 const FOLLOWED_TOKENS: usize = 2;
 
-/// Bytes that streams are prefetched ahead.
+/// The number of bytes by which streams are prefetched ahead.
 const STREAM_AHEAD: usize = 4096;
 
 /// The loads, products and sums of vectors of weights and activations at one level.
 pub(super) trait Unit: Copy {
-    /// Types of an activation and of a weight in memory.
+    /// The type of an activation in memory.
     type X: Copy;
     type W: Copy;
     /// Types of a vector of activations or weights, and of a vector of sums.
     type Vector: Copy;
     type Sums: Copy;
-    /// Columns of a vector.
+    /// The number of columns of a vector.
     const STEP: usize;
-    /// Columns of a chain, in whole vectors.
+    /// The number of columns of a chain, in whole vectors.
     const CHAIN: usize;
-    /// Whether 24 vectors fit into the registers; otherwise eight do.
+    /// Whether 24 vectors fit into the registers. Otherwise only eight vectors fit.
     const MANY_REGISTERS: bool;
     fn zero(self) -> Self::Sums;
     /// Loads a vector of activations.
@@ -60,7 +63,7 @@ pub(super) trait Unit: Copy {
     /// # Safety
     /// [`Unit::STEP`] activations are readable.
     unsafe fn load(self, from: *const Self::X) -> Self::Vector;
-    /// Loads `count` activations; the other lanes are zero.
+    /// Loads `count` activations, and sets the other lanes to zero.
     ///
     /// # Safety
     /// `count` activations are readable, or a whole vector if rows of activations are padded to whole vectors.
@@ -70,7 +73,7 @@ pub(super) trait Unit: Copy {
     /// # Safety
     /// [`Unit::STEP`] weights are readable, at any address.
     unsafe fn weights(self, from: *const Self::W) -> Self::Vector;
-    /// Loads `count` weights; the other lanes are zero.
+    /// Loads `count` weights, and sets the other lanes to zero.
     ///
     /// # Safety
     /// `count` weights are readable, at any address.
@@ -92,16 +95,16 @@ pub(super) trait Unit: Copy {
 /// A product's operands.
 #[derive(Clone, Copy)]
 pub(super) struct RowOperands<X, W> {
-    /// Shape: `[tokens, x_cols]`.
+    /// The activations, `[tokens, x_cols]`.
     pub x: *const X,
     pub x_cols: usize,
-    /// Shape: `[rows, cols]`, at any address.
+    /// The weights, `[rows, cols]`, at any address.
     pub w: *const W,
-    /// Shape: `[tokens, rows]`.
+    /// The results, `[tokens, rows]`.
     pub out: Output,
     pub tokens: usize,
     pub cols: usize,
-    /// Weights to prefetch.
+    /// The weights that are prefetched.
     pub ahead: Ahead,
 }
 
@@ -138,7 +141,7 @@ unsafe fn lanes_kernel<S: Simd, E: Element>(s: S, o: RowOperands<f32, u8>, first
     unsafe { rows_kernel(F32Lanes(s, PhantomData::<E>), &operands, first, end) };
 }
 
-/// Weights widened to f32 lanes.
+/// The unit that widens weights to f32 lanes.
 #[derive(Clone, Copy)]
 pub(super) struct F32Lanes<S, E>(pub S, pub PhantomData<E>);
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::vector::Unit;
 use crate::{DType, Matrix, coded, fp8};
 
-/// Bytes of a cache line.
+/// The number of bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
 /// The cache lines of a panel that is read soon. The lines need not be readable.
@@ -14,7 +14,7 @@ pub(super) struct Wanted {
     pub first: *const u8,
     pub row_bytes: usize,
     pub rows: usize,
-    /// Number of cache lines in each row.
+    /// The number of cache lines in each row.
     pub lines: usize,
 }
 

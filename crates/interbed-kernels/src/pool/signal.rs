@@ -10,15 +10,15 @@ use super::sync::{
 
 /// The state that a caller and its workers share. One job runs at a time: the caller ends it before it begins the next.
 pub(super) struct Signal<J> {
-    /// Number of the current job; a change tells the workers to begin.
+    /// The number of the current job. A change of the number tells the workers to begin.
     epoch: AtomicU64,
-    /// The current job; read only between a change of `epoch` and the decrement of `running`.
+    /// The current job, which is read only between a change of `epoch` and the decrement of `running`.
     job: Mutex<Option<J>>,
-    /// Number of workers that have not finished the current job.
+    /// The number of workers that have not finished the current job.
     running: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
-    /// Number of workers that are parked, or about to be.
+    /// The number of workers that are parked, or about to be.
     parked: Mutex<usize>,
     wake: Condvar,
 }

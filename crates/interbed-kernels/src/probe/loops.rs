@@ -9,7 +9,7 @@ mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-/// Number of independent chains: enough to cover the latency of two units, few enough for 16 registers with two
+/// The number of independent chains: enough to cover the latency of two units, few enough for 16 registers with two
 /// operands.
 const CHAINS: usize = 12;
 
@@ -75,7 +75,7 @@ fn multiply_add<S: Simd>(s: S, rounds: usize, to: &mut [f32; LANES]) {
     s.store(sum, to);
 }
 
-/// Bytes of a chain in plain Rust.
+/// The number of bytes of a chain in plain Rust.
 const BYTES: usize = 16;
 
 /// Multiplies bytes with the instructions that the compiler chooses.

@@ -6,20 +6,20 @@ use crate::{DType, Level};
 /// An arithmetic unit, named after the numbers that the unit multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// Multiply-adds of f32 lanes.
+    /// The unit for multiply-adds of f32 lanes.
     F32Fma,
-    /// Dot products of bf16 pairs in vector registers.
+    /// The unit for dot products of bf16 pairs in vector registers.
     Bf16Dot,
-    /// Dot products of bytes in vector registers.
+    /// The unit for dot products of bytes in vector registers.
     Int8Dot,
-    /// Products of bf16 tiles.
+    /// The unit for products of bf16 tiles.
     AmxBf16,
-    /// Products of int8 tiles.
+    /// The unit for products of int8 tiles.
     AmxInt8,
 }
 
 impl Unit {
-    /// Every unit.
+    /// Lists every unit.
     pub const ALL: [Self; 5] = [Self::F32Fma, Self::Bf16Dot, Self::Int8Dot, Self::AmxBf16, Self::AmxInt8];
 
     /// Returns the unit that products of weights of this type use at this level.

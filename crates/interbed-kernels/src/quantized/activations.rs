@@ -1,8 +1,8 @@
-//! Activations as bytes: the input of the integer products.
+//! Turns activations into bytes, which are the input of the integer products.
 //!
-//! Each 32 numbers of a token have a scale `largest magnitude / 127` in f32, and codes `round(x * (1 / scale))`, ties
-//! to even. That depends only on these 32 numbers, and every level uses the same formula. If a number is not finite the
-//! scale is NaN, so that every product shows it.
+//! Each 32 numbers of a token have a scale `largest magnitude / 127` in f32, and codes `round(x * (1 / scale))`, with
+//! ties to even. The scale and the codes depend only on these 32 numbers, and every level uses the same formula. If one
+//! of the numbers is not finite, the scale is NaN, so that every product is NaN too.
 
 use std::ops::Range;
 
@@ -15,13 +15,14 @@ use crate::simd::{Avx2, Avx512};
 use crate::simd::{Portable, Simd, dispatch};
 use crate::{Level, Pool, Share};
 
-/// Numbers that share a scale, in activations and (at least) in all quantized weights.
+/// The number of columns that share a scale, in activations and at least in all quantized weights.
 pub(super) const BLOCK: usize = 32;
 
-/// Tokens that are adjacent in the lanes of a vector.
+/// The number of tokens that are adjacent in the lanes of a vector.
 pub(super) const TILE: usize = 16;
 
-/// Maximum number of tokens for which AVX-512 unpacks weights into registers; for more, it pays to store them unpacked.
+/// The maximum number of tokens for which AVX-512 unpacks weights into registers. For more tokens, it is faster to
+/// store unpacked weights.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ROW_TOKENS: usize = 3;
 
@@ -30,24 +31,25 @@ pub(super) const ROW_TOKENS: usize = 3;
 #[cfg(target_arch = "x86_64")]
 const TILE_TOKENS_MIN: usize = TILE / 2 + 1;
 
-/// Bytes of a cache line, to which the codes are aligned.
+/// The number of bytes of a cache line, to which the codes are aligned.
 const LINE: usize = 64;
 
-/// Multiple to which [`Layout::Rows`] pads a token's columns: whole vectors of four blocks.
+/// The multiple to which [`Layout::Rows`] pads a token's columns: whole vectors of four blocks.
 const ROW_GRANULE: usize = 4 * BLOCK;
 
-/// Memory layout of codes, scales and sums.
+/// The memory layout of codes, scales and sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// Token by token: codes `[token][column]`; scales `[token][block]`; sums `[token][block][half]`; padded with zeros
-    /// to a multiple of 128 columns, see [`Activations::row_blocks`].
+    /// The tokens follow one another: codes `[token][column]`, scales `[token][block]` and sums `[token][block][half]`.
+    /// Each token is padded with zeros to a multiple of 128 columns, which [`Activations::row_blocks`] counts in
+    /// blocks.
     Rows,
-    /// Span by span, so that each span of all tokens is contiguous: codes `[span][token][column]` as unsigned bytes,
-    /// plus 128; scales `[span][token][block]`; sums `[span][token][block][half]`. Missing columns of the last span are
-    /// unspecified.
+    /// The spans follow one another, so that each span of all tokens is contiguous: codes `[span][token][column]` as
+    /// unsigned bytes, to which 128 is added, scales `[span][token][block]` and sums `[span][token][block][half]`. The
+    /// missing columns of the last span are unspecified.
     Spans,
-    /// Sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]`, sums
-    /// `[tile][block][half][token 16]`. Missing tokens of the last tile are zeros.
+    /// Sixteen tokens lie side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]` and
+    /// sums `[tile][block][half][token 16]`. The missing tokens of the last tile are zeros.
     Tiles,
 }
 
@@ -80,11 +82,11 @@ impl Layout {
 pub(super) struct Activations<'a> {
     pub layout: Layout,
     pub tokens: usize,
-    /// Number of blocks of 32 in a row.
+    /// The number of blocks of 32 in a row.
     pub blocks: usize,
     pub codes: &'a [i8],
     pub scales: &'a [f32],
-    /// Sums of the codes of each half block; integers, and so exact.
+    /// The sums of the codes of each half block. The sums are integers, and so exact.
     pub sums: &'a [f32],
 }
 
@@ -105,7 +107,7 @@ pub(super) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     Layout::ALL.into_iter().fold(0, |most, layout| most.max(Sizes::of(layout, tokens, cols).total()))
 }
 
-/// Quantizes `x` `[tokens, cols]` into `scratch` if the result is `wanted`; otherwise returns the result that `scratch`
+/// Quantizes `x` `[tokens, cols]` into `scratch` if the result is `wanted`. Otherwise returns the result that `scratch`
 /// already holds.
 ///
 /// # Panics
@@ -142,7 +144,7 @@ pub(super) fn quantize<'a>(
     Activations { layout, tokens, blocks, codes, scales, sums }
 }
 
-/// Bytes of each part, in the order of their layout in memory.
+/// The number of bytes of each part, in the order in which the parts lie in memory.
 struct Sizes {
     codes: usize,
     scales: usize,

@@ -1,7 +1,7 @@
-//! Products by AMX tiles of bytes, sixteen rows by sixteen tokens.
+//! Computes products with AMX tiles of bytes, sixteen rows by sixteen tokens.
 //!
-//! A tile product takes one block of 32 columns (or half of one, if halves have their own factors), since its result is
-//! scaled by block. The codes are unpacked once for all tokens, by vector instructions.
+//! A tile product takes one block of 32 columns, or half of a block if halves have their own factors, since its result
+//! is scaled by block. Vector instructions unpack the codes once for all tokens.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -16,20 +16,20 @@ use crate::amx::{TileConfig, configure, multiply_bytes, release};
 use crate::simd::{Amx, Avx512, prefetch};
 use crate::transpose::transpose;
 
-/// Tiles of tokens that share the unpacking of weights.
+/// The number of tiles of tokens that share the unpacking of weights.
 const TILES: usize = 8;
 
-/// Codes of a span of sixteen rows, `[row][column]`.
+/// The codes of a span of sixteen rows, `[row][column]`.
 #[repr(C, align(64))]
 struct Codes([[u8; SPAN]; ROWS]);
 
-/// Sums of sixteen rows, `[row][token]`.
+/// The sums of sixteen rows, `[row][token]`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Sums([[f32; TILE]; ROWS]);
 
-/// Integer dot products of a span of sixteen rows and sixteen tokens: `[block][half][row][token]`; both halves are one
-/// product if they have no factors.
+/// The integer dot products of a span of sixteen rows and sixteen tokens, `[block][half][row][token]`. If halves have
+/// no factors, both halves are one product.
 #[repr(C, align(64))]
 struct Dots([[[i32; TILE]; ROWS]; 2 * SPAN_BLOCKS]);
 
@@ -47,7 +47,7 @@ pub(super) unsafe fn tiles<F: Unpack>(s: Amx, job: &ProductRows<'_>) {
     }
 }
 
-/// Columns of one tile product.
+/// Returns the number of columns of one tile product.
 const fn columns<F: Unpack>() -> usize {
     if F::HALVES { BLOCK / 2 } else { BLOCK }
 }

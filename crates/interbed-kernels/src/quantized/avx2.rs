@@ -11,10 +11,10 @@ use super::spans::{Ragged, Spans};
 use super::unpack::Unpack;
 use crate::simd::{Avx2, prefetch_second};
 
-/// Tokens that share the unpacking of rows.
+/// The number of tokens that share the unpacking of rows.
 const TOKENS: usize = 16;
 
-/// Octets (eight rows) of a panel.
+/// The number of octets (eight rows) in a panel.
 const OCTETS: usize = ROWS / OCTET;
 
 /// Computes the job's rows, for activations in [`Layout::Rows`](super::activations::Layout::Rows).
@@ -39,7 +39,7 @@ pub(super) unsafe fn rows<F: Unpack>(s: Avx2, job: &ProductRows<'_>) {
     }
 }
 
-/// Buffers that panels write into.
+/// The buffers into which panels write.
 struct Room {
     fields: Fields,
     header: Header,

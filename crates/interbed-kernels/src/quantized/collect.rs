@@ -1,5 +1,6 @@
-//! Extracts the small fields of sixteen rows with AVX-512: from whole spans, four times four bytes of each row,
-//! transposed so that equal fields are adjacent; or from a group of blocks, together with its codes.
+//! Extracts the small fields of sixteen rows with AVX-512. The fields come either from whole spans, as four times four
+//! bytes of each row, transposed so that equal fields are adjacent, or from a group of blocks, together with the codes
+//! of the blocks.
 
 use std::arch::x86_64::*;
 
@@ -8,9 +9,9 @@ use super::header::{Fields, GROUP, Header, Lanes, ROWS, SPAN_BLOCKS};
 use super::spans::{Quad, Span, Spans, load4};
 use crate::simd::{Avx512, Simd};
 
-/// Offset of the scale in a block of 32.
+/// The offset of the scale in a block of 32 columns, in bytes.
 const SCALE_AT: usize = 0;
-/// Offset of the number that is added to each number of a block of 32.
+/// The offset, in bytes, of the number that is added to each number of a block of 32 columns.
 const ADDED_AT: usize = 2;
 
 /// A type whose small fields vector instructions can extract.

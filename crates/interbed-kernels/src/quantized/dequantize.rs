@@ -1,7 +1,8 @@
-//! Decodes blocks to numbers. Each function shows the layout of its type; offsets are bytes, all numbers little-endian.
+//! Decodes blocks to numbers. Each function shows the layout of its type, with offsets in bytes. All numbers are
+//! little-endian.
 //!
-//! `q` are the small integers, `d` and `m` half floats. Nibbles lie in two rows: byte `i` of 16 has number `i` in its
-//! lower half and number `16 + i` in its upper half.
+//! In these layouts, `q` are the small integers, and `d` and `m` are half floats. Nibbles lie in two rows: of 16 bytes,
+//! byte `i` has number `i` in its lower half and number `16 + i` in its upper half.
 
 use super::fields::{IQ4_NL_VALUES, MXFP4_VALUES, byte, half, half_power, q3_scales, scales_and_minima};
 use crate::DType;

@@ -1,4 +1,4 @@
-//! Small fields inside blocks that several readers need: half floats, packed scales, tables of values.
+//! Reads the small fields of blocks that several readers need: half floats, packed scales, and tables of values.
 
 use half::f16;
 
@@ -26,7 +26,7 @@ pub(super) fn half_power(scale: u8) -> f32 {
     })
 }
 
-/// Bits of a NaN.
+/// The bits of a NaN.
 pub(super) const NAN_BITS: u32 = 0x7fc0_0000;
 
 /// Returns the eight scales and eight minima, 6 bits each, of a block of Q4_K or Q5_K:
@@ -37,7 +37,8 @@ pub(super) const NAN_BITS: u32 = 0x7fc0_0000;
 /// byte  8 .. 12   lower four bits of scale 4 .. 8 in bits 0 .. 4, of minimum 4 .. 8 in bits 4 .. 8
 /// ```
 ///
-/// Returned as bytes of four words: scales 0 .. 4, scales 4 .. 8, minima 0 .. 4, minima 4 .. 8, first in the low byte.
+/// The results are the bytes of four words, first in the low byte: scales 0 .. 4, scales 4 .. 8, minima 0 .. 4, minima
+/// 4 .. 8.
 #[inline(always)]
 pub(super) fn scales_and_minima(packed: &[u8; 12]) -> [u32; 4] {
     let word = |at: usize| u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);

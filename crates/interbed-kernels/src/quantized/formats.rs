@@ -1,8 +1,8 @@
 //! Formats of the quantized types in the form in which kernels read them: codes of 32 numbers as bytes, and the small
 //! fields of sixteen rows.
 //!
-//! A code is an unsigned byte: its integer plus `OFFSET`. In a block of 32 columns, `c` are the activations' codes
-//! (`product.rs` defines the order of the sums):
+//! A code is an unsigned byte, which is the code's integer plus `OFFSET`. In a block of 32 columns, `c` are the
+//! activations' codes. The order of the sums is defined in `product.rs`:
 //!
 //! ```text
 //! dot     = sum of (code - OFFSET) * c                      without HALVES
@@ -16,18 +16,18 @@ use super::header::{Fields, Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
 use super::small::Small;
 use crate::DType;
 
-/// One quantized type. A `span` is the bytes of up to 256 columns of one row, in whole blocks of the type.
+/// A quantized type. A `span` is the bytes of up to 256 columns of one row, in whole blocks of the type.
 pub(super) trait Format: Copy {
     const DTYPE: DType;
-    /// Number that is subtracted from a code to get its integer.
+    /// The number that is subtracted from a code to get its integer.
     const OFFSET: u8;
     /// Whether each 16 numbers have their own integer factor.
     const HALVES: bool = false;
     /// Whether a minimum is subtracted from each number.
     const MINIMA: bool = false;
-    /// Bytes of a block of the type.
+    /// The number of bytes of a block of the type.
     const BYTES: usize = Self::DTYPE.block_bytes();
-    /// Bytes of a span of a row.
+    /// The number of bytes of a span of a row.
     const SPAN_BYTES: usize = Self::BYTES * (SPAN / Self::DTYPE.block_len());
 
     /// Unpacks the codes of 32-column block `block` (below 8) of the span.
@@ -359,7 +359,7 @@ impl Format for Q6K {
     }
 }
 
-/// Flips the sign of a half float: files of some types store a number to add, and the kernels subtract it.
+/// The bit that flips the sign of a half float. Files of some types store a number to add, and the kernels subtract it.
 pub(super) const ADDED: u16 = 0x8000;
 
 /// The codes of IQ4_NL with their offset.

@@ -1,18 +1,18 @@
 //! Scales and minima of sixteen rows side by side, in the form in which kernels multiply by them.
 
-/// Rows whose scales lie in the lanes of a vector.
+/// The number of rows whose scales lie in the lanes of a vector.
 pub(super) const ROWS: usize = 16;
 
-/// Columns of a span, which is one block of the K types.
+/// The number of columns of a span, which is one block of the K types.
 pub(super) const SPAN: usize = 256;
-/// Number of 32-column blocks in a span.
+/// The number of 32-column blocks in a span.
 pub(super) const SPAN_BLOCKS: usize = 8;
 
-/// Blocks of 32 columns of a row that are unpacked at once.
+/// The number of blocks of 32 columns of a row that are unpacked at once.
 #[cfg(target_arch = "x86_64")]
 pub(super) const GROUP: usize = 4;
 #[cfg(target_arch = "x86_64")]
-/// Number of groups of [`GROUP`] blocks in a span.
+/// The number of groups of [`GROUP`] blocks in a span.
 pub(super) const GROUPS: usize = SPAN_BLOCKS / GROUP;
 
 /// One number for each of sixteen rows.
@@ -22,13 +22,13 @@ pub(super) type Lanes = [f32; ROWS];
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Header {
-    /// Factors of the integer dot product, `[block][row]`.
+    /// The factors of the integer dot product, `[block][row]`.
     pub scales: [Lanes; SPAN_BLOCKS],
-    /// Minima, which are subtracted from each number, `[block][row]`.
+    /// The minima, which are subtracted from each number, `[block][row]`.
     pub minima: [Lanes; SPAN_BLOCKS],
-    /// Integer factors of the dot products of half blocks, `[block][half][row]`.
+    /// The integer factors of the dot products of half blocks, `[block][half][row]`.
     pub halves: [[Lanes; 2]; SPAN_BLOCKS],
-    /// Integer factors of the minimum of half blocks, `[block][half][row]`.
+    /// The integer factors of the minima of half blocks, `[block][half][row]`.
     pub half_minima: [[Lanes; 2]; SPAN_BLOCKS],
 }
 
@@ -45,11 +45,11 @@ impl Header {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Fields {
-    /// Half floats (or exponents) of the scales, one per block of the type, `[block][row]`.
+    /// The half floats (or exponents) of the scales, one per block of the type, `[block][row]`.
     pub scales: [[u16; ROWS]; SPAN_BLOCKS],
-    /// Half floats of the minima, one per block of the type, `[block][row]`.
+    /// The half floats of the minima, one per block of the type, `[block][row]`.
     pub minima: [[u16; ROWS]; SPAN_BLOCKS],
-    /// Packed bytes, four in a word, `[word][row]`.
+    /// The packed bytes, four in a word, `[word][row]`.
     pub words: [[u32; ROWS]; 4],
 }
 

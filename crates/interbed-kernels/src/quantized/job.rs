@@ -8,7 +8,7 @@ use crate::matmul::Output;
 pub(super) struct ProductRows<'a> {
     pub x: Activations<'a>,
     pub w: &'a [u8],
-    /// Bytes of a row of `w`.
+    /// The number of bytes of a row of `w`.
     pub row_bytes: usize,
     pub first: usize,
     pub end: usize,

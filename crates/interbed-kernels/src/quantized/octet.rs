@@ -9,23 +9,23 @@ use super::header::{Fields, ROWS};
 use super::spans::{Span, Spans};
 use crate::simd::{Avx2, load128};
 
-/// Rows in the lanes of a vector.
+/// The number of rows in the lanes of a vector.
 pub(super) const OCTET: usize = 8;
 
-/// Columns of a lane.
+/// The number of columns of a lane.
 const WORD: usize = 4;
 
-/// Vectors of a block.
+/// The number of vectors of a block.
 pub(super) const WORDS: usize = BLOCK / WORD;
 
 /// A type whose codes AVX2 can unpack.
 pub(super) trait Octet: Format {
     /// The largest code. Unused for signed codes, with an [`OFFSET`](Format::OFFSET) of 128.
     const LARGEST: usize;
-    /// Number of 32-column blocks whose codes share the same 32 bytes, column by column.
+    /// The number of 32-column blocks whose codes share the same 32 bytes, column by column.
     const SHARED: usize = 1;
-    /// Number of sums of two products, of a block or half, that can be added in 16 bits without overflow if activations
-    /// are at most 127.
+    /// The number of sums of two products, of a block or half, that can be added in 16 bits without overflow if
+    /// activations are at most 127.
     const ADDED: usize = match 32_767 / (2 * 127 * Self::LARGEST) {
         8.. if !Self::HALVES => 8,
         4.. => 4,

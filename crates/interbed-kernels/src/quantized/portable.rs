@@ -6,11 +6,11 @@ use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
 use super::job::ProductRows;
 use crate::simd::Portable;
 
-/// Tokens that share the unpacking of a row.
+/// The number of tokens that share the unpacking of a row.
 const TOKENS: usize = 16;
 
-/// Computes the job's rows, for activations in [`Layout::Rows`]. `FUSED` says whether the machine has a fused
-/// multiply-add instruction; without one, it would be a hundred times slower.
+/// Computes the job's rows, for activations in [`Layout::Rows`]. The parameter `FUSED` says whether the machine has an
+/// instruction for fused multiply-add. Without the instruction, fused multiply-add would be a hundred times slower.
 ///
 /// # Safety
 /// The conditions of [`super::product::rows`] hold.
@@ -64,7 +64,8 @@ fn unpack<F: Format>(span: &[u8], blocks: usize, weights: &mut [[i16; BLOCK]; SP
     }
 }
 
-/// Adds one block of one row and one token to a sum; `at` is the block's index among all blocks of the activations.
+/// Adds one block of one row and one token to a sum. The number `at` is the block's index among all blocks of the
+/// activations.
 #[inline(always)]
 fn step<F: Format, const FUSED: bool>(
     job: &ProductRows<'_>,

@@ -26,7 +26,7 @@ use crate::matmul::Output;
 use crate::simd::{Amx, Avx2, Vnni};
 use crate::{Level, Matrix, Pool};
 
-/// Activations of some tokens as bytes, ready for products with quantized weights of any type.
+/// The activations of some tokens as bytes, ready for products with quantized weights of any type.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreparedBytes<'a> {
     level: Level,
@@ -38,8 +38,8 @@ pub(crate) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
     activations::scratch_bytes(tokens, cols)
 }
 
-/// Quantizes the activations `x` `[tokens, cols]` into `scratch` if the result is `wanted`; otherwise `scratch` holds
-/// it already. One preparation serves any number of products at the same level.
+/// Quantizes the activations `x` `[tokens, cols]` into `scratch` if the result is `wanted`. Otherwise `scratch` holds
+/// the result already. One preparation serves any number of products at the same level.
 ///
 /// # Panics
 /// Panics if `cols` is not a multiple of 32, as the columns of quantized weights are, or the scratch memory is smaller

@@ -1,11 +1,11 @@
-//! Arithmetic on the small fields of sixteen rows. Written out for each level, because a compiler that is left to
-//! vectorize it by itself picks the wrong loop.
+//! Computes with the small fields of sixteen rows. The code is written out for each level, because a compiler that is
+//! left to vectorize it by itself picks the wrong loop.
 
 use super::fields::half_power;
 use super::header::{Lanes, ROWS};
 use crate::simd::{Portable, Simd};
 
-/// Operations of a level on the small fields of sixteen rows.
+/// The operations of a level on the small fields of sixteen rows.
 pub(super) trait Small: Simd {
     /// Converts half floats to floats.
     fn widen(self, halves: &[u16; ROWS]) -> Self::V;
@@ -36,8 +36,8 @@ impl Small for Portable {
     }
 }
 
-/// Converts a half float to a float in plain integer arithmetic; subnormal halves, common among the scales of small
-/// weights, take no slow path.
+/// Converts a half float to a float in plain integer arithmetic. Subnormal halves, which are common among the scales of
+/// small weights, take no slow path.
 #[inline(always)]
 fn widen(half: u16) -> f32 {
     let magnitude = u32::from(half & 0x7fff);

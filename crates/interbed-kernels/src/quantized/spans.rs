@@ -1,4 +1,4 @@
-//! Whole spans of sixteen rows, for kernels that always read that many.
+//! Provides whole spans of sixteen rows, for kernels that always read that many.
 
 use std::arch::x86_64::__m512i;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use super::header::ROWS;
 use super::job::ProductRows;
 use crate::simd::{Avx512, load128};
 
-/// Bytes of a span of the largest type.
+/// The number of bytes of a span of the largest type.
 const MAX_BYTES: usize = Q8_0::SPAN_BYTES;
 
 /// The spans of sixteen rows, at equal distances.
@@ -56,7 +56,7 @@ impl<'a, F: Format> Spans<'a, F> {
         ragged.copy::<F>(job, first, span)
     }
 
-    /// Spans that begin `stride` bytes apart.
+    /// Returns the spans that begin `stride` bytes apart in `bytes`.
     #[cfg(test)]
     pub fn every(stride: usize, bytes: &'a [u8]) -> Self {
         assert!(stride >= F::SPAN_BYTES && bytes.len() >= ROWS * stride);

@@ -13,7 +13,7 @@ use crate::simd::{Avx512, load128};
 
 /// A type whose codes AVX-512 can unpack.
 pub(super) trait Unpack: Collect + Octet {
-    /// Number of 32-column blocks in a block of the type.
+    /// The number of 32-column blocks in a block of the type.
     const PARTS: usize = SPAN_BLOCKS / (Self::SPAN_BYTES / Self::BYTES);
 
     /// Unpacks the codes of part `part`, 32 columns, of four blocks of the type: the first halves, 16 bytes each in the
@@ -105,7 +105,7 @@ fn lanes(s: Avx512, [a, b, c, d]: [i64; 4]) -> __m512i {
     s._mm512_setr_epi64(a, a, b, b, c, c, d, d)
 }
 
-/// Rotations that move bits `first .. first + 4` of the four lanes to bit `to`.
+/// Returns the rotations that move bits `first .. first + 4` of the four lanes to bit `to`.
 #[inline(always)]
 fn one_bit_to(to: i64, first: i64) -> [i64; 4] {
     [0, 1, 2, 3].map(|lane| (64 + to - first - lane) % 64)

@@ -15,11 +15,11 @@ mod rows;
 pub(super) use panels::panels;
 pub(super) use rows::rows;
 
-/// The small fields of a span of sixteen rows, and buffers for computing them. Created once for all rows of a kernel,
-/// since initializing it takes longer than a few blocks.
+/// The small fields of a span of sixteen rows, and buffers for computing them. The value is created once for all rows
+/// of a kernel, since initializing it takes longer than a few blocks.
 pub(super) struct Small {
     fields: Fields,
-    /// Copies of spans that cannot be read in place.
+    /// The copies of spans that cannot be read in place.
     pub ragged: Ragged,
     pub header: Header,
 }
@@ -27,8 +27,8 @@ pub(super) struct Small {
 impl Small {
     pub const NEW: Self = Self { fields: Fields::ZERO, ragged: Ragged::NEW, header: Header::ZERO };
 
-    /// Collects the small fields of span `span` of the rows from `first` on into the header; returns the spans and the
-    /// header.
+    /// Collects the small fields of span `span` of the rows from `first` on into the header, and returns the spans and
+    /// the header.
     #[inline(always)]
     pub fn collect<'a, F: Unpack>(
         &'a mut self,

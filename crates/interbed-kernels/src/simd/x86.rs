@@ -1,7 +1,7 @@
-//! Vectors of x86-64: a token for each set of instructions, and the intrinsics that it makes safe.
+//! Provides the vectors of x86-64: a token for each set of instructions, and the intrinsics that the token makes safe.
 //!
-//! An intrinsic that only computes on registers becomes a method of the same name. Those that read or write memory take
-//! references to values of exactly the size that they touch; the few that need a pointer are unsafe and say why.
+//! An intrinsic that only computes on registers becomes a method of the same name. Intrinsics that read or write memory
+//! take references to values of exactly the size that they touch. The few that need a pointer are unsafe and say why.
 
 use std::arch::x86_64::*;
 use std::ops::Deref;
@@ -12,23 +12,25 @@ use super::{LANES, Simd, put_each_sum};
 use crate::Level;
 use crate::level::Instructions;
 
-/// Two vectors of eight lanes. A value proves AVX2, FMA and F16C.
+/// The token for two vectors of eight lanes. A value proves AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
-/// One vector of sixteen lanes. A value proves AVX-512 F, BW, DQ and VL, and everything that [`Avx2`] does.
+/// The token for one vector of sixteen lanes. A value proves AVX-512 F, BW, DQ and VL, and everything that [`Avx2`]
+/// proves.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
-/// A value proves AVX-512 VNNI, and everything that [`Avx512`] does.
+/// The token for dot products of bytes. A value proves AVX-512 VNNI, and everything that [`Avx512`] proves.
 #[derive(Clone, Copy)]
 pub(crate) struct Vnni(());
 
-/// A value proves AVX-512 BF16, and everything that [`Avx512`] does.
+/// The token for dot products of bf16. A value proves AVX-512 BF16, and everything that [`Avx512`] proves.
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Dots(());
 
-/// A value proves AMX with bf16 and bytes, which the system lets this process use, and everything that [`Vnni`] does.
+/// The token for tiles. A value proves AMX with bf16 and bytes, which the system lets this process use, and everything
+/// that [`Vnni`] proves.
 #[derive(Clone, Copy)]
 pub(crate) struct Amx(());
 

@@ -1,22 +1,23 @@
-//! How a template wants the arguments of calls: some iterate over an object or write it as JSON, others write a text as
-//! it is. What a template does with each is tried on a conversation with calls.
+//! Finds out how a template expects the arguments of calls. Some templates iterate over an object or write it as JSON,
+//! and others write a text unchanged. Each form is tried on a conversation with calls.
 
 use serde_json::{Value as Json, json};
 
-/// How a template wants the arguments of a call.
+/// The form in which a template expects the arguments of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentsForm {
-    /// As an object.
+    /// The template expects the arguments as an object.
     Object,
-    /// As the text of one.
+    /// The template expects the arguments as the JSON text of an object.
     Text,
 }
 
-/// What tells the arguments from all else that a template writes.
+/// A key of the tried arguments, which no template writes by itself.
 const KEY: &str = "probe_key";
 pub(super) const VALUE: &str = "probe_value";
 
-/// The form in which `render` writes arguments best. An object, where both are as good.
+/// Returns the form in which `render` shows arguments best. If both forms are shown equally well, returns
+/// [`ArgumentsForm::Object`].
 pub(super) fn probe(render: impl Fn(&[Json], &[Json]) -> Option<String>) -> ArgumentsForm {
     let arguments = probed();
     let score = |given: &Json| {
@@ -35,18 +36,19 @@ pub(super) fn probe(render: impl Fn(&[Json], &[Json]) -> Option<String>) -> Argu
     }
 }
 
-/// Arguments as no template has them by itself.
+/// Returns arguments that no template writes by itself.
 pub(super) fn probed() -> Json {
     json!({KEY: VALUE, "flag": true, "list": [1, null]})
 }
 
-/// What is called with them.
+/// Returns the definition of the tool that is called with the tried arguments.
 pub(super) fn tool() -> Json {
     json!({"type": "function", "function": {"name": "f", "description": "d",
         "parameters": {"type": "object", "properties": {}}}})
 }
 
-/// A conversation in which the assistant calls so many times, in a message with this content, if it has one.
+/// Returns a conversation in which one message of the assistant makes `calls` calls. The message has the given
+/// `content`, or no content.
 pub(super) fn conversation(arguments: &Json, content: Option<Json>, calls: usize) -> Vec<Json> {
     // Some templates want ids of nine characters.
     let ids = || (1..=calls).map(|number| format!("abcdefgh{number}"));
@@ -60,7 +62,7 @@ pub(super) fn conversation(arguments: &Json, content: Option<Json>, calls: usize
     [json!({"role": "user", "content": "u"}), calling].into_iter().chain(ids().map(result)).collect()
 }
 
-/// How well a text shows the arguments: as JSON, in another way, in quotes within quotes, or not at all.
+/// Rates how well a text shows the arguments: 3 as JSON, 2 in another way, 1 in quotes within quotes, and 0 not at all.
 pub(super) fn quality(text: &str, arguments: &Json) -> u8 {
     let is_shown = |at: usize| {
         let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Json>();

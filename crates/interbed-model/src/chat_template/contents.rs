@@ -1,33 +1,33 @@
-//! What a template wants as the content of a message that calls tools and says nothing: many print whatever is there,
-//! `None` too, and some show calls only beside a content that is none. What a template does with each is tried on a
-//! conversation with a call.
+//! Finds out which content a template expects in a message that calls tools and has no text. Many templates print any
+//! content, even `None`, and some show calls only if the content is none. Each content is tried on a conversation with
+//! a call.
 
 use serde_json::{Map, Value as Json};
 
 use super::arguments::{ArgumentsForm, VALUE, conversation, probed, quality, tool};
 
-/// The content of a message that calls tools and says nothing.
+/// The content that a message with calls gets if it has no text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoContent {
-    /// An empty text.
+    /// The content is an empty text.
     Empty,
-    /// `null`, which templates know as `none`.
+    /// The content is `null`, which templates know as `none`.
     Null,
     /// The message has no content.
     Absent,
 }
 
-/// How a template shows calls.
+/// Describes how a template shows calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallContents {
-    /// The content with which it shows calls best where nothing is said; of equals, that which can be printed without
-    /// harm.
+    /// The content with which the template shows calls best in a message without text. Of contents that are equally
+    /// good, an empty text comes before `null`, and `null` before no content.
     pub(super) without_text: NoContent,
-    /// Whether it shows them as well beside a text.
+    /// Whether the template shows calls equally well in a message that has text.
     pub(super) beside_text: bool,
 }
 
-/// What `render` does with a call beside each content.
+/// Finds out how `render` shows a call with each content.
 pub(super) fn probe(arguments: ArgumentsForm, render: impl Fn(&[Json], &[Json]) -> Option<String>) -> CallContents {
     let shown = probed();
     let given = match arguments {
@@ -48,14 +48,14 @@ pub(super) fn probe(arguments: ArgumentsForm, render: impl Fn(&[Json], &[Json]) 
     CallContents { without_text, beside_text: score(Some("text".into())) >= best }
 }
 
-/// Whether `render` shows a call whose arguments are a text that is no JSON, in a message of this content.
+/// Returns whether `render` shows a call whose arguments are a text that is not JSON, in a message with this content.
 pub(super) fn takes_text_arguments(content: NoContent, render: impl Fn(&[Json], &[Json]) -> Option<String>) -> bool {
     let rendered = render(&conversation(&VALUE.into(), content.content(), 1), std::slice::from_ref(&tool()));
     rendered.is_some_and(|text| text.contains(VALUE))
 }
 
 impl NoContent {
-    /// Gives it to a message that says nothing.
+    /// Sets the content of a message that has no text.
     pub fn fill(self, message: &mut Map<String, Json>) {
         match self.content() {
             Some(content) => drop(message.insert("content".into(), content)),

@@ -1,16 +1,16 @@
-//! `strftime` in the C locale and UTC.
+//! Formats dates as `strftime` does in the C locale and in UTC.
 
 use jiff::Timestamp;
 use jiff::fmt::strtime::{BrokenDownTime, Config};
 use jiff::tz::TimeZone;
 
-/// Longest format, in bytes. A directive of five may make 255.
+/// The longest accepted format, in bytes. A directive of five bytes may write 255 bytes.
 const FORMAT_BYTES_MAX: usize = 1024;
 
-/// `datetime.strftime(format)`. Unknown directives are left as they are.
+/// Formats a time like Python's `datetime.strftime(format)`. Unknown directives stay unchanged.
 ///
 /// # Errors
-/// The format is too long.
+/// Fails if the format is too long.
 pub(super) fn format(format: &str, time: Timestamp) -> Result<String, String> {
     if format.len() > FORMAT_BYTES_MAX {
         let bytes = format.len();

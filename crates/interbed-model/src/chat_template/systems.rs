@@ -1,26 +1,26 @@
-//! Where a template takes messages of the system: anywhere, at the beginning alone, or nowhere. What a template does
-//! with them is tried on short conversations.
+//! Finds out where a template accepts system messages: anywhere, only at the beginning, or nowhere. Each place is tried
+//! on a short conversation.
 
 use serde_json::{Value as Json, json};
 
-/// Where a template takes messages of the system.
+/// The places in which a template accepts system messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SystemPlaces {
-    /// Between other messages too.
+    /// The template accepts system messages between other messages too.
     Anywhere,
-    /// As the first message alone: it refuses later ones, or leaves them out.
+    /// The template accepts a system message only as the first message. It refuses later ones or leaves them out.
     First,
-    /// It refuses all, or leaves them out.
+    /// The template refuses all system messages or leaves them out.
     Nowhere,
 }
 
-/// What tells the messages of the system from all else that a template writes.
+/// The text of the first system message that is tried, which no template writes by itself.
 const FIRST: &str = "probe_first";
 const LATER: &str = "probe_later";
-/// The text of a user, which every template of conversations shows.
+/// The text of a user's message, which every template of conversations shows.
 const USER: &str = "probe_user";
 
-/// Where `render` shows messages of the system.
+/// Finds out in which places `render` shows system messages.
 pub(super) fn probe(render: impl Fn(&[Json]) -> Option<String>) -> SystemPlaces {
     let says = |role: &str, text: &str| json!({"role": role, "content": text});
     let shows = |messages: &[Json], texts: &[&str]| {

@@ -383,7 +383,7 @@ fn bounded_operations_are_jinjas() {
     assert_eq!(render(block, json!([])).unwrap(), "xA2");
 }
 
-/// The most memory that this process has had resident, in bytes.
+/// Returns the most memory that this process has had resident, in bytes.
 fn peak_resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");

@@ -1,27 +1,28 @@
-//! The limits of a rendering: the size of a value, bytes of all values together, bytes written, time.
+//! Limits a rendering: the bytes of one value, the bytes of all values together, the bytes written, and the time.
 //!
-//! A rendering has a thread of its own, and so its allowance is the thread's.
+//! Each rendering has a thread of its own, so the allowance is kept in a variable of the thread.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 
-/// Largest value, texts and all, in bytes.
+/// The most bytes that one value may have, with all its texts.
 pub(super) const VALUE_BYTES_MAX: usize = 64 << 20;
-/// Bytes of a value without its text, in a list or alone.
+/// The number of bytes that a value counts without its text, whether it is part of a list or stands alone.
 pub(super) const NODE_BYTES: usize = 64;
-/// Deepest nesting of a value. Requests nest at most 127 deep.
+/// The deepest nesting of a value. Requests nest at most 127 deep.
 pub(super) const DEPTH_MAX: usize = 200;
-/// Bytes of all values that a rendering may make, in addition to [`MADE_FACTOR`] for each byte of its input.
+/// The bytes of values that a rendering may make, in addition to [`MADE_FACTOR`] bytes for each byte of its input.
 const MADE_BASE: usize = 256 << 20;
 const MADE_FACTOR: usize = 64;
-/// How often over a text may be written: by a macro, by the macro that calls it, and so on.
+/// The number by which the limit of the output is multiplied for all writing together. A macro and each macro that
+/// calls it write the same text again, and so a rendering writes more than its output has.
 const WRITTEN_FACTOR: usize = 4;
-/// Longest that a rendering may take. Honest ones take milliseconds.
+/// The longest time that a rendering may take. Ordinary renderings take milliseconds.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Which limit a template exceeds.
+/// Names the limit that a template exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ThisError)]
 pub(crate) enum Excess {
     #[error("it makes a value of more than {VALUE_BYTES_MAX} bytes")]
@@ -51,8 +52,7 @@ thread_local! {
         const { RefCell::new(Allowance { made: 0, made_max: 0, written: 0, written_max: 0, end: None }) };
 }
 
-/// Begins the allowance of this thread's rendering, whose input has `given` bytes and whose output at most
-/// `output_max`.
+/// Begins the allowance of this thread's rendering. The input has `given` bytes, and the output may have `output_max`.
 pub(crate) fn begin(given: usize, output_max: usize) {
     let allowance = Allowance {
         made: 0,
@@ -64,7 +64,7 @@ pub(crate) fn begin(given: usize, output_max: usize) {
     ALLOWANCE.with(|current| *current.borrow_mut() = allowance);
 }
 
-/// Counts `bytes` that are about to be made.
+/// Counts `bytes` bytes of a value that is about to be made. Fails if the value is too large or a limit is exceeded.
 pub(super) fn make(bytes: usize) -> Result<(), Excess> {
     if bytes > VALUE_BYTES_MAX {
         return Err(Excess::Value);
@@ -76,7 +76,7 @@ pub(super) fn make(bytes: usize) -> Result<(), Excess> {
     })
 }
 
-/// Counts `bytes` that are about to be written.
+/// Counts `bytes` bytes that are about to be written. Fails if the rendering has written too much.
 pub(super) fn write(bytes: usize) -> Result<(), Excess> {
     ALLOWANCE.with(|allowance| {
         let mut allowance = allowance.borrow_mut();
@@ -85,7 +85,7 @@ pub(super) fn write(bytes: usize) -> Result<(), Excess> {
     })
 }
 
-/// Fails when the rendering has taken too long.
+/// Fails if the rendering has taken too long.
 pub(super) fn in_time() -> Result<(), Excess> {
     let end = ALLOWANCE.with(|allowance| allowance.borrow().end);
     if end.is_some_and(|end| Instant::now() > end) { Err(Excess::Time) } else { Ok(()) }

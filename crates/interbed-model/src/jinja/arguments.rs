@@ -1,11 +1,11 @@
-//! The arguments of a call, and how they fill parameters.
+//! Assigns the arguments of a call to the parameters of a built-in function, method or filter.
 
 use super::allowance::{self, NODE_BYTES};
 use super::fault::{Fault, Result};
 use super::syntax::Name;
 use super::value::{Number, Value};
 
-/// Arguments, evaluated.
+/// The evaluated arguments of a call.
 #[derive(Default)]
 pub(super) struct Given {
     pub(super) positional: Vec<Value>,
@@ -13,7 +13,8 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// The values of `parameters`, of which the first `required` must be there. `function` is for messages.
+    /// Returns the values of `parameters`, of which the first `required` must be given. Messages of errors name
+    /// `function`.
     pub(super) fn fill<const N: usize>(
         self,
         function: &str,
@@ -44,7 +45,7 @@ impl Given {
         }
     }
 
-    /// The values of parameters that have no names.
+    /// Returns the values of `N` parameters that have no names, of which the first `required` must be given.
     pub(super) fn unnamed<const N: usize>(self, function: &str, required: usize) -> Result<[Option<Value>; N]> {
         if let Some((name, _)) = self.named.first() {
             return Err(Fault::new(format!("{function} takes no argument named '{name}'")));
@@ -53,7 +54,7 @@ impl Given {
     }
 }
 
-/// An argument that must be a text.
+/// Returns the text of an argument, and fails if the argument is not a text.
 pub(super) fn text(function: &str, value: &Value) -> Result<std::sync::Arc<str>> {
     match value {
         Value::Text(text) => Ok(text.clone()),
@@ -62,7 +63,7 @@ pub(super) fn text(function: &str, value: &Value) -> Result<std::sync::Arc<str>>
     }
 }
 
-/// An argument that must be an integer.
+/// Returns the integer of an argument, and fails if the argument is not an integer.
 pub(super) fn integer(function: &str, value: &Value) -> Result<i128> {
     match value.number() {
         Some(Number::Integer(value)) => Ok(value),
@@ -70,7 +71,7 @@ pub(super) fn integer(function: &str, value: &Value) -> Result<i128> {
     }
 }
 
-/// An argument that is an integer and may be left out or `none`.
+/// Returns the integer of an argument that may be left out or `none`.
 pub(super) fn optional_integer(function: &str, value: Option<Value>) -> Result<Option<i128>> {
     match value {
         None | Some(Value::None) => Ok(None),
@@ -78,7 +79,7 @@ pub(super) fn optional_integer(function: &str, value: Option<Value>) -> Result<O
     }
 }
 
-/// An integer that a filter takes and that may be left out.
+/// Returns the integer argument of the filter `name`, or `default` if it is left out.
 pub(super) fn optional(name: &str, value: Option<Value>, default: i128) -> Result<i128> {
     Ok(optional_integer(name, value)?.unwrap_or(default))
 }

@@ -1,4 +1,4 @@
-//! Attributes and items of values, with what Jinja's sandbox keeps from templates.
+//! Looks up attributes and items of values, and withholds those that Jinja's sandbox keeps from templates.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ const TEXT_METHODS: [&str; 47] = [
     "zfill",
 ];
 const DICT_METHODS: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
-/// Methods that change their value, which the sandbox keeps from templates.
+/// The methods that change a list. The sandbox keeps them from templates.
 const LIST_CHANGERS: [&str; 8] = ["append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"];
 const DICT_CHANGERS: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 const INTEGER_ATTRIBUTES: [&str; 10] = [
@@ -73,7 +73,7 @@ const INTEGER_ATTRIBUTES: [&str; 10] = [
 ];
 const FLOAT_ATTRIBUTES: [&str; 7] = ["as_integer_ratio", "conjugate", "fromhex", "hex", "imag", "is_integer", "real"];
 
-/// `value.name`: an attribute, or an item by this name.
+/// Evaluates `value.name`. Returns the attribute `name` if the value has one, or else the item with that key.
 pub(super) fn attribute_of(value: &Value, name: &Arc<str>) -> Result<Value> {
     if let Some(found) = own_attribute(value, name)? {
         return Ok(found);
@@ -86,7 +86,7 @@ pub(super) fn attribute_of(value: &Value, name: &Arc<str>) -> Result<Value> {
     Ok(Value::Undefined(name.clone()))
 }
 
-/// `value[key]`: an item, or an attribute by this name.
+/// Evaluates `value[key]`. Returns the item with that key if the value has one, or else the attribute with that name.
 pub(super) fn item_of(value: &Value, key: &Value) -> Result<Value> {
     value.defined()?;
     let missing = |key: &Value| -> Result<Value> {
@@ -97,7 +97,7 @@ pub(super) fn item_of(value: &Value, key: &Value) -> Result<Value> {
     };
     match value {
         Value::Dict(dict) => match key {
-            // They cannot be keys, and so there is nothing by them.
+            // Lists and dicts cannot be keys, and so a dict has no items by them.
             Value::List(_) | Value::Dict(_) => missing(key),
             _ => match dict.get(&Key::of(key)?) {
                 Some(found) => Ok(found.clone()),
@@ -126,7 +126,7 @@ pub(super) fn item_of(value: &Value, key: &Value) -> Result<Value> {
     }
 }
 
-/// An attribute that Python's object has.
+/// Returns the attribute that a Python object of this kind has, or `None` if it has no attribute of this name.
 pub(super) fn own_attribute(value: &Value, name: &Arc<str>) -> Result<Option<Value>> {
     value.defined()?;
     if name.starts_with("__") && name.ends_with("__") && name.len() > 4 {
@@ -134,7 +134,7 @@ pub(super) fn own_attribute(value: &Value, name: &Arc<str>) -> Result<Option<Val
     }
     let method = || Some(Value::object(Object::Method(value.clone(), name.clone())));
     let known = |names: &[&str]| names.contains(&&**name);
-    // The sandbox takes them for undefined.
+    // The sandbox treats these attributes as undefined.
     let forbidden = || Some(Value::Undefined(name.clone()));
     Ok(match value {
         Value::Text(_) | Value::Markup(_) if known(&TEXT_METHODS) => method(),

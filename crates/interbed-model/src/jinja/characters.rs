@@ -1,42 +1,42 @@
-//! Characters as Python's strings see them.
+//! Classifies characters as the methods of Python's strings do.
 
 use unicode_categories::UnicodeCategories;
 
-/// `str.isspace`, which is also what regular expressions call white space.
+/// Returns what Python's `str.isspace` returns. Regular expressions of Python have the same white space.
 pub(super) fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}')
 }
 
-/// Whether `str.splitlines` ends a line there.
+/// Returns whether Python's `str.splitlines` ends a line at this character.
 pub(super) fn ends_line(character: char) -> bool {
     matches!(character, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// `str.isalpha`.
+/// Returns what Python's `str.isalpha` returns.
 pub(super) fn is_alphabetic(character: char) -> bool {
     if character.is_ascii() { character.is_ascii_alphabetic() } else { character.is_letter() }
 }
 
-/// Whether a letter is the title form of a pair, neither upper nor lower case.
+/// Returns whether a letter has title case, which is neither upper nor lower case.
 pub(super) fn is_title_case(character: char) -> bool {
     !character.is_ascii() && character.is_letter_titlecase()
 }
 
-/// `str.isdecimal`.
+/// Returns what Python's `str.isdecimal` returns.
 pub(super) fn is_decimal(character: char) -> bool {
     if character.is_ascii() { character.is_ascii_digit() } else { character.is_number_decimal_digit() }
 }
 
-/// `str.isalnum`, which is also what regular expressions call part of a word, with `_`.
+/// Returns what Python's `str.isalnum` returns. In regular expressions of Python, these characters and `_` form words.
 pub(super) fn is_alphanumeric(character: char) -> bool {
     is_alphabetic(character) || character.is_numeric()
 }
 
-/// `str.isprintable`: `repr` escapes the others.
+/// Returns what Python's `str.isprintable` returns. Python's `repr` escapes all other characters.
 pub(super) fn is_printable(character: char) -> bool {
     if character.is_ascii() {
         return !character.is_ascii_control();
     }
-    // The letter keeps a character that joins the one before it from being escaped for that.
+    // The letter `a` goes first, because `escape_debug` would escape a combining character at the beginning.
     !format!("a{character}").escape_debug().to_string().starts_with("a\\u")
 }

@@ -121,7 +121,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The value of a filter, whose innermost operand is `text` in a block.
+    /// Evaluates a chain of filters. In a filter block, `text` is the text to which the innermost filter applies.
     pub(super) fn filter_chain(
         &mut self,
         expression: &Expression,
@@ -163,7 +163,7 @@ impl Machine<'_> {
         Ok(Given { positional, named })
     }
 
-    /// The value of a call, with the body of a call block.
+    /// Evaluates a call. For a call block, `caller` is the function that renders the body of the block.
     pub(super) fn call_expression(
         &mut self,
         expression: &Expression,

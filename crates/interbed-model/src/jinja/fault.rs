@@ -1,18 +1,18 @@
-//! Why a template cannot be read or did not render.
+//! Describes why a template cannot be read or did not render.
 
 use std::fmt;
 
 use super::allowance::Excess;
 
-/// What went wrong, and in which line of the source.
+/// An error, with the line of the source in which it happened.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) cause: Cause,
-    /// Counted from 1.
+    /// The number of the line, counted from 1, or `None` while it is unknown.
     line: Option<usize>,
 }
 
-/// What went wrong.
+/// The cause of an error.
 #[derive(Debug)]
 pub(crate) enum Cause {
     /// Python raises an error there, or Interbed does not know how Python would go on.
@@ -36,7 +36,7 @@ impl Fault {
         Self::new(problem).in_line(line)
     }
 
-    /// What Python can do and Interbed cannot, by its name.
+    /// Returns the error for a feature of Python that Interbed does not support. The message names the feature.
     pub(crate) fn unsupported(what: impl fmt::Display) -> Self {
         Self::new(format!("{what} is not supported in chat templates"))
     }
@@ -49,7 +49,7 @@ impl Fault {
         Self { cause: Cause::OutOfFuel, line: None }
     }
 
-    /// Notes the line of a fault that has none.
+    /// Returns the fault with a line. A line that the fault has already is kept.
     pub(crate) fn in_line(mut self, line: usize) -> Self {
         self.line.get_or_insert(line);
         self

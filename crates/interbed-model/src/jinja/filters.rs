@@ -1,4 +1,4 @@
-//! Jinja's filters; those that make texts of texts are in `text_filters.rs`.
+//! Applies Jinja's filters. The filters that turn a text into a text are in `text_filters.rs`.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -16,10 +16,10 @@ use super::syntax::Binary;
 use super::text_filters;
 use super::value::{Key, Number, Value, View};
 
-/// Most lists that one list is divided into.
+/// The most lists into which a filter divides one list.
 const LISTS_MAX: i128 = 100_000;
 
-/// `value | name(…)`.
+/// Evaluates `value | name(…)`.
 pub(super) fn apply(name: &str, value: Value, given: Given) -> Result<Value> {
     let plain = |given: Given| given.unnamed::<0>(name, 0).map(drop);
     match name {
@@ -108,13 +108,13 @@ fn reverse(value: Value) -> Result<Value> {
         other => {
             let mut all = items(other)?;
             all.reverse();
-            // What Python cannot reverse becomes a list.
+            // Jinja returns a list if the value is one that Python's `reversed` does not take.
             if matches!(other, Value::Iterator(_)) { Value::list(all) } else { Value::iterator(all) }
         }
     }
 }
 
-/// The parts of an attribute's name: `a.b.0`.
+/// Divides the name of an attribute, such as `a.b.0`, into its parts.
 fn path(attribute: &Value) -> Result<Vec<Value>> {
     match attribute {
         Value::Text(text) => text
@@ -140,7 +140,7 @@ fn at_path(value: &Value, path: &[Value], default: Option<&Value>) -> Result<Val
     Ok(value)
 }
 
-/// A path that may be left out.
+/// Divides the name of an attribute into its parts. If the name is left out, the list of parts is empty.
 fn optional_path(attribute: Option<Value>) -> Result<Vec<Value>> {
     match attribute {
         None | Some(Value::None) => Ok(Vec::new()),
@@ -148,7 +148,7 @@ fn optional_path(attribute: Option<Value>) -> Result<Vec<Value>> {
     }
 }
 
-/// Texts in lower case, where case does not count.
+/// Returns a text in lower case unless case counts, and any other value unchanged.
 fn folded(value: Value, case_sensitive: bool) -> Result<Value> {
     match &value {
         Value::Text(text) if !case_sensitive => Value::text(text.to_lowercase()),
@@ -217,7 +217,7 @@ fn select(value: &Value, mut given: Given, by_attribute: bool, wanted: bool) -> 
     Value::iterator(kept)
 }
 
-/// Sorts by keys, and keeps the order of equal ones.
+/// Sorts items by their keys. Items with equal keys keep their order.
 fn sorted(mut keyed: Vec<(Vec<Value>, Value)>, reverse: bool) -> Result<Vec<Value>> {
     allowance::make(keyed.len() * NODE_BYTES)?;
     let mut failed = None;
@@ -268,7 +268,7 @@ fn sort(value: &Value, given: Given) -> Result<Value> {
     Value::list(sorted(keyed, reverse)?)
 }
 
-/// Whether to sort in reverse.
+/// Returns whether the argument `reverse` asks for the reverse order.
 fn direction(name: &str, reverse: Option<Value>) -> Result<bool> {
     reverse.map_or(Ok(false), |reverse| integer(name, &reverse).map(|reverse| reverse != 0))
 }
@@ -325,7 +325,7 @@ fn groupby(value: &Value, given: Given) -> Result<Value> {
     }
     let mut made = Vec::new();
     for (key, group) in groups {
-        // A group is called as its first item is.
+        // The name of a group is the attribute of its first item.
         let shown = if case_sensitive { key } else { at_path(&group[0], &path, default.as_ref())? };
         made.push(Value::group(shown, group)?);
     }

@@ -1,4 +1,4 @@
-//! Python's formats of texts: the operator `%`, `str.format` and their fields.
+//! Formats values as Python's operator `%` and `str.format` do.
 
 use super::allowance;
 use super::arguments::Given;
@@ -9,29 +9,29 @@ use super::printing::{self, with_exponent};
 use super::syntax::Name;
 use super::value::{Number, Value};
 
-/// Widest field, and most digits of a number, in characters.
+/// The widest field, in characters, and the most digits that a number may get.
 const WIDTH_MAX: usize = 4096;
 
-/// How a value is laid out in its field.
+/// Describes how a value is laid out in its field.
 #[derive(Default)]
 struct Layout {
     fill: Option<char>,
-    /// `<`, `>`, `=` or `^`.
+    /// The alignment: `<`, `>`, `=` or `^`.
     align: Option<char>,
-    /// `+`, `-` or a space.
+    /// The sign of numbers that are not negative: `+`, `-` or a space.
     sign: Option<char>,
-    /// `#`.
+    /// Whether the format has `#`, which asks for the alternate form.
     alternate: bool,
     zero: bool,
     width: usize,
-    /// `,` or `_` between thousands.
+    /// The separator between groups of digits: `,` or `_`.
     grouping: Option<char>,
     precision: Option<usize>,
-    /// The letter at the end.
+    /// The letter at the end of the format, which names the kind of output.
     kind: Option<char>,
 }
 
-/// `text % value`.
+/// Evaluates `text % value`.
 pub(super) fn percent(text: &str, value: &Value) -> Result<String> {
     let given: &[Value] = match value {
         Value::Tuple(values) => &values.items,
@@ -218,7 +218,7 @@ fn radix(number: i128, kind: char, alternate: bool) -> (&'static str, String) {
     (if alternate { prefix } else { "" }, digits)
 }
 
-/// The digits of a float without its sign.
+/// Returns the digits of a float without its sign.
 fn float_digits(value: f64, layout: &Layout) -> Result<String> {
     if layout.alternate {
         return Err(Fault::unsupported("the alternate form of a float's format"));
@@ -243,7 +243,7 @@ fn float_digits(value: f64, layout: &Layout) -> Result<String> {
     Ok(if kind.is_ascii_uppercase() { text.to_uppercase() } else { text })
 }
 
-/// With `precision` digits that count, and an exponent where that is shorter.
+/// Formats a number with `precision` significant digits, and with an exponent if the number is very large or small.
 fn general(value: f64, precision: usize) -> String {
     let scientific = format!("{value:.*e}", precision - 1);
     let exponent: i32 = scientific.split_once('e').and_then(|(_, exponent)| exponent.parse().ok()).unwrap_or(0);
@@ -259,7 +259,7 @@ fn without_zeros(digits: &str) -> &str {
     if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits }
 }
 
-/// A number in its field.
+/// Puts the sign, the prefix and the digits of a number into its field.
 fn laid_out(negative: bool, prefix: &str, digits: &str, layout: &Layout) -> String {
     let sign = match (negative, layout.sign) {
         (true, _) => "-",
@@ -282,7 +282,7 @@ fn laid_out(negative: bool, prefix: &str, digits: &str, layout: &Layout) -> Stri
     padded(&format!("{sign}{prefix}{digits}"), layout, '>')
 }
 
-/// Digits with separators between groups, and zeros before them to fill `room`.
+/// Inserts separators between groups of digits, and puts zeros before the digits to fill `room` characters.
 fn grouped(digits: &str, separator: char, room: usize, kind: Option<char>) -> String {
     let size = if matches!(kind, Some('b' | 'o' | 'x' | 'X')) { 4 } else { 3 };
     let radix = if size == 4 { 16 } else { 10 };
@@ -315,7 +315,7 @@ fn padded(text: &str, layout: &Layout, default: char) -> String {
     format!("{}{text}{}", fill.repeat(before), fill.repeat(missing - before))
 }
 
-/// `text.format(…)`.
+/// Evaluates `text.format(…)`.
 pub(super) fn braces(text: &str, given: &Given) -> Result<String> {
     let mut numbering = Numbering::Unknown;
     fields(text, given, &mut numbering, 0)
@@ -324,7 +324,8 @@ pub(super) fn braces(text: &str, given: &Given) -> Result<String> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Numbering {
     Unknown,
-    /// The next argument's place.
+    /// The state in which fields without a number take the arguments in turns. The number is the place of the next
+    /// argument.
     Automatic(usize),
     Manual,
 }
@@ -374,7 +375,7 @@ fn fields(text: &str, given: &Given, numbering: &mut Numbering, depth: usize) ->
     Ok(output)
 }
 
-/// Where a field ends, whose layout may hold fields.
+/// Returns the byte at which a field ends. The layout of a field may hold fields.
 fn field_end(text: &str) -> Result<usize> {
     let mut depth = 0;
     let mut bracket = false;
@@ -450,7 +451,7 @@ fn looked_up(field: &str, given: &Given, numbering: &mut Numbering) -> Result<Va
     Ok(value)
 }
 
-/// `format(value, layout)`.
+/// Evaluates Python's `format(value, layout)`.
 fn formatted(value: &Value, layout: &str) -> Result<String> {
     if layout.is_empty() {
         return printing::text(value);
@@ -561,7 +562,7 @@ fn parse_layout(text: &str) -> Result<Layout> {
     }
 }
 
-/// The filter `format`.
+/// Applies the filter `format`.
 pub(super) fn filter(text: &str, given: Given) -> Result<Value> {
     if !given.named.is_empty() {
         if !given.positional.is_empty() {

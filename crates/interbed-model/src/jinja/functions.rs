@@ -1,4 +1,4 @@
-//! Global functions of templates.
+//! Provides the global functions of templates.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use super::value::{Object, Value};
 pub(super) const NAMES: [&str; 8] =
     ["range", "dict", "lipsum", "cycler", "joiner", "namespace", "raise_exception", "strftime_now"];
 
-/// Calls a global function. `date` writes the date of now.
+/// Calls the global function `name`. The function `date` formats the present date.
 pub(super) fn call(name: &str, given: Given, date: &dyn Fn(&str) -> Result<String>) -> Result<Value> {
     match name {
         "range" => range(given),
@@ -104,13 +104,14 @@ fn dict(mut given: Given) -> Result<Value> {
     Value::dict(pairs)
 }
 
-/// Calls what `joiner` made.
+/// Calls an object that the function `joiner` made. The first call returns an empty text, and later calls the
+/// separator.
 pub(super) fn join(separator: &Value, used: &RefCell<bool>, given: Given) -> Result<Value> {
     given.unnamed::<0>("joiner", 0)?;
     if used.replace(true) { Ok(separator.clone()) } else { Value::text("") }
 }
 
-/// The global function of a name.
+/// Returns the global function with this name, or `None` if there is none.
 pub(super) fn global(name: &str) -> Option<Value> {
     NAMES.iter().find(|known| **known == name).map(|known| Value::Object(Rc::new(Object::Function(known))))
 }

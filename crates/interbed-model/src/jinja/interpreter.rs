@@ -1,4 +1,4 @@
-//! Runs a template: statements, scopes, loops and macros. Expressions are in `expressions.rs`.
+//! Runs a template: statements, scopes, loops and macros. The code for expressions is in `expressions.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -15,26 +15,27 @@ use super::printing;
 use super::syntax::{For, Load, Macro, Name, Names, Scoped, Statement, StatementKind, Target, Template, With};
 use super::value::{Loop, MacroValue, Object, Scope, Value};
 
-/// Nested macros, calls and recursions of loops.
+/// The most macros, calls and recursions of loops that may run within each other.
 const RECURSION_MAX: usize = 200;
-/// Nested expressions and statements, through all macros.
+/// The most expressions and statements that may be evaluated within each other, through all macros.
 const DEPTH_MAX: usize = 20_000;
 
-/// One rendering of a template.
+/// The state of one rendering of a template.
 pub(crate) struct Machine<'r> {
-    /// What the rendering has by name.
+    /// The variables with which the template is rendered, by name.
     context: HashMap<Name, Value>,
-    /// What the template assigned outside of all scopes; blocks see it.
+    /// The variables that the template assigned outside of all scopes. Blocks can read them.
     exports: HashMap<Name, Value>,
     fuel: u64,
     recursion: usize,
     depth: usize,
     date: &'r dyn Fn(&str) -> Result<String>,
-    /// Scopes that macros hold, which may hold the macros.
+    /// The scopes that macros refer to. Such a scope may refer to the macros in turn, so it is emptied when the machine
+    /// is dropped.
     held: Vec<Rc<Scope>>,
 }
 
-/// How statements ended.
+/// Says how a list of statements ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow {
     Normal,
@@ -52,12 +53,13 @@ impl Drop for Machine<'_> {
 }
 
 impl<'r> Machine<'r> {
-    /// A rendering with these variables, of at most `fuel` steps. `date` writes the date of now.
+    /// Prepares a rendering with the variables `context`, of at most `fuel` steps. The function `date` formats the
+    /// present date.
     pub(crate) fn new(context: HashMap<Name, Value>, fuel: u64, date: &'r dyn Fn(&str) -> Result<String>) -> Self {
         Self { context, exports: HashMap::new(), fuel, recursion: 0, depth: 0, date, held: Vec::new() }
     }
 
-    /// What the template writes.
+    /// Runs a template and returns the text that the template writes.
     pub(super) fn run(&mut self, template: &Template) -> Result<String> {
         let top = self.scope(&template.names, None, true);
         let mut output = String::new();
@@ -92,7 +94,7 @@ impl<'r> Machine<'r> {
         self.scope(names, Some(parent), false)
     }
 
-    /// Counts one step.
+    /// Counts one step, and fails if no fuel is left or the time is over.
     pub(super) fn step(&mut self) -> Result<()> {
         self.fuel = self.fuel.checked_sub(1).ok_or_else(Fault::out_of_fuel)?;
         if self.fuel.is_multiple_of(64) {
@@ -101,7 +103,7 @@ impl<'r> Machine<'r> {
         Ok(())
     }
 
-    /// Runs `work` one level deeper.
+    /// Runs `work` one level deeper, and fails if the nesting would be too deep.
     pub(super) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.depth >= DEPTH_MAX {
             return Err(Fault::new("the recursion limit is exceeded"));
@@ -342,7 +344,7 @@ impl<'r> Machine<'r> {
         self.pull(running)
     }
 
-    /// The next item of the source for which the loop's condition holds.
+    /// Returns the next item of the loop's source for which the loop's condition holds, or `None` after the last.
     fn pull(&mut self, running: &Loop) -> Result<Option<Value>> {
         loop {
             let next = running.source.borrow_mut().next();
@@ -355,7 +357,7 @@ impl<'r> Machine<'r> {
         }
     }
 
-    /// Looks ahead as far as an attribute of `loop` needs it.
+    /// Reads as many items ahead as the attribute `attribute` of `loop` needs.
     pub(super) fn look_ahead(&mut self, value: &Value, attribute: &str) -> Result<()> {
         let Value::Object(object) = value else { return Ok(()) };
         let Object::Loop(running) = &**object else { return Ok(()) };
@@ -371,7 +373,7 @@ impl<'r> Machine<'r> {
         Ok(())
     }
 
-    /// Calls a macro.
+    /// Calls a macro with the given arguments and returns the text that the macro writes.
     pub(super) fn call_macro(&mut self, value: &MacroValue, mut given: Given) -> Result<Value> {
         let node = &value.node;
         let special = node.special.get().copied().unwrap_or_default();
@@ -431,7 +433,7 @@ impl<'r> Machine<'r> {
         })
     }
 
-    /// Calls `loop` in a recursive loop.
+    /// Calls `loop` with an iterable in a recursive loop and returns the text that the loop writes.
     pub(super) fn call_loop(&mut self, running: &Loop, given: Given) -> Result<Value> {
         let [iterable] = given.fill("loop", ["iterable"], 1)?;
         if !running.node.recursive {
@@ -445,7 +447,7 @@ impl<'r> Machine<'r> {
         })
     }
 
-    /// The value of a name in a scope.
+    /// Returns the value of a name in a scope, or an undefined value if nothing has this name.
     pub(super) fn name(&self, name: &Name, scope: &Rc<Scope>) -> Result<Value> {
         let found = match scope.find(name) {
             Some(value) => value,
@@ -459,7 +461,8 @@ impl<'r> Machine<'r> {
     }
 }
 
-/// An item that was unpacked for a loop's condition, which makes tuples of it.
+/// Returns an item in the form that remains after the loop's condition unpacked the item: each unpacked part is a
+/// tuple.
 fn packed(target: &Target, item: Value) -> Result<Value> {
     let Target::Tuple(targets) = target else { return Ok(item) };
     let parts = targets.iter().zip(items(&item)?).map(|(target, item)| packed(target, item));

@@ -1,16 +1,16 @@
-//! Items of values: iterating, indices, slices.
+//! Iterates over values, and takes items and slices from them.
 
 use super::allowance::{self, NODE_BYTES};
 use super::fault::{Fault, Result};
 use super::value::{Number, Object, Value, View};
 
-/// Longest range that a template may make.
+/// The most items that a range of a template may have.
 pub(super) const RANGE_MAX: i128 = 100_000;
 
-/// All items of a value, as a loop sees them. Those of an iterator are gone afterwards.
+/// Returns all items of a value, as a loop sees them. An iterator is empty afterwards.
 ///
 /// # Errors
-/// It has none.
+/// Fails if the value has no items, or if the items would exceed the allowance.
 pub(super) fn items(value: &Value) -> Result<Vec<Value>> {
     Ok(match value {
         Value::Undefined(_) => Vec::new(),
@@ -42,7 +42,7 @@ pub(super) fn items(value: &Value) -> Result<Vec<Value>> {
     })
 }
 
-/// Whether a value has items, without taking them.
+/// Returns whether a value has items, without taking them.
 pub(super) fn is_iterable(value: &Value) -> bool {
     match value {
         Value::Object(object) => matches!(&**object, Object::Loop(_)),
@@ -51,7 +51,7 @@ pub(super) fn is_iterable(value: &Value) -> bool {
     }
 }
 
-/// `len(value)`.
+/// Evaluates `len(value)`.
 pub(super) fn length(value: &Value) -> Result<usize> {
     Ok(match value {
         Value::Undefined(_) => 0,
@@ -67,14 +67,15 @@ pub(super) fn length(value: &Value) -> Result<usize> {
     })
 }
 
-/// The place of an index that may count from the end.
+/// Returns the place that an index names in a list of `length` items. A negative index counts from the end. Returns
+/// `None` if the list has no such place.
 pub(super) fn place(index: i128, length: usize) -> Option<usize> {
     let length = i128::try_from(length).ok()?;
     let index = if index < 0 { index + length } else { index };
     if (0..length).contains(&index) { usize::try_from(index).ok() } else { None }
 }
 
-/// `value[start:stop:step]`.
+/// Evaluates `value[start:stop:step]`.
 pub(super) fn slice(value: &Value, parts: [Option<Value>; 3]) -> Result<Value> {
     let [start, stop, step] = parts;
     let step = part(step)?.unwrap_or(1);
@@ -112,7 +113,7 @@ fn part(value: Option<Value>) -> Result<Option<i128>> {
     }
 }
 
-/// The places that a slice takes.
+/// Returns the places that a slice takes from a list of `length` items, in the order of the slice.
 fn places(length: usize, start: Option<i128>, stop: Option<i128>, step: i128) -> impl Iterator<Item = usize> {
     let length = i128::try_from(length).unwrap_or(i128::MAX);
     let (lowest, highest) = if step > 0 { (0, length) } else { (-1, length - 1) };

@@ -1,4 +1,4 @@
-//! Values to JSON as Python's `json.dumps` writes it: models were trained on its spaces and escapes.
+//! Writes values as JSON in the form of Python's `json.dumps`. Models were trained on its spaces and escapes.
 
 use std::fmt::Write;
 
@@ -10,15 +10,15 @@ use super::value::{Number, Value};
 
 /// The arguments of `json.dumps` that templates use.
 pub(super) struct Options {
-    /// The indentation of a level.
+    /// The text that indents each level.
     pub(super) indent: Option<String>,
     pub(super) ensure_ascii: bool,
     pub(super) sort_keys: bool,
-    /// Between items, and between key and value.
+    /// The separator between items, and the separator between a key and its value.
     pub(super) separators: Option<[String; 2]>,
 }
 
-/// The argument `indent`: a text, or a number of spaces.
+/// Reads the argument `indent`, which is a text or a number of spaces.
 pub(super) fn indent(value: Option<Value>) -> Result<Option<String>> {
     let indent = match value {
         None | Some(Value::None) => return Ok(None),
@@ -34,7 +34,7 @@ pub(super) fn indent(value: Option<Value>) -> Result<Option<String>> {
     Ok(Some(indent))
 }
 
-/// The argument `separators`: a pair of texts.
+/// Reads the argument `separators`, which is a pair of texts.
 pub(super) fn separators(value: Option<Value>) -> Result<Option<[String; 2]>> {
     let pair = match &value {
         None | Some(Value::None) => return Ok(None),
@@ -50,7 +50,7 @@ pub(super) fn separators(value: Option<Value>) -> Result<Option<[String; 2]>> {
     }
 }
 
-/// `json.dumps(value, …)`.
+/// Evaluates `json.dumps(value, …)`.
 pub(super) fn dumps(value: &Value, options: &Options) -> Result<String> {
     let (item_separator, key_separator) = match &options.separators {
         Some([item, key]) => (item.as_str(), key.as_str()),
@@ -171,7 +171,7 @@ impl Writer<'_> {
     }
 }
 
-/// Python turns keys that are no strings into their JSON form.
+/// Returns the text that `json.dumps` makes of a key, which may be a value other than a text.
 fn key_text(key: &Value) -> Result<String> {
     Ok(match key {
         Value::Text(text) | Value::Markup(text) => text.to_string(),

@@ -1,20 +1,20 @@
-//! A template's source to tokens, with Jinja's rules for white space: `trim_blocks` and `lstrip_blocks` are on, and one
-//! newline at the end of the source is dropped.
+//! Divides the source of a template into tokens, with Jinja's rules for white space. The options `trim_blocks` and
+//! `lstrip_blocks` are on, and one newline at the end of the source is dropped.
 
 use std::sync::Arc;
 
 use super::characters::is_space;
 use super::fault::{Fault, Result};
 
-/// A part of a source.
+/// A token of a template's source.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token {
-    /// Text outside of tags.
+    /// A text outside of tags.
     Data(Arc<str>),
-    /// `{{` and `}}`.
+    /// The token `{{`. The end of an expression, `}}`, is [`Token::VariableEnd`].
     VariableBegin,
     VariableEnd,
-    /// `{%` and `%}`.
+    /// The token `{%`. The end of a statement, `%}`, is [`Token::BlockEnd`].
     BlockBegin,
     BlockEnd,
     Name(Arc<str>),
@@ -25,23 +25,23 @@ pub(super) enum Token {
     End,
 }
 
-/// A token and its line, counted from 1.
+/// A token with the number of its line, counted from 1.
 #[derive(Debug, Clone)]
 pub(super) struct Placed {
     pub(super) token: Token,
     pub(super) line: usize,
 }
 
-/// Longer ones first.
+/// The operators of Jinja. Longer ones come first, because the lexer takes the first that fits.
 const OPERATORS: [&str; 27] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".",
     ":", "|", ",", ";", "\u{0}",
 ];
 
-/// The tokens of a source.
+/// Returns the tokens of a source.
 ///
 /// # Errors
-/// A tag or a string does not end, or a character belongs to nothing.
+/// Fails if a tag or a string does not end, or if a character belongs to no token.
 pub(super) fn tokens(source: &str) -> Result<Vec<Placed>> {
     let source = source.strip_suffix('\n').unwrap_or(source);
     let mut lexer = Lexer { source, position: 0, line: 1, line_starting: true, tokens: Vec::new() };
@@ -127,7 +127,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// What is kept of the text before a tag.
+    /// Returns what is kept of the `text` before a tag. `sign` is the `-` or `+` with which the tag begins.
     fn before_tag(&self, text: &'s str, sign: Option<char>, variable: bool) -> &'s str {
         match sign {
             Some('-') => text.trim_end_matches(is_space),
@@ -174,7 +174,7 @@ impl<'s> Lexer<'s> {
         Err(Fault::at("a raw block does not end", self.line))
     }
 
-    /// What stands between `{{` or `{%` and its end.
+    /// Reads the tokens between the beginning of a tag, `{{` or `{%`, and its end.
     fn tag(&mut self, begin: Token) -> Result<()> {
         let (close, end) = match begin {
             Token::BlockBegin => ("%}", Token::BlockEnd),
@@ -287,7 +287,7 @@ impl<'s> Lexer<'s> {
     }
 }
 
-/// Bytes of white space that a tag's end takes with it.
+/// Returns how many bytes of white space the end of a tag removes from the text `after` the tag.
 fn after_tag(after: &str, minus: bool, plus: bool) -> usize {
     if minus {
         return after.find(|character| !is_space(character)).unwrap_or(after.len());
@@ -299,7 +299,8 @@ fn skip_space(text: &str) -> &str {
     text.trim_start_matches(is_space)
 }
 
-/// Length of `{% raw %}`, and of the white space that its end takes with it.
+/// Returns the length of `{% raw %}` in bytes, with the white space that its end removes, or `None` if `tag` begins
+/// another tag.
 fn raw_begin(tag: &str) -> Option<usize> {
     let inner = tag[2..].strip_prefix(['-', '+']).unwrap_or(&tag[2..]);
     let after = skip_space(skip_space(inner).strip_prefix("raw")?);
@@ -310,7 +311,8 @@ fn raw_begin(tag: &str) -> Option<usize> {
     Some(tag.len() - rest.len())
 }
 
-/// Sign and length of `{% endraw %}`, with the white space that its end takes with it.
+/// Returns the sign and the length of `{% endraw %}` in bytes, with the white space that its end removes, or `None` if
+/// `tag` begins another tag.
 fn raw_end(tag: &str) -> Option<(Option<char>, usize)> {
     let sign = tag[2..].chars().next().filter(|&sign| matches!(sign, '-' | '+'));
     let inner = &tag[2 + usize::from(sign.is_some())..];
@@ -320,7 +322,7 @@ fn raw_end(tag: &str) -> Option<(Option<char>, usize)> {
     Some((sign, tag.len() - rest.len() + after_tag(rest, minus, plus)))
 }
 
-/// Length of digits with single underscores between them.
+/// Returns how many bytes at the beginning of `text` are digits, with single underscores between them.
 fn digits_length(text: &str) -> usize {
     let mut length = 0;
     let bytes = text.as_bytes();
@@ -354,7 +356,7 @@ fn float_length(text: &str) -> Option<usize> {
     }
 }
 
-/// Length of an integer, and its radix.
+/// Returns the length of an integer in bytes, and its radix.
 fn integer_length(text: &str) -> (usize, u32) {
     for (letter, radix) in [('b', 2), ('o', 8), ('x', 16)] {
         let bytes = text.as_bytes();
@@ -383,7 +385,8 @@ fn integer_length(text: &str) -> (usize, u32) {
     (digits_length(text), 10)
 }
 
-/// A string's value, by Python's `unicode-escape` after everything beyond ASCII was written as an escape.
+/// Returns the value of a string. Escapes have the meaning that Python's `unicode-escape` gives them after every
+/// character beyond ASCII was written as an escape.
 fn unescaped(text: &str) -> Result<String> {
     if !text.contains('\\') {
         return Ok(text.to_owned());

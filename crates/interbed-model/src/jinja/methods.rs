@@ -1,4 +1,4 @@
-//! Methods of lists, tuples, dicts and numbers; those of texts are in `text_methods.rs`.
+//! Calls methods of lists, tuples, dicts and numbers. The methods of texts are in `text_methods.rs`.
 
 use super::arguments::Given;
 use super::fault::{Fault, Result};
@@ -7,7 +7,7 @@ use super::operators::equal;
 use super::text_methods;
 use super::value::{Key, Loop, Object, Value, View};
 
-/// Calls a method of a value.
+/// Calls the method `name` of a value.
 pub(super) fn call(value: &Value, name: &str, given: Given) -> Result<Value> {
     match value {
         Value::Text(text) => text_methods::call(text, name, given),
@@ -82,7 +82,7 @@ fn sequence(value: &Value, name: &str, given: Given) -> Result<Value> {
     }
 }
 
-/// A method of `loop`.
+/// Calls the method `name` of `loop`.
 pub(super) fn call_loop(running: &Loop, name: &str, given: Given) -> Result<Value> {
     if !given.named.is_empty() {
         return Err(Fault::new(format!("loop.{name} takes no named arguments")));

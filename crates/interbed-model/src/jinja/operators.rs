@@ -1,4 +1,4 @@
-//! Python's operators.
+//! Evaluates Python's operators.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -183,7 +183,7 @@ fn power(a: f64, b: f64) -> Result<f64> {
     Ok(value)
 }
 
-/// Quotient and remainder, as Python computes them.
+/// Returns the quotient and the remainder of a floor division of floats, as Python computes them.
 fn floor_division(a: f64, b: f64) -> (f64, f64) {
     let mut rest = a % b;
     let mut quotient = (a - rest) / b;
@@ -218,7 +218,8 @@ pub(super) fn plus(value: &Value) -> Result<Value> {
     }
 }
 
-/// What `~` makes of its operands: a text, even of escaped ones.
+/// Evaluates the operator `~`, which joins its operands to a text. The result is an ordinary text even if an operand is
+/// escaped.
 pub(super) fn joined(parts: &[Value]) -> Result<Value> {
     let mut text = String::new();
     for part in parts {
@@ -228,7 +229,7 @@ pub(super) fn joined(parts: &[Value]) -> Result<Value> {
     Value::text(text)
 }
 
-/// The sum of texts of which one is escaped, and so is the sum.
+/// Joins texts of which at least one is escaped. The other texts are escaped, and so is the result.
 fn escaped_sum(parts: &[&Value]) -> Result<Value> {
     let mut text = String::new();
     for part in parts {
@@ -241,7 +242,7 @@ fn escaped_sum(parts: &[&Value]) -> Result<Value> {
     Ok(Value::Markup(text.into()))
 }
 
-/// A text with entities for the characters that HTML has for itself.
+/// Replaces the characters that have a meaning in HTML by entities.
 pub(super) fn escaped(text: &str) -> String {
     let mut output = String::with_capacity(text.len());
     for character in text.chars() {
@@ -270,7 +271,7 @@ pub(super) fn compare(operator: Comparison, left: &Value, right: &Value) -> Resu
     })
 }
 
-/// `left == right`.
+/// Evaluates `left == right`.
 pub(super) fn equal(left: &Value, right: &Value) -> Result<bool> {
     if let (Some(left), Some(right)) = (left.number(), right.number()) {
         return Ok(number_order(left, right) == Some(Ordering::Equal));
@@ -342,10 +343,10 @@ fn integer_and_float(integer: i128, float: f64) -> Option<Ordering> {
     }
 }
 
-/// How two values are ordered; none with a NaN.
+/// Returns the order of two values, or `None` if one of them is NaN.
 ///
 /// # Errors
-/// Python has no order for them.
+/// Fails if Python does not order values of these types.
 pub(super) fn order(left: &Value, right: &Value, operator: &str) -> Result<Option<Ordering>> {
     if let (Some(left), Some(right)) = (left.number(), right.number()) {
         return Ok(number_order(left, right));
@@ -372,7 +373,7 @@ pub(super) fn order(left: &Value, right: &Value, operator: &str) -> Result<Optio
     }
 }
 
-/// `item in container`.
+/// Evaluates `item in container`.
 pub(super) fn contains(container: &Value, item: &Value) -> Result<bool> {
     match container {
         Value::Text(text) | Value::Markup(text) => match item {

@@ -1,4 +1,4 @@
-//! Tokens to a syntax tree, by Jinja's grammar with its loop controls and `{% generation %}`.
+//! Makes a syntax tree of tokens, by Jinja's grammar with its loop controls and `{% generation %}`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,15 +9,15 @@ use super::syntax::{
     Scoped, SetBlock, Statement, StatementKind, Target, Template, Unary, With,
 };
 
-/// Deepest nesting of expressions and statements: the parser recurses.
+/// The deepest nesting of expressions and statements that is accepted. The parser recurses once for each level.
 const DEPTH_MAX: usize = 150;
-/// Words that are no names of variables.
+/// The words that cannot be names of variables.
 const CONSTANTS: [&str; 6] = ["true", "True", "false", "False", "none", "None"];
 
-/// The syntax tree of a source.
+/// Returns the syntax tree of a source.
 ///
 /// # Errors
-/// It is no template, or uses what Interbed does not know.
+/// Fails if the source is no valid template, or uses a feature that Interbed does not know.
 pub(super) fn parse(source: &str) -> Result<Template> {
     let mut parser = Parser { tokens: tokens(source)?, position: 0, depth: 0 };
     let body = parser.statements(&[])?;
@@ -108,7 +108,8 @@ impl Parser {
         parsed
     }
 
-    /// Statements up to a tag that is one of `ends`, which stays the current token; or up to the end of the source.
+    /// Parses statements up to the end of the source, or up to a tag that is one of `ends`. That tag stays the current
+    /// token.
     fn statements(&mut self, ends: &[&str]) -> Result<Vec<Statement>> {
         let mut body = Vec::new();
         loop {
@@ -138,14 +139,14 @@ impl Parser {
         }
     }
 
-    /// The body of a tag, whose end is one of `ends` and stays the current token.
+    /// Parses the body of a tag up to a tag that is one of `ends`, which stays the current token.
     fn body(&mut self, ends: &[&str]) -> Result<Vec<Statement>> {
         self.skip_operator(":");
         self.expect(&Token::BlockEnd)?;
         self.statements(ends)
     }
 
-    /// As `body`, and past its end.
+    /// Parses the body of a tag up to the tag `end`, and skips the name of that tag.
     fn whole_body(&mut self, end: &str) -> Result<Vec<Statement>> {
         let body = self.body(&[end])?;
         self.position += 1;
@@ -366,7 +367,7 @@ impl Parser {
             || ends.iter().any(|end| self.is_name(end))
     }
 
-    /// An expression, or several with commas between them.
+    /// Parses an expression, or a tuple of several expressions with commas between them.
     fn tuple(&mut self, with_condition: bool, ends: &[&str], in_parentheses: bool) -> Result<Expression> {
         let line = self.line();
         let mut items = Vec::new();

@@ -1,4 +1,4 @@
-//! Jinja's tests: what stands after `is`.
+//! Evaluates Jinja's tests, which are written after `is`.
 
 use super::arguments::Given;
 use super::fault::{Fault, Result};
@@ -9,7 +9,7 @@ use super::syntax::{Binary, Comparison};
 use super::text_methods;
 use super::value::{Number, Object, Value};
 
-/// All names of filters.
+/// The names of all filters.
 const FILTERS: [&str; 54] = [
     "abs",
     "attr",
@@ -66,7 +66,7 @@ const FILTERS: [&str; 54] = [
     "wordwrap",
     "xmlattr",
 ];
-/// All names of tests.
+/// The names of all tests.
 const NAMES: [&str; 39] = [
     "odd",
     "even",
@@ -109,7 +109,7 @@ const NAMES: [&str; 39] = [
     "le",
 ];
 
-/// `value is name(…)`.
+/// Evaluates `value is name(…)`.
 pub(super) fn check(name: &str, value: &Value, given: Given) -> Result<bool> {
     let comparison = match name {
         "==" | "eq" | "equalto" => Some(Comparison::Equal),
@@ -187,7 +187,7 @@ fn is_zero(value: &Value) -> Result<bool> {
     equal(value, &Value::Integer(0))
 }
 
-/// `value is other` of Python's.
+/// Evaluates Python's `value is other`.
 fn same(value: &Value, other: &Value) -> Result<bool> {
     let is_small = |value: &Value| matches!(value, Value::Integer(-5..=256));
     Ok(match (value, other) {

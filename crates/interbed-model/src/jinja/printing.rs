@@ -1,4 +1,4 @@
-//! Values as Python prints them: `str` and `repr`.
+//! Prints values as Python's `str` and `repr` do.
 
 use std::fmt::Write;
 
@@ -6,14 +6,14 @@ use super::characters::is_printable;
 use super::fault::{Fault, Result};
 use super::value::{Object, Value, View, printed_loop};
 
-/// `str(value)`.
+/// Evaluates Python's `str(value)`.
 pub(super) fn text(value: &Value) -> Result<String> {
     let mut output = String::new();
     print(value, &mut output)?;
     Ok(output)
 }
 
-/// Appends `str(value)`.
+/// Appends Python's `str(value)` to `output`.
 pub(super) fn print(value: &Value, output: &mut String) -> Result<()> {
     match value {
         Value::Undefined(_) => {}
@@ -23,7 +23,7 @@ pub(super) fn print(value: &Value, output: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// Appends `repr(value)`.
+/// Appends Python's `repr(value)` to `output`.
 pub(super) fn represent(value: &Value, output: &mut String) -> Result<()> {
     match value {
         Value::Undefined(_) => output.push_str("Undefined"),
@@ -129,7 +129,7 @@ fn pairs(entries: &[(Value, Value)], output: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// Appends `repr` of a text.
+/// Appends Python's `repr` of a text to `output`.
 pub(super) fn quoted(text: &str, output: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     output.push(quote);
@@ -157,7 +157,8 @@ pub(super) fn quoted(text: &str, output: &mut String) {
     output.push(quote);
 }
 
-/// `repr(float)`: the shortest digits that read back the same; with an exponent below 1e-4 and from 1e16 on.
+/// Evaluates Python's `repr` of a float: the fewest digits that read back as the same number. Numbers below 1e-4 and
+/// from 1e16 on are written with an exponent.
 pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".into();
@@ -179,7 +180,7 @@ pub(super) fn float(value: f64) -> String {
     positional(&scientific)
 }
 
-/// A number with an exponent as one without, with at least one decimal.
+/// Rewrites a number that has an exponent without one, with at least one decimal.
 fn positional(scientific: &str) -> String {
     let (digits, exponent) = scientific.split_once('e').unwrap_or((scientific, "0"));
     let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |digits| ("-", digits));
@@ -196,7 +197,7 @@ fn positional(scientific: &str) -> String {
     format!("{sign}{}.{}", &digits[..whole], &digits[whole..])
 }
 
-/// A number with an exponent as Python writes it.
+/// Rewrites a number's exponent as Python writes it, with a sign and at least two digits.
 pub(super) fn with_exponent(scientific: &str) -> String {
     let (digits, exponent) = scientific.split_once('e').unwrap_or((scientific, "0"));
     let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));

@@ -1,8 +1,8 @@
-//! Which scope each name belongs to, by the rules of Jinja's compiler.
+//! Works out to which scope each name belongs, by the rules of Jinja's compiler.
 //!
-//! Jinja decides before a template runs what a name holds when its scope is entered: a name that is first assigned and
-//! then read does not see what the rendering has by this name, a loop's body begins each round with what was assigned
-//! around it, and a macro sees what is assigned after it.
+//! Before a template runs, Jinja decides what each name holds when its scope is entered. A name that is first assigned
+//! and then read does not see the variable of the rendering that has this name. The body of a loop begins each round
+//! with the values that were assigned around the loop. A macro sees variables that are assigned after the macro.
 
 use std::collections::HashSet;
 
@@ -12,13 +12,13 @@ use super::syntax::{
     StatementKind, Target, Template,
 };
 
-/// Deepest syntax tree that is accepted: what looks at trees recurses.
+/// The deepest syntax tree that is accepted. Functions that walk through a tree recurse once for each level.
 const DEPTH_MAX: usize = 1000;
 
 /// Fills in the names of all scopes of a template.
 ///
 /// # Errors
-/// The tree is too deep, or a statement stands where Jinja does not take it.
+/// Fails if the tree is too deep, or if a statement stands where Jinja does not accept it.
 pub(super) fn resolve(template: &Template) -> Result<()> {
     check_depths(&template.body, 0)?;
     let mut symbols = Symbols::new(None);
@@ -79,7 +79,8 @@ impl<'a> Symbols<'a> {
         let _ = names.set(self.names);
     }
 
-    /// Takes over what branches of a condition found: what only some of them assign has a value before.
+    /// Takes over the names that the branches of a condition use. A name that only some branches assign keeps, in the
+    /// others, the value that it had before.
     fn join(&mut self, branches: Vec<Symbols<'a>>) {
         let mut stored: Vec<Name> = Vec::new();
         for branch in &branches {
@@ -110,7 +111,7 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// What a statement means for the scope that it stands in; scopes within it are looked at on their own.
+    /// Collects the names that a statement uses in its own scope. Scopes within the statement are handled on their own.
     fn statement(&mut self, statement: &StatementKind) {
         match statement {
             StatementKind::Text(_) | StatementKind::Break | StatementKind::Continue => {}
@@ -163,7 +164,7 @@ impl<'a> Symbols<'a> {
     }
 }
 
-/// Where statements stand.
+/// Describes where statements stand.
 #[derive(Clone, Copy, Default)]
 struct Place {
     in_loop: bool,
@@ -310,7 +311,7 @@ enum Event {
     Store,
 }
 
-/// Whether statements read `name` before they assign it, in the order in which Jinja looks at them.
+/// Returns whether statements read `name` before they assign it, in the order in which Jinja looks at them.
 fn undeclared(statements: &[Statement], name: &str) -> bool {
     let (mut found, mut ended) = (false, false);
     events(statements, &mut |other, event| {
@@ -324,7 +325,7 @@ fn undeclared(statements: &[Statement], name: &str) -> bool {
     found
 }
 
-/// All names that statements and what is within them read and assign.
+/// Calls `event` for each name that the statements and the scopes within them read or assign.
 fn events(statements: &[Statement], event: &mut dyn FnMut(&Name, Event)) {
     for statement in statements {
         match &statement.kind {
@@ -388,7 +389,7 @@ fn target_events(target: &Target, event: &mut dyn FnMut(&Name, Event)) {
     }
 }
 
-/// All names that an expression reads, in order.
+/// Calls `read` for each name that an expression reads, in order.
 fn reads(expression: &Expression, read: &mut dyn FnMut(&Name)) {
     if let Kind::Name(name) = &expression.kind {
         read(name);
@@ -396,7 +397,7 @@ fn reads(expression: &Expression, read: &mut dyn FnMut(&Name)) {
     children(expression, &mut |child| reads(child, read));
 }
 
-/// The expressions right within an expression.
+/// Calls `child` for each expression directly within an expression.
 fn children<'e>(expression: &'e Expression, child: &mut dyn FnMut(&'e Expression)) {
     let arguments = |arguments: &'e Arguments, child: &mut dyn FnMut(&'e Expression)| {
         arguments.positional.iter().for_each(&mut *child);

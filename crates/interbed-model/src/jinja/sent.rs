@@ -1,4 +1,4 @@
-//! What a client sent, as values of a template.
+//! Turns JSON that a client sent into values for templates.
 
 use std::rc::Rc;
 
@@ -8,10 +8,10 @@ use super::fault::Result;
 use super::printing::float;
 use super::value::{SentNumber, Value};
 
-/// `json` for a template.
+/// Turns `json` into a value for a template.
 ///
 /// # Errors
-/// It is too large or nested too deeply.
+/// Fails if the value is too large or nested too deeply.
 pub(crate) fn value(json: &Json) -> Result<Value> {
     Ok(match json {
         Json::Null => Value::None,
@@ -26,7 +26,7 @@ pub(crate) fn value(json: &Json) -> Result<Value> {
     })
 }
 
-/// A number that is printed as it was sent, where Python would write it in another way.
+/// Turns a number into a value. If Python would write the number differently, the value keeps the text that was sent.
 fn number(sent: &Number) -> Value {
     let text = sent.to_string();
     let whole = text.parse::<i128>().ok();

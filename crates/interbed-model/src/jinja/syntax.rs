@@ -1,18 +1,18 @@
-//! The syntax tree of a template.
+//! Defines the syntax tree of a template.
 
 use std::sync::{Arc, OnceLock};
 
 pub(super) type Name = Arc<str>;
 
-/// The names of a scope, and what they hold when it is entered.
+/// The names of a scope, and what each name holds when the scope is entered.
 pub(super) type Names = OnceLock<Vec<(Name, Load)>>;
 
-/// What a name holds when its scope is entered.
+/// Says what a name holds when its scope is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
     /// The name holds nothing, since it is assigned before it is read.
     Missing,
-    /// A value that comes with the scope: an argument, a loop's item.
+    /// The name holds a value that comes with the scope, such as an argument or a loop's item.
     Parameter,
     /// The name holds what the surrounding scope has by this name.
     Outer,
@@ -36,18 +36,18 @@ pub(super) struct Statement {
 pub(super) enum StatementKind {
     Text(Arc<str>),
     Print(Expression),
-    /// Conditions with their bodies, and what follows `else`.
+    /// A condition: the tests with their bodies, and the statements after `else`.
     If(Vec<(Expression, Vec<Statement>)>, Vec<Statement>),
     For(Arc<For>),
     Set(Target, Expression),
     SetBlock(SetBlock),
     With(With),
     Macro(Arc<Macro>),
-    /// `{% call %}`: the call, and its body as a macro.
+    /// A block `{% call %}`: the call, and the body of the block as a macro.
     CallBlock(Expression, Arc<Macro>),
     FilterBlock(FilterBlock),
     Block(Arc<Block>),
-    /// `{% generation %}`: a scope of its own.
+    /// A block `{% generation %}`, which has a scope of its own.
     Generation(Scoped),
     Break,
     Continue,
@@ -84,7 +84,7 @@ pub(super) struct With {
 
 #[derive(Debug)]
 pub(super) struct FilterBlock {
-    /// A chain of filters, whose first has no operand.
+    /// A chain of filters, of which the first has no operand.
     pub(super) filter: Expression,
     pub(super) scoped: Scoped,
 }
@@ -94,7 +94,7 @@ pub(super) struct Block {
     pub(super) scoped: Scoped,
 }
 
-/// Statements in a scope of their own.
+/// Statements that have a scope of their own.
 #[derive(Debug)]
 pub(super) struct Scoped {
     pub(super) body: Vec<Statement>,
@@ -105,14 +105,14 @@ pub(super) struct Scoped {
 pub(super) struct Macro {
     pub(super) name: Name,
     pub(super) arguments: Vec<Name>,
-    /// Default values of the last arguments.
+    /// The default values of the last arguments.
     pub(super) defaults: Vec<Expression>,
     pub(super) scoped: Scoped,
-    /// Which of `caller`, `kwargs` and `varargs` the body reads.
+    /// Says which of `caller`, `kwargs` and `varargs` the body reads.
     pub(super) special: OnceLock<Special>,
 }
 
-/// Special names that a macro's body may read besides its arguments.
+/// Says which special names the body of a macro reads besides its arguments.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Special {
     pub(super) caller: bool,
@@ -148,7 +148,7 @@ pub(super) enum ExpressionKind {
     Compare(Box<Expression>, Vec<(Comparison, Expression)>),
     And(Box<Expression>, Box<Expression>),
     Or(Box<Expression>, Box<Expression>),
-    /// Condition, value if it holds, value if not.
+    /// A conditional expression: the condition, the value if it holds, and the value if it does not hold.
     Condition(Box<Expression>, Box<Expression>, Option<Box<Expression>>),
     Attribute(Box<Expression>, Name),
     Item(Box<Expression>, Box<Expression>),
@@ -197,12 +197,12 @@ pub(super) enum Comparison {
     NotIn,
 }
 
-/// The arguments of a call, as they are written.
+/// The arguments of a call as they are written.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     pub(super) positional: Vec<Expression>,
     pub(super) named: Vec<(Name, Expression)>,
-    /// `*list` and `**dict`.
+    /// The argument `*list`, whose items become positional arguments.
     pub(super) list: Option<Box<Expression>>,
     pub(super) dict: Option<Box<Expression>>,
 }

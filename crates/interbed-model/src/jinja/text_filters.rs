@@ -1,4 +1,4 @@
-//! Jinja's filters that make texts and numbers.
+//! Applies Jinja's filters that make texts and numbers.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use super::printing;
 use super::text_methods::{self, capitalized, lines, replaced, stripped};
 use super::value::{Number, Value, View, whole};
 
-/// How much longer than its limit `truncate` leaves a text as it is.
+/// The number of characters by which a text may exceed the limit of `truncate` and still be left unchanged.
 const LEEWAY: i128 = 5;
 
-/// `value | name(…)`.
+/// Evaluates `value | name(…)`.
 pub(super) fn apply(name: &str, value: Value, given: Given) -> Result<Value> {
     let plain = |given: Given| given.unnamed::<0>(name, 0).map(drop);
     match name {
@@ -75,7 +75,7 @@ fn markup(text: String) -> Result<Value> {
     Ok(Value::Markup(text.into()))
 }
 
-/// A value as a text.
+/// Returns a value as a text, and fails for an escaped text.
 fn soft(value: &Value) -> Result<Arc<str>> {
     match value {
         Value::Text(text) => Ok(text.clone()),
@@ -84,7 +84,7 @@ fn soft(value: &Value) -> Result<Arc<str>> {
     }
 }
 
-/// As the filter `title` does it: words begin after white space and some brackets.
+/// Applies the filter `title`, for which words begin after white space, `-` and opening brackets.
 fn title(text: &str) -> String {
     let begins = |character: char| is_space(character) || matches!(character, '-' | '(' | '{' | '[' | '<');
     let mut output = String::with_capacity(text.len());
@@ -198,7 +198,7 @@ fn urlencode(value: &Value) -> Result<Value> {
     Value::text(parts.join("&"))
 }
 
-/// `json.dumps`, with the parameters that `transformers` gives the filter.
+/// Applies the filter `tojson`, which is `json.dumps` with the parameters that `transformers` gives the filter.
 fn tojson(value: &Value, given: Given) -> Result<Value> {
     let parameters = ["ensure_ascii", "indent", "separators", "sort_keys"];
     let [ensure_ascii, indent, separators, sort_keys] = given.fill("tojson", parameters, 0)?;
@@ -212,7 +212,7 @@ fn tojson(value: &Value, given: Given) -> Result<Value> {
     Value::text(json::dumps(value, &options)?)
 }
 
-/// The filter `int`.
+/// Applies the filter `int`.
 pub(super) fn int(value: &Value, given: Given) -> Result<Value> {
     let [default, base] = given.fill("int", ["default", "base"], 0)?;
     let default = default.unwrap_or(Value::Integer(0));
@@ -245,7 +245,7 @@ fn truncated(number: f64) -> Result<Value> {
     whole(number.trunc()).map(Value::Integer).ok_or_else(|| Fault::unsupported("an integer of more than 127 bits"))
 }
 
-/// `int(text, base)`; none where it is no integer.
+/// Evaluates Python's `int(text, base)`. Returns `None` if the text is not an integer.
 fn parsed_integer(text: &str, base: i128) -> Result<Option<i128>> {
     let text = text.trim_matches(is_space);
     if !text.is_ascii() {
@@ -278,7 +278,7 @@ fn parsed_integer(text: &str, base: i128) -> Result<Option<i128>> {
     Ok(Some(if negative { -number } else { number }))
 }
 
-/// `float(text)`; none where it is no number.
+/// Evaluates Python's `float(text)`. Returns `None` if the text is not a number.
 fn parsed_float(text: &str) -> Result<Option<f64>> {
     let text = text.trim_matches(is_space);
     if !text.is_ascii() {
@@ -298,7 +298,7 @@ fn parsed_float(text: &str) -> Result<Option<f64>> {
     Ok(text.replace('_', "").parse().ok())
 }
 
-/// The filter `float`.
+/// Applies the filter `float`.
 pub(super) fn float(value: &Value, given: Given) -> Result<Value> {
     let [default] = given.fill("float", ["default"], 0)?;
     value.defined()?;
@@ -310,7 +310,7 @@ pub(super) fn float(value: &Value, given: Given) -> Result<Value> {
     Ok(number.map_or_else(|| default.unwrap_or(Value::Float(0.0)), Value::Float))
 }
 
-/// The filter `round`.
+/// Applies the filter `round`.
 pub(super) fn round(value: &Value, given: Given) -> Result<Value> {
     let [precision, method] = given.fill("round", ["precision", "method"], 0)?;
     let precision = match precision {

@@ -1,4 +1,4 @@
-//! Methods of Python's strings.
+//! Calls the methods of Python's strings.
 
 use std::collections::HashSet;
 
@@ -10,10 +10,10 @@ use super::format;
 use super::iteration::items;
 use super::value::Value;
 
-/// Widest text that padding makes.
+/// The most characters to which a text may be padded.
 const WIDTH_MAX: usize = 1 << 16;
 
-/// Calls a method of a text.
+/// Calls the method `name` of a text.
 pub(super) fn call(text: &str, name: &str, given: Given) -> Result<Value> {
     let plain = |given: Given| given.unnamed::<0>(name, 0).map(drop);
     match name {
@@ -104,14 +104,14 @@ fn list<'t>(parts: impl Iterator<Item = &'t str>) -> Result<Value> {
     Value::list(parts.map(|part| Value::Text(part.into())).collect())
 }
 
-/// Letters that have a form of their own at the beginning of a title.
+/// Returns whether a letter may have a form of its own at the beginning of a title.
 fn has_title_form(character: char) -> bool {
     let upper = character.to_uppercase();
     (upper.len() > 1 && character != 'ß')
         || matches!(character, '\u{1c4}'..='\u{1cc}' | '\u{1f1}'..='\u{1f3}' | '\u{10d0}'..='\u{10ff}')
 }
 
-/// A character as the first of a word.
+/// Appends the form that a character has at the beginning of a word.
 fn title_form(character: char, output: &mut String) -> Result<()> {
     if character == 'ß' {
         output.push_str("Ss");
@@ -123,7 +123,7 @@ fn title_form(character: char, output: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// `str.title`.
+/// Evaluates Python's `str.title`.
 pub(super) fn title(text: &str) -> Result<String> {
     let mut output = String::with_capacity(text.len());
     let mut in_word = false;
@@ -153,7 +153,7 @@ fn lower(character: char, output: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// `str.capitalize`.
+/// Evaluates Python's `str.capitalize`.
 pub(super) fn capitalized(text: &str) -> Result<String> {
     let mut output = String::with_capacity(text.len());
     for (index, character) in text.chars().enumerate() {
@@ -179,7 +179,7 @@ fn swapped(text: &str) -> Result<String> {
     Ok(output)
 }
 
-/// `strip`, `lstrip` or `rstrip` of the characters of a text, or of white space.
+/// Evaluates Python's `strip`, `lstrip` or `rstrip`. Removes the characters of a text, or white space if none is given.
 pub(super) fn stripped<'t>(text: &'t str, characters: &Value, name: &str) -> Result<&'t str> {
     let set = match characters {
         Value::None => None,
@@ -249,7 +249,7 @@ fn split(text: &str, name: &str, separator: Option<Value>, times: Option<Value>)
     }
 }
 
-/// `str.splitlines`.
+/// Evaluates Python's `str.splitlines`.
 pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text;
@@ -310,7 +310,7 @@ fn replace(text: &str, given: Given) -> Result<Value> {
     Value::text(replaced(text, &needed("replace", old)?, &needed("replace", new)?, count)?)
 }
 
-/// The result of replacing, whose size is known before it is made.
+/// Replaces `old` by `new` at most `count` times. The result's size is counted before the result is made.
 pub(super) fn replaced(text: &str, old: &str, new: &str, count: i128) -> Result<String> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let found = text.matches(old).take(count).count();
@@ -318,7 +318,7 @@ pub(super) fn replaced(text: &str, old: &str, new: &str, count: i128) -> Result<
     Ok(text.replacen(old, new, count))
 }
 
-/// Start and stop of a part of `length` characters, as slices take them.
+/// Returns the start and the stop of a part of a text of `length` characters, by the rules of slices.
 pub(super) fn bounds(
     function: &str,
     start: Option<Value>,

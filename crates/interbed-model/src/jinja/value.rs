@@ -1,4 +1,5 @@
-//! Values of a template: those of Python that templates meet. None of them changes, but namespaces and iterators.
+//! Defines the values of a template: those of Python's types that templates use. Only namespaces, iterators and the
+//! state of loops, cyclers and joiners can change.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,16 +13,16 @@ mod running;
 
 pub(super) use running::{Loop, MacroValue, Scope, loop_attribute, printed_loop};
 
-/// A value. Cloning it is cheap.
+/// A value of a template. Cloning a value is cheap.
 #[derive(Clone)]
 pub(crate) enum Value {
-    /// A name or an attribute that is not there, with its name.
+    /// A variable or an attribute that does not exist, with its name.
     Undefined(Arc<str>),
     None,
     Bool(bool),
     Integer(i128),
     Float(f64),
-    /// A number that Python would write in another way than the client did.
+    /// A number that Python would write differently from the text that the client sent.
     Sent(Rc<SentNumber>),
     Text(Arc<str>),
     /// A text that is marked as safe for HTML.
@@ -29,16 +30,16 @@ pub(crate) enum Value {
     List(Rc<Sequence>),
     Tuple(Rc<Sequence>),
     Dict(Rc<Dict>),
-    /// Start, stop and step.
+    /// A range, with its start, stop and step.
     Range(i128, i128, i128),
-    /// What `keys`, `values` and `items` of a dict give.
+    /// The keys, values or items of a dict, as its methods `keys`, `values` and `items` return them.
     View(View, Rc<Dict>),
-    /// Items that can be had once, as of a generator.
+    /// Items that can be taken once, as from a Python generator.
     Iterator(Rc<Items>),
     Object(Rc<Object>),
 }
 
-/// A number, with its text.
+/// A number with the text that the client sent for it.
 pub(crate) struct SentNumber {
     pub(super) text: String,
     pub(super) number: Value,
@@ -47,12 +48,12 @@ pub(crate) struct SentNumber {
 /// The items of a list or a tuple.
 pub(crate) struct Sequence {
     pub(super) items: Vec<Value>,
-    /// The second item of a pair that `groupby` made is the group.
+    /// Whether this is a pair made by `groupby`, whose second item is the group.
     pub(super) is_group: bool,
     size: Size,
 }
 
-/// What printing a value takes.
+/// The size of the text that printing a value writes, and the depth of its nesting.
 #[derive(Clone, Copy, Default)]
 struct Size {
     bytes: usize,
@@ -66,20 +67,20 @@ pub(crate) enum View {
     Items,
 }
 
-/// Items that are left, and what made them.
+/// The items that an iterator has left.
 pub(crate) struct Items {
     pub(super) left: RefCell<std::vec::IntoIter<Value>>,
     size: Size,
 }
 
-/// A dict, in the order of insertion.
+/// A dict, whose entries are in the order of insertion.
 pub(crate) struct Dict {
     pub(super) entries: Vec<(Value, Value)>,
     index: HashMap<Key, usize>,
     size: Size,
 }
 
-/// A key by which equal values are found.
+/// The key of a dict's entry. Equal Python values have equal keys.
 #[derive(PartialEq, Eq, Hash, Clone)]
 pub(super) enum Key {
     None,
@@ -89,7 +90,7 @@ pub(super) enum Key {
     Tuple(Vec<Key>),
 }
 
-/// What has an identity or can be called.
+/// An object that has an identity or can be called.
 pub(crate) enum Object {
     Namespace(RefCell<Vec<(Arc<str>, Value)>>),
     Cycler {
@@ -102,14 +103,14 @@ pub(crate) enum Object {
     },
     Macro(MacroValue),
     Loop(Box<Loop>),
-    /// A method of a value.
+    /// A method of a value, by the method's name.
     Method(Value, Arc<str>),
-    /// A global function.
+    /// A global function, by its name.
     Function(&'static str),
 }
 
 impl Value {
-    /// A text that a template makes.
+    /// Makes a text, whose bytes count against the allowance.
     pub(super) fn text(text: impl Into<Arc<str>>) -> Result<Self> {
         let text = text.into();
         allowance::make(text.len() + NODE_BYTES)?;
@@ -147,10 +148,10 @@ impl Value {
         Self::Object(Rc::new(object))
     }
 
-    /// Whether a value may be worked on.
+    /// Returns nothing if the value is defined.
     ///
     /// # Errors
-    /// It is undefined.
+    /// Fails if the value is undefined.
     pub(super) fn defined(&self) -> Result<()> {
         match self {
             Self::Undefined(name) => Err(Fault::new(format!("'{name}' is undefined"))),
@@ -162,7 +163,7 @@ impl Value {
         matches!(self, Self::Undefined(_))
     }
 
-    /// The number of a value that is one, with booleans as integers.
+    /// Returns the value as a number if it is one. Booleans count as integers.
     pub(super) fn number(&self) -> Option<Number> {
         match self {
             Self::Bool(value) => Some(Number::Integer(i128::from(*value))),
@@ -187,7 +188,7 @@ impl Value {
         }
     }
 
-    /// Python's name of the type.
+    /// Returns Python's name of the value's type.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Undefined(_) => "Undefined",
@@ -217,10 +218,10 @@ impl Value {
         }
     }
 
-    /// Whether a namespace or another value may hold this one.
+    /// Returns nothing if another value may hold this value.
     ///
     /// # Errors
-    /// It may not.
+    /// Fails if the value is a namespace or a loop, or holds one of them.
     pub(super) fn storable(&self) -> Result<()> {
         self.size().map(drop)
     }
@@ -301,10 +302,10 @@ impl Dict {
 }
 
 impl Key {
-    /// The key of a value.
+    /// Makes the key of a value.
     ///
     /// # Errors
-    /// It cannot be a key.
+    /// Fails if the value cannot be a key of a dict.
     pub(super) fn of(value: &Value) -> Result<Self> {
         Ok(match value {
             Value::None => Self::None,
@@ -326,7 +327,7 @@ impl Key {
     }
 }
 
-/// A number of Python's.
+/// A Python number.
 #[derive(Clone, Copy)]
 pub(super) enum Number {
     Integer(i128),
@@ -342,7 +343,7 @@ impl Number {
     }
 }
 
-/// The integer that a float is.
+/// Returns the integer that equals a float, or `None` if there is none.
 pub(super) fn whole(value: f64) -> Option<i128> {
     let fits = value.fract() == 0.0 && value.abs() < 1e38;
     fits.then_some(value as i128)

@@ -1,4 +1,4 @@
-//! Methods of a pass for layers with experts.
+//! Implements the methods of a pass for layers with experts.
 
 use arrayvec::ArrayVec;
 use interbed_device::{BandProduct, Command, Device, DeviceError, Queue, Tensor, Weights};
@@ -17,10 +17,10 @@ pub struct Choice {
     pub all: Tensor,
     /// The router's products, `[rows, experts]`.
     pub logits: Tensor,
-    /// The vector that is added to scores for the choice, and room for it, `[experts]`; `None` if there is none.
+    /// The vector that is added to scores for the choice, and room for it, `[experts]`, or `None` if there is none.
     pub bias: Option<(TensorId, Tensor)>,
-    /// `None` without a shared expert; otherwise the products whose sigmoids multiply the shared expert's results,
-    /// `[rows]`, or `None` if the results are not multiplied.
+    /// The products whose sigmoids multiply the shared expert's results, `[rows]`. The outer value is `None` without a
+    /// shared expert, and the inner value is `None` if the shared expert's results are not multiplied.
     pub shared: Option<Option<Tensor>>,
 }
 
@@ -94,10 +94,10 @@ impl Pass<'_> {
         Ok(self.weights.visit(group, self.routes.wanted())?)
     }
 
-    /// Calls `compute` with the number and matrices of each expert that was chosen, as they come.
+    /// Calls `compute` with the number and matrices of each chosen expert, in the order in which the experts arrive.
     ///
     /// # Errors
-    /// The first error of `compute`, or if weights cannot be read.
+    /// Returns the first error of `compute`, and fails if weights cannot be read.
     pub fn each_expert(
         &mut self,
         mut compute: impl FnMut(&mut Self, u32, &[Weights]) -> Result<(), ForwardError>,
@@ -147,7 +147,7 @@ impl Pass<'_> {
     }
 
     /// Multiplies `x`, rows of `cols` numbers, with whole matrices. Each product goes to the tensor beside its matrix,
-    /// plus a bias if there is one. With `gate`, there are two matrices: see [`Command::Products`].
+    /// plus a bias if there is one. With `gate`, the two products are combined as [`Command::Products`] describes.
     ///
     /// # Errors
     /// Fails if the device failed.

@@ -1,4 +1,4 @@
-//! A random model as one GGUF file that needs no other files.
+//! Makes a random model as one GGUF file that needs no other files.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,29 +12,29 @@ use super::{Chunks, SynthError, SynthSpec, produce_chunks};
 use crate::config::ModelConfig;
 use crate::gguf::describe::{Description, add_tokenizer, describe};
 
-/// The file's name.
+/// The name of the file.
 const FILE: &str = "model.gguf";
-/// The synthetic tokenizer cuts words as GPT-2 does.
+/// The name of the rule by which the synthetic tokenizer cuts a text into words.
 const PRE_TOKENIZER: &str = "gpt-2";
 
-/// The end of a router's name.
+/// The end of the name of each router's matrix.
 const ROUTER: &str = ".mlp.gate.weight";
-/// The end of the name of what a shared expert's gate is computed with.
+/// The end of the name of the tensor from which a shared expert's gate is computed.
 const SHARED_GATE: &str = ".mlp.shared_expert_gate.weight";
 
-/// The name of the tensor that holds this matrix of all experts, if this one is an expert's.
+/// Returns the name of the tensor that joins one matrix of all experts, if `name` names that matrix of a single expert.
 fn of_all_experts(name: &str) -> Option<String> {
     let (before, rest) = name.split_once(".mlp.experts.")?;
     let (_, matrix) = rest.split_once('.')?;
     Some(format!("{before}.mlp.experts.all.{matrix}"))
 }
 
-/// Whether a tensor has the biases of all experts' matrices of one kind.
+/// Returns whether the tensor `name` joins the biases that all experts add after one of their matrices.
 fn is_of_all_biases(name: &str) -> bool {
     name.contains(".mlp.experts.all.") && name.ends_with(".bias")
 }
 
-/// A GGUF file that is ready to be written.
+/// The content of a GGUF file that is ready to be written.
 pub(super) struct GgufPlan {
     metadata: Metadata,
     tensors: Vec<TensorMeta>,
@@ -43,7 +43,7 @@ pub(super) struct GgufPlan {
 }
 
 impl GgufPlan {
-    /// A file of the model `config` with matrices in `dtype` and vectors in F32.
+    /// Plans a file of the model `config`, with matrices in `dtype` and vectors in F32.
     pub(super) fn new(
         config: &ModelConfig,
         dtype: DType,
@@ -77,13 +77,13 @@ impl GgufPlan {
             if let Some(mixture) = config.blueprint.mixture()
                 && is_of_all_biases(&tensor.name)
             {
-                // Readers want those of each expert in a row.
+                // Readers want a matrix in which each row has the biases of one expert.
                 tensor.shape = vec![mixture.experts, tensor.shape[0] / mixture.experts];
                 tensors.push(tensor);
                 continue;
             }
             if let Some(all) = of_all_experts(&tensor.name) {
-                // The same matrix of all experts is one tensor, at the place of the first.
+                // One tensor joins this matrix of all experts; its place in the file is that of the first expert's.
                 if let Some(&index) = of_experts.get(&all) {
                     tensors[index].shape[0] += 1;
                     continue;
@@ -100,12 +100,12 @@ impl GgufPlan {
         Ok(Self { metadata, tensors, rope_factors, style })
     }
 
-    /// Bytes of all tensors.
+    /// Returns the size of all tensors, in bytes.
     pub(super) fn weight_bytes(&self) -> u64 {
         self.tensors.iter().filter_map(TensorMeta::bytes).sum()
     }
 
-    /// Writes the file into `dir`.
+    /// Writes the file into `dir` and returns its path in a list.
     pub(super) fn write(
         &self,
         spec: &SynthSpec,
@@ -150,11 +150,11 @@ impl GgufPlan {
                 };
                 (0..experts).map(of_expert).collect()
             }
-            // Safetensors have it as a matrix of one row; the same seed gives the same values.
+            // Safetensors hold this gate as a matrix of one row; its stream therefore gets the shape of that matrix.
             [cols] if tensor.name.ends_with(SHARED_GATE) => {
                 vec![stream(&TensorMeta { shape: vec![1, cols], ..tensor.clone() })]
             }
-            // Here they are one vector.
+            // Safetensors hold these biases as one vector.
             [experts, cols] if is_of_all_biases(&tensor.name) => {
                 vec![stream(&TensorMeta { shape: vec![experts * cols], ..tensor.clone() })]
             }
@@ -164,9 +164,9 @@ impl GgufPlan {
     }
 }
 
-/// The rows of a tensor in the order of a GGUF file. The same seed gives the same values as in safetensors.
+/// The rows of a tensor in the order of a GGUF file. The values are those that the safetensors of the same seed have.
 struct Rows<'a> {
-    /// One, or one for each expert.
+    /// One stream for each expert of a joined tensor, or a single stream for any other tensor.
     streams: Vec<TensorStream>,
     given: Option<&'a [f32]>,
     dtype: DType,
@@ -181,7 +181,8 @@ impl Rows<'_> {
         (CHUNK_ELEMENTS as usize / self.cols.max(1)).max(1)
     }
 
-    /// The row that goes to `row`: rows whose outputs are rotated together become neighbours.
+    /// Returns which row of the safetensors becomes row `row` of the GGUF file. In a GGUF file, the two rows whose
+    /// outputs are rotated together are neighbours.
     fn source(&self, row: usize) -> usize {
         if !self.reordered {
             return row;
@@ -216,8 +217,9 @@ impl Chunks for Rows<'_> {
     }
 }
 
-/// The type for a matrix with rows of `cols` columns in a model of `dtype`: that type if they are whole blocks of it,
-/// else one with shorter blocks, else f16. MXFP4 is for experts only; the rest of published models has 16 bits.
+/// Chooses the stored type of the matrix `name`, whose rows have `cols` columns, in a model of type `dtype`. The choice
+/// is `dtype` if the rows can be divided into its blocks, else a type with shorter blocks, else F16. In an MXFP4 model,
+/// only the matrices of experts have that type, and all other matrices are BF16, as in published models.
 fn stored_as(dtype: DType, name: &str, cols: usize) -> DType {
     if dtype == DType::Mxfp4 && of_all_experts(name).is_none() {
         return DType::BF16;
@@ -226,7 +228,7 @@ fn stored_as(dtype: DType, name: &str, cols: usize) -> DType {
     candidates.into_iter().find(|dtype| dtype.row_bytes(cols).is_some()).unwrap_or(DType::F16)
 }
 
-/// The format's number for a file whose tensors mostly have this type.
+/// Returns the number by which GGUF files name the type `dtype` of most of their tensors, or `None` for other types.
 fn file_type(dtype: DType) -> Option<u32> {
     Some(match dtype {
         DType::F32 => 0,

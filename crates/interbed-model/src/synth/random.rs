@@ -1,4 +1,4 @@
-//! Random weights, fast: each value is a hash of its position, so any thread can generate any chunk.
+//! Generates random weights quickly. Each value is a hash of its position, so any thread can generate any chunk.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -7,28 +7,32 @@ use interbed_weights::TensorMeta;
 
 use super::Chunks;
 
-/// Elements of a chunk, which is the unit of work: a few MiB.
+/// The number of elements in a chunk, which is the unit of work. A chunk has a few MiB.
 pub(super) const CHUNK_ELEMENTS: u64 = 1 << 20;
-/// Elements that are converted at a time; they stay in the L1 cache.
+/// The number of elements that are converted at a time. This many elements fit in the L1 cache.
 const BLOCK: usize = 4096;
 
-/// The values of one tensor.
+/// A generator of the values of one tensor.
 pub(super) struct TensorStream {
     key: u64,
     num_elements: u64,
     dtype: DType,
     mean: f32,
-    /// Standard deviation.
+    /// The standard deviation of the values.
     spread: f32,
-    /// Of a router's matrix: its columns, and the power of the rank with which its rows fall.
+    /// The number of columns of a router's matrix, and the power of the rank by which its rows are divided. Other
+    /// tensors have `None`.
     skew: Option<(u64, f32)>,
 }
 
 impl TensorStream {
-    /// Weights scaled so that activations keep their size from layer to layer: a matrix has a standard deviation of
-    /// 1/√(inputs); a norm has values around 1, a bias around 0. Rows of routers fall with their rank. In a model that
-    /// is `routed`, tokens have a deviation of 1, as much as what a layer adds to them: otherwise attention, which has
-    /// the mean of all tokens, would drown them, and all tokens of a sequence would go to the same experts.
+    /// Chooses the distribution of the values of `tensor`, so that activations keep their size from layer to layer.
+    ///
+    /// The values of a matrix have a standard deviation of 1/√(inputs); the values of a norm lie around 1, and those of
+    /// a bias around 0. The rows of a router are divided by their rank to the power `router_skew`. In a `routed` model,
+    /// which has experts, the embeddings of tokens have a standard deviation of 1, as much as a layer adds to them.
+    /// With less, attention, which adds the mean of all tokens, would hide the differences between tokens, and all
+    /// tokens of a sequence would go to the same experts.
     pub(super) fn new(seed: u64, router_skew: f32, routed: bool, tensor: &TensorMeta) -> Self {
         let (mean, spread) = match tensor.shape.as_slice() {
             _ if routed && tensor.name.ends_with("embed_tokens.weight") => (0.0, 1.0),
@@ -43,7 +47,7 @@ impl TensorStream {
         Self { key, num_elements, dtype: tensor.dtype, mean, spread, skew }
     }
 
-    /// The values of the elements from `first` on, before they are converted to the tensor's type.
+    /// Fills `values` with the elements from number `first` on, before they are converted to the tensor's type.
     pub(super) fn fill_values(&self, mut first: u64, mut values: &mut [f32]) {
         while !values.is_empty() {
             let (chunk, within) = (first / CHUNK_ELEMENTS, first % CHUNK_ELEMENTS);
@@ -55,7 +59,8 @@ impl TensorStream {
         }
     }
 
-    /// Lets the rows of a router's matrix fall, of which `values` are the elements from `first` on.
+    /// Divides the rows of a router's matrix by their rank to the chosen power. `values` are its elements from `first`
+    /// on.
     fn skew(&self, first: u64, values: &mut [f32]) {
         let Some((cols, power)) = self.skew else { return };
         for (element, value) in (first..).zip(values) {
@@ -63,8 +68,8 @@ impl TensorStream {
         }
     }
 
-    /// Nearly normal values for the elements from `first` on. Only 32-bit steps without branches, so that the compiler
-    /// can vectorise them.
+    /// Fills `values` with nearly normal values for the elements of a chunk from `first` on. The loop has only 32-bit
+    /// steps without branches, so that the compiler can vectorise it.
     fn fill_block(&self, key: u64, first: u32, values: &mut [f32]) {
         let (low, high) = (key as u32, (key >> 32) as u32);
         // The sum of four bytes has a variance of 4 · (256² - 1) / 12, and the fraction adds 1/12.
@@ -85,7 +90,7 @@ impl Chunks for TensorStream {
         self.num_elements.div_ceil(CHUNK_ELEMENTS)
     }
 
-    /// Writes values of a plain type, little-endian.
+    /// Writes the values of a chunk in a plain type, little-endian.
     fn fill_chunk(&self, chunk: u64, bytes: &mut Vec<u8>) {
         let count = (self.num_elements - chunk * CHUNK_ELEMENTS).min(CHUNK_ELEMENTS) as usize;
         bytes.resize(count * self.dtype.block_bytes(), 0);
@@ -100,7 +105,7 @@ impl Chunks for TensorStream {
     }
 }
 
-/// Stores finite `values`, which are whole blocks, as `dtype`, little-endian.
+/// Encodes finite `values`, which fill whole blocks of `dtype`, into the little-endian bytes `out`.
 pub(super) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) {
     match dtype {
         DType::F32 => {
@@ -116,7 +121,7 @@ pub(super) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) {
                 out.copy_from_slice(bytemuck::cast_slice(short));
             }
         }
-        // Rounded by hand: all values are finite, and without a test for that the loop vectorises.
+        // The loop rounds by hand: all values are finite, and without a test for other values the loop vectorises.
         DType::BF16 => {
             for (out, value) in out.chunks_exact_mut(2).zip(values) {
                 let bits = value.to_bits();
@@ -128,7 +133,7 @@ pub(super) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) {
     }
 }
 
-/// The finaliser of MurmurHash3.
+/// Mixes 32 bits with the finaliser of MurmurHash3.
 fn mix32(mut value: u32) -> u32 {
     value ^= value >> 16;
     value = value.wrapping_mul(0x85EB_CA6B);
@@ -137,7 +142,7 @@ fn mix32(mut value: u32) -> u32 {
     value ^ value >> 16
 }
 
-/// One step of SplitMix64.
+/// Mixes 64 bits with one step of SplitMix64.
 fn mix64(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

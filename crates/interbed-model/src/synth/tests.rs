@@ -1,4 +1,4 @@
-//! Every model that is made here can also be read.
+//! Tests that every made model can also be read.
 
 use interbed_kernels::RopeStyle;
 use interbed_weights::{Catalog, ElementType, ResidentWeights, TensorId, WeightSource, plan_bytes};
@@ -28,7 +28,7 @@ fn make(spec: &SynthSpec, dir: &Path) -> SynthReport {
     synthesize(spec, dir, &mut |_, _| {}).unwrap()
 }
 
-/// The bytes of all files of a directory, by name.
+/// Returns the bytes of all files of a directory, by name.
 fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let read =
         |entry: std::fs::DirEntry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap());
@@ -177,7 +177,7 @@ fn make_gguf(spec: &SynthSpec, out: &Path) -> (SynthReport, Catalog, ModelConfig
     (report, catalog, config)
 }
 
-/// All tensors of a model by name, as f32 values.
+/// Returns all tensors of a model by name, as f32 values.
 fn numbers(catalog: &Catalog, config: &ModelConfig) -> Vec<(String, Vec<f32>)> {
     let specs = group_specs(&config.blueprint);
     let weights = ResidentWeights::load(catalog, &specs, &mut |_, _| {}).unwrap();
@@ -207,7 +207,7 @@ fn in_halves(values: &[f32], heads: usize, cols: usize) -> Vec<f32> {
     out
 }
 
-/// The first attention of a model.
+/// Returns the first attention of a model.
 fn attention(config: &ModelConfig) -> &Attention {
     config.blueprint.attentions().next().expect("an attention")
 }
@@ -333,7 +333,7 @@ fn quantised_models_are_the_plain_ones_rounded() {
     }
 }
 
-/// The shape of gpt-oss, in small.
+/// Returns the shape of gpt-oss, in small.
 fn gpt_oss() -> String {
     let mut config: Value = serde_json::from_str(&preset("gpt-oss-20b").unwrap()).unwrap();
     for (key, count) in [

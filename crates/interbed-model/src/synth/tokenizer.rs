@@ -1,7 +1,9 @@
-//! A tokenizer for a model that was never trained: byte-level BPE whose merges follow from a list of letter pairs.
+//! Makes a tokenizer for a model that was never trained. The tokenizer is a byte-level BPE, whose merges follow from a
+//! list of letter pairs.
 //!
-//! Every text can be encoded (all 256 bytes are tokens), English shrinks to about a third, and nearly every id below
-//! `vocab_size` decodes to letters, so that the output of random weights is readable babble.
+//! The tokenizer can encode every text, because all 256 bytes are tokens. English text becomes about a third as many
+//! tokens as bytes. Nearly every id below `vocab_size` decodes to letters, so that the output of random weights is
+//! readable.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,16 +12,16 @@ use serde_json::{Map, Value, json};
 use super::SynthError;
 use crate::config::ModelConfig;
 
-/// The most common letter pairs of English, the most common first; the other pairs follow in alphabetical order.
+/// The most common letter pairs of English, the most common pair first.
 const COMMON_PAIRS: &str = "th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng se ha as ou io le \
                             ve co me de hi ri ro ic ne ea ra ce li ch ll be ma si om ur ca el ta la ns di fo ho pe ec \
                             pr no ct us ac ot il tr ly nc et ut ss so rs un lo wa ge ie wh ee wi em ad ol rt po we na";
-/// The most merges; a longer list makes loading slower, and text no shorter.
+/// The most merges that a tokenizer gets. A longer list would make loading slower without shortening texts.
 const MERGES_MAX: usize = 200_000;
-/// How a space at the beginning of a word is written in a byte-level vocabulary.
+/// The character that stands for a space at the beginning of a word in a byte-level vocabulary.
 const SPACE: char = 'Ġ';
 
-/// `tokenizer.json` and `tokenizer_config.json`, by name.
+/// Returns the contents of `tokenizer.json` and `tokenizer_config.json`, each with its file name.
 pub(super) fn tokenizer_files(config: &ModelConfig) -> Result<[(&'static str, Value); 2], SynthError> {
     let specials = special_tokens(config);
     let needed = 256 + specials.len();
@@ -45,7 +47,7 @@ pub(super) fn tokenizer_files(config: &ModelConfig) -> Result<[(&'static str, Va
     ])
 }
 
-/// The tokens at the ids to which the configuration gives a meaning.
+/// Returns the tokens at the ids to which the configuration gives a meaning.
 fn special_tokens(config: &ModelConfig) -> BTreeMap<u32, String> {
     let mut specials = BTreeMap::new();
     for (index, &id) in config.ends.eos_token_ids.iter().enumerate() {
@@ -117,21 +119,23 @@ fn tokenizer_config_json(config: &ModelConfig, bos: Option<&String>, eos: Option
     })
 }
 
-/// Whether texts begin with the begin token: not if it is also an end token.
+/// Returns whether texts begin with the begin token, which they do unless that is also an end token.
 fn begins_with_bos(config: &ModelConfig) -> bool {
     config.ends.bos_token_id.is_some_and(|id| !config.ends.eos_token_ids.contains(&id))
 }
 
-/// The characters that stand for the bytes 0 to 255: printable bytes stand for themselves, the others for characters
-/// from 256 on.
+/// Returns the characters that stand for the bytes 0 to 255. A printable byte is written as the character with its
+/// number, and each other byte as one of the characters from 256 on.
 fn byte_alphabet() -> Vec<char> {
     let mut shifted = (256..).filter_map(char::from_u32);
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     (0..=255u8).filter_map(|byte| if printable(byte) { Some(char::from(byte)) } else { shifted.next() }).collect()
 }
 
-/// An inexhaustible list of merges (for this purpose), the most useful first, each making a new token: a space and a
-/// letter, two letters, then space-letter and pair, and pair and pair, ordered by how common their parts are.
+/// Lists merges, each of which makes a new token, with the most useful first. The list is longer than any vocabulary.
+///
+/// First come merges of a space and a letter, then merges of two letters. After them come merges of a space-letter
+/// token and a pair, and merges of two pairs, ordered by how common their parts are.
 fn candidate_merges() -> impl Iterator<Item = (String, String)> {
     let letters = || ('a'..='z').map(String::from);
     let mut pairs: Vec<String> = COMMON_PAIRS.split(' ').map(str::to_owned).collect();

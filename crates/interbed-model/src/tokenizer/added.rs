@@ -1,17 +1,18 @@
-//! The `added_tokens` of `tokenizer.json`: tokens that are found in a text as they stand, before all else.
+//! Reads and writes the `added_tokens` of `tokenizer.json`. These tokens are found in a text unchanged, before the text
+//! is tokenized.
 
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
 use tokenizers::AddedToken;
 
-/// The tokens that `tokenizer.json` adds, with their ids.
+/// Returns the tokens that `tokenizer.json` adds, with their ids.
 pub(super) fn of(json: &Value) -> Vec<(u32, AddedToken)> {
     let entries = json["added_tokens"].as_array().into_iter().flatten();
     entries.filter_map(|entry| Some((u32::try_from(entry["id"].as_u64()?).ok()?, token(entry)?))).collect()
 }
 
-/// Writes `tokens` into `json` as `tokenizer.json` would have them, without ids.
+/// Adds `tokens` without ids to the `added_tokens` of `json`, the content of a `tokenizer.json`.
 pub(super) fn put(json: &mut Value, tokens: &[AddedToken]) {
     if tokens.is_empty() {
         return;
@@ -28,7 +29,7 @@ pub(super) fn put(json: &mut Value, tokens: &[AddedToken]) {
     json["added_tokens"] = Value::Array(entries);
 }
 
-/// A token with its flags.
+/// Reads an added token with its flags. Returns `None` if the token has no text.
 pub(super) fn token(value: &Value) -> Option<AddedToken> {
     let flag = |name: &str| value.get(name).and_then(Value::as_bool);
     let is = |name| flag(name).unwrap_or(false);

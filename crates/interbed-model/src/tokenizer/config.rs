@@ -1,6 +1,6 @@
-//! What a model says about its tokenizer beside `tokenizer.json`, as `transformers` reads it: `tokenizer_config.json`,
-//! and where that lists no tokens by their ids (`added_tokens_decoder`), the older files `special_tokens_map.json` and
-//! `added_tokens.json`.
+//! Reads the files that describe a tokenizer in addition to `tokenizer.json`, as `transformers` does. The main file is
+//! `tokenizer_config.json`. If that file has no list of tokens by their ids (`added_tokens_decoder`), the older files
+//! `special_tokens_map.json` and `added_tokens.json` are read too.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -10,29 +10,30 @@ use tokenizers::AddedToken;
 
 use super::{TokenizerError, added, read_json};
 
-/// The configuration's file.
+/// The name of the file with the tokenizer's configuration.
 pub const CONFIG_FILE: &str = "tokenizer_config.json";
-/// The file of special tokens by name.
+/// The name of the file that lists special tokens by their names.
 pub const SPECIAL_FILE: &str = "special_tokens_map.json";
-/// The file of added tokens with their ids.
+/// The name of the file that lists added tokens with their ids.
 pub const ADDED_FILE: &str = "added_tokens.json";
 
-/// Most tokens that may be added; each costs a matcher's states. Real files have some thousands.
+/// The most tokens that may be added, because each token takes memory in a matcher. Files in use add up to some
+/// thousands.
 const ADDED_MAX: usize = 1 << 16;
 
-/// The keys of special tokens that every tokenizer may have, in the order in which they are added.
+/// The names of the special tokens that every tokenizer may have, in the order in which they are added.
 const NAMED: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 const DECODER: &str = "added_tokens_decoder";
 const ADDITIONAL: &str = "additional_special_tokens";
 const EXTRA: &str = "extra_special_tokens";
 
-/// What is said of a tokenizer beside `tokenizer.json`.
+/// The settings of a tokenizer in addition to its `tokenizer.json`.
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerConfig {
     json: Map<String, Value>,
-    /// What [`ADDED_FILE`] adds, where it counts.
+    /// The tokens that the older file [`ADDED_FILE`] adds, if that file is used.
     of_old: Vec<(u32, AddedToken)>,
-    /// Whether it only names tokens, and makes none of them special.
+    /// Whether the settings only give names to tokens, and make no token special.
     names_alone: bool,
 }
 
@@ -40,7 +41,7 @@ impl TokenizerConfig {
     /// Reads the files of a directory, each of which may be missing.
     ///
     /// # Errors
-    /// A file is too large, or no JSON object.
+    /// Fails if a file is too large, or is not a JSON object.
     pub fn from_dir(dir: &Path) -> Result<Self, TokenizerError> {
         let read = |name: &str| {
             let path = dir.join(name);
@@ -57,10 +58,11 @@ impl TokenizerConfig {
         Ok(Self::joined(config, read(SPECIAL_FILE)?, read(ADDED_FILE)?))
     }
 
-    /// As [`TokenizerConfig::from_dir`], from the contents of the files, by their names.
+    /// Makes the settings like [`TokenizerConfig::from_dir`], but from the contents of the files. The function
+    /// `content` returns a file's content by its name.
     ///
     /// # Errors
-    /// The name of the file that is no JSON object, and why.
+    /// Fails if `content` fails or a file is not a JSON object. The error then names the file and the reason.
     pub fn from_files<E: From<TokenizerError>>(
         mut content: impl FnMut(&'static str) -> Result<Option<Vec<u8>>, E>,
     ) -> Result<Self, E> {
@@ -77,7 +79,8 @@ impl TokenizerConfig {
         Ok(Self::joined(config, special, added))
     }
 
-    /// A configuration alone; anything but an object is empty.
+    /// Makes the settings from the content of `tokenizer_config.json` alone. A value other than an object gives empty
+    /// settings.
     pub fn from_json(config: Value) -> Self {
         match config {
             Value::Object(json) => Self { json, ..Self::default() },
@@ -85,13 +88,13 @@ impl TokenizerConfig {
         }
     }
 
-    /// The texts of tokens by their names, for a tokenizer that says itself which tokens are special: a token that
-    /// fills up batches may be a part of texts as well.
+    /// Makes settings that only give the texts of tokens by their names, for a tokenizer that says itself which tokens
+    /// are special. In such a tokenizer, a named token such as `pad_token` may be a part of ordinary texts as well.
     pub(crate) fn of_names(names: Map<String, Value>) -> Self {
         Self { json: names, names_alone: true, ..Self::default() }
     }
 
-    /// A configuration without [`DECODER`], and what the older files say.
+    /// Joins a configuration without [`DECODER`] with the contents of the older files.
     fn joined(
         config: Map<String, Value>,
         special: Option<Map<String, Value>>,
@@ -121,17 +124,17 @@ impl TokenizerConfig {
         joined
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.json.get(key)
     }
 
-    /// The text of a special token, by its key.
+    /// Returns the text of the special token with this key.
     pub fn token(&self, key: &str) -> Option<&str> {
         content(self.get(key)?)
     }
 
-    /// The special tokens that have a name, `bos_token` and the like, those of the model's own last.
+    /// Returns the special tokens that have a name, such as `bos_token`. Names that only this model uses come last.
     pub fn named(&self) -> Vec<(String, AddedToken)> {
         let usual = NAMED.iter().filter_map(|&name| Some((name, self.get(name)?)));
         let own = self.json.iter().map(|(name, value)| (name.as_str(), value)).filter(|(name, value)| {
@@ -143,18 +146,18 @@ impl TokenizerConfig {
         all.filter_map(|(name, value)| Some((name.to_owned(), special_token(value)?))).collect()
     }
 
-    /// The special tokens without a name.
+    /// Returns the special tokens that have no name.
     fn extra(&self) -> Vec<AddedToken> {
         // The newer key wins, unless it gives names: then both hold.
         let list = |key: &str| self.get(key).and_then(Value::as_array).filter(|list| !list.is_empty());
         list(EXTRA).or_else(|| list(ADDITIONAL)).into_iter().flatten().filter_map(special_token).collect()
     }
 
-    /// The tokens that a tokenizer has besides `known`, those of `tokenizer.json` with their ids, or that it says
-    /// otherwise, in the order in which they are added.
+    /// Returns the tokens that must be added to `known`, the tokens of `tokenizer.json` with their ids. These are the
+    /// tokens that `known` does not have, and those that have other flags there, in the order in which they are added.
     ///
     /// # Errors
-    /// A token that is none, or too many.
+    /// Fails if an entry is not a token, or if there are too many tokens.
     pub(super) fn tokens_to_add(&self, known: &[(u32, AddedToken)]) -> Result<Vec<AddedToken>, String> {
         if self.names_alone {
             return Ok(Vec::new());
@@ -187,10 +190,10 @@ impl TokenizerConfig {
         }
     }
 
-    /// The tokens of [`DECODER`] with the ids that it gives them.
+    /// Returns the tokens of [`DECODER`] with their ids there.
     ///
     /// # Errors
-    /// An entry that is no token.
+    /// Fails if an entry is not a token.
     pub(super) fn listed(&self) -> Result<Vec<(u32, AddedToken)>, String> {
         let entries = match self.get(DECODER) {
             None | Some(Value::Null) => return Ok(Vec::new()),
@@ -206,12 +209,12 @@ impl TokenizerConfig {
     }
 }
 
-/// The text of a special token, which is that, or an object with its `content`.
+/// Returns the text of a special token, which is either a text or an object with a `content`.
 fn content(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
-/// A token that is special because of where it stands.
+/// Reads a token that is special because of its place in the file.
 fn special_token(value: &Value) -> Option<AddedToken> {
     match value {
         Value::String(content) => Some(AddedToken::from(content.as_str(), true)),
@@ -220,7 +223,7 @@ fn special_token(value: &Value) -> Option<AddedToken> {
     }
 }
 
-/// The beginning of a text, for a message.
+/// Returns the beginning of a text, in quotes, for a message.
 fn shown(text: &str) -> String {
     format!("{:?}", text.chars().take(40).collect::<String>())
 }

@@ -1,34 +1,34 @@
-//! The decoder of `tokenizer.json`, reduced to the kinds that language models use.
+//! Interprets the decoder of `tokenizer.json`, if it is of a kind that language models use.
 
 use serde_json::Value;
 
-/// How the pieces of a vocabulary become text.
+/// The ways in which the pieces of a vocabulary become text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DecoderKind {
-    /// Pieces spell bytes in GPT-2's alphabet; the text is the UTF-8 of all bytes together.
+    /// The pieces spell bytes in GPT-2's alphabet. The text is the UTF-8 of all bytes together.
     ByteLevel,
-    /// Pieces are text with replacements; `<0xE4>` pieces are bytes.
+    /// The pieces are text in which some parts are replaced. Pieces such as `<0xE4>` stand for bytes.
     SentencePiece {
-        /// Pairs of pattern and replacement, applied to each piece.
+        /// Pairs of a pattern and its replacement, which are applied to each piece in order.
         replacements: Vec<(String, String)>,
-        /// Whether `<0x..>` pieces are bytes.
+        /// Whether pieces such as `<0xE4>` stand for bytes.
         byte_fallback: bool,
-        /// A character that is removed from the start of the text, and at most how many times.
+        /// A character that is removed from the beginning of the text, and the most times that it is removed.
         strip: Option<(char, usize)>,
     },
-    /// Pieces are text with a mark for space, which the first piece drops.
+    /// The pieces are text with a mark for each space. The first piece drops the mark at its beginning.
     Metaspace {
-        /// The mark, usually "▁".
+        /// The character that marks a space, usually "▁".
         replacement: char,
-        /// Whether the first piece's marks are dropped rather than turned into spaces.
+        /// Whether the marks at the beginning of the first piece are dropped instead of becoming spaces.
         strip_first: bool,
     },
-    /// Any other decoder: the `tokenizers` crate decodes, over a window of tokens when streaming.
+    /// Any other decoder. The `tokenizers` crate decodes such pieces, over a window of tokens for a stream.
     Other,
 }
 
 impl DecoderKind {
-    /// Reads the `decoder` of `tokenizer.json`. What is not understood fully is [`DecoderKind::Other`].
+    /// Reads the `decoder` of `tokenizer.json`. A decoder that is not fully understood becomes [`DecoderKind::Other`].
     pub(super) fn from_json(decoder: &Value) -> Self {
         let steps = match decoder["type"].as_str() {
             Some("Sequence") => decoder["decoders"].as_array().map(Vec::as_slice).unwrap_or_default(),
@@ -79,7 +79,7 @@ impl DecoderKind {
         rest.is_none().then_some(Self::Metaspace { replacement, strip_first })
     }
 
-    /// Returns the bytes of one piece in the middle of a text.
+    /// Returns the bytes that a piece has in the middle of a text.
     pub(super) fn piece_bytes(&self, piece: &str) -> Vec<u8> {
         match self {
             Self::ByteLevel => byte_level_bytes(piece),
@@ -93,25 +93,26 @@ impl DecoderKind {
     }
 }
 
-/// `piece` with all replacements made, in order.
+/// Returns `piece` after all replacements, which are made in order.
 pub(super) fn replaced(piece: &str, replacements: &[(String, String)]) -> String {
     replacements.iter().fold(piece.to_owned(), |piece, (from, to)| piece.replace(from.as_str(), to))
 }
 
-/// The byte that a piece like `<0xE4>` means.
+/// Returns the byte for which a piece such as `<0xE4>` stands, or `None` for other pieces.
 pub(super) fn fallback_byte(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     // `from_str_radix` also takes a sign, and so does the reference; both want exactly two characters.
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
-/// Bytes of a piece in GPT-2's alphabet; a piece with any other character is taken literally.
+/// Returns the bytes of a piece in GPT-2's alphabet. A piece with any character outside the alphabet is taken
+/// literally.
 fn byte_level_bytes(piece: &str) -> Vec<u8> {
     piece.chars().map(byte_level_byte).collect::<Option<_>>().unwrap_or_else(|| piece.as_bytes().to_vec())
 }
 
-/// GPT-2's alphabet: bytes that are printable Latin-1 characters map to these, and the other 68, in order, to U+0100
-/// and on.
+/// Returns the byte for which a character stands in GPT-2's alphabet. Bytes that are printable Latin-1 characters stand
+/// for themselves, and the other 68 bytes, in order, are written as the characters from U+0100 on.
 fn byte_level_byte(character: char) -> Option<u8> {
     let code = u32::from(character);
     match code {

@@ -1,16 +1,19 @@
-//! Conversion of tokens to text, one token at a time.
+//! Converts tokens to text, one token at a time.
 
 use std::sync::Arc;
 
 use super::Tokenizer;
 use super::decoder::{DecoderKind, fallback_byte, replaced};
 
-/// Most tokens in the window of [`Decoder::Other`]: if this many have no certain text, none is expected.
+/// The most tokens in the window of [`DecoderKind::Other`]. If this many tokens have no certain text, their text is
+/// taken as it is.
 const MAX_WINDOW: usize = 64;
 
-/// Decodes a growing sequence of tokens. All texts returned, joined, are what [`Tokenizer::decode`] makes of all
-/// tokens at once; no text ever ends inside a character; a token costs work in proportion to its own length (plus
-/// that of the bytes held back, once).
+/// Decodes a growing sequence of tokens.
+///
+/// The returned texts, joined, are the text that [`Tokenizer::decode`] makes of all tokens at once. No text ever ends
+/// inside a character. The work for a token is proportional to its own length, plus, once, the number of bytes that
+/// were held back.
 #[derive(Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
@@ -18,20 +21,21 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// Begins an empty sequence.
+    /// Makes a detokenizer for an empty sequence. With `skip_special`, special tokens have no text.
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Self {
         Self { tokenizer, state: State::new(skip_special) }
     }
 
-    /// Takes the next token and returns the text that is now certain; often none, when a character is incomplete.
+    /// Takes the next token and returns the text that is now certain. The text is empty while a character is
+    /// incomplete.
     pub fn push(&mut self, id: u32) -> String {
         let mut text = String::new();
         self.state.push(&self.tokenizer, id, &mut text);
         text
     }
 
-    /// Ends the sequence and returns what was held back, with U+FFFD for incomplete characters. Whatever is pushed
-    /// afterwards begins a new sequence.
+    /// Ends the sequence and returns the text that was held back, with U+FFFD for incomplete characters. A token that
+    /// is pushed afterwards begins a new sequence.
     pub fn finish(&mut self) -> String {
         let mut text = String::new();
         self.state.finish(&self.tokenizer, &mut text);
@@ -39,7 +43,7 @@ impl Detokenizer {
         text
     }
 
-    /// Returns the tokenizer that decodes.
+    /// Returns the tokenizer of the decoded tokens.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
@@ -49,14 +53,14 @@ impl Detokenizer {
 #[derive(Debug)]
 pub(super) struct State {
     skip_special: bool,
-    /// Whether a piece has been decoded before: the first is special to SentencePiece.
+    /// Whether a piece has been decoded before. SentencePiece treats the first piece of a text specially.
     started: bool,
-    /// Characters stripped from the start, and whether more may be.
+    /// The number of characters that were removed from the beginning of the text.
     stripped: usize,
     stripping: bool,
-    /// Bytes of a character that is not complete (byte level), or of a run of byte pieces (SentencePiece).
+    /// The bytes of an incomplete character (byte level), or of a run of byte pieces (SentencePiece).
     bytes: Vec<u8>,
-    /// The window of [`Decoder::Other`]: tokens, and how many of them have become text.
+    /// The window of [`DecoderKind::Other`]: the latest tokens, of which the first `window_read` have become text.
     window: Vec<u32>,
     window_read: usize,
 }
@@ -74,7 +78,7 @@ impl State {
         }
     }
 
-    /// Takes the next token and appends to `text` what is now certain.
+    /// Takes the next token and appends to `text` the text that is now certain.
     pub(super) fn push(&mut self, tokenizer: &Tokenizer, id: u32, text: &mut String) {
         if self.skip_special && tokenizer.is_special(id) {
             return;
@@ -108,7 +112,7 @@ impl State {
         self.started = true;
     }
 
-    /// Appends what was held back.
+    /// Appends the text that was held back.
     pub(super) fn finish(&mut self, tokenizer: &Tokenizer, text: &mut String) {
         match &tokenizer.decoder {
             DecoderKind::ByteLevel => text.push_str(&String::from_utf8_lossy(&std::mem::take(&mut self.bytes))),
@@ -130,7 +134,7 @@ impl State {
         self.append_stripped(&run, strip, text);
     }
 
-    /// Appends, leaving out the first characters of the whole text that `strip` names.
+    /// Appends `piece` to `text`, but leaves out the characters at the beginning of the whole text that `strip` names.
     fn append_stripped(&mut self, mut piece: &str, strip: Option<(char, usize)>, text: &mut String) {
         if let Some((character, times)) = strip.filter(|_| self.stripping) {
             while self.stripped < times && piece.starts_with(character) {
@@ -143,8 +147,9 @@ impl State {
         text.push_str(piece);
     }
 
-    /// For decoders that are not understood: what the text of a window of tokens gains by one more. The window begins
-    /// one emission back, so that what depends on the neighbour comes out right.
+    /// Appends the text that a window of tokens gains by one more token. The window is used for decoders of other
+    /// kinds. Its first tokens have become text already, so that a token whose text depends on the token before it is
+    /// decoded correctly.
     fn push_window(&mut self, tokenizer: &Tokenizer, id: u32, text: &mut String) {
         self.window.push(id);
         let (before, now) = self.window_texts(tokenizer);

@@ -1,43 +1,44 @@
-//! How long a text may become on its way through what `tokenizer.json` says.
+//! Limits how long a text may become by the steps that `tokenizer.json` prescribes.
 //!
-//! A normalizer may replace each character by a thousand, and a list of normalizers may repeat that; the `tokenizers`
-//! crate has no limit for it. So each step has a bound on the bytes that it makes of one byte. If the product of these
-//! bounds allows too much for a text, the text is normalized step by step, and its length is checked before each step.
+//! A normalizer may replace each character by a thousand, and a list of normalizers may repeat that. The `tokenizers`
+//! crate has no limit for this growth. So each step has a bound on the number of bytes that it makes of one byte. If
+//! the product of these bounds allows too long a result for a text, the text is normalized step by step, and its length
+//! is checked before each step.
 
 use serde_json::Value;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::{NormalizedString, Normalizer};
 
-/// Largest accepted product of the bounds of all steps.
+/// The largest accepted product of the bounds of all steps.
 const GROWTH_MAX: usize = 1 << 16;
-/// Growth that is nothing to worry about: memory was measured with as much.
+/// The growth that needs no check, because the memory that encoding takes was measured with this growth.
 const GROWTH_USUAL: usize = 16;
-/// A text is not normalized beforehand if it cannot become longer than this.
+/// The number of bytes up to which a text may grow without being normalized beforehand.
 const UNCHECKED_BYTES: usize = 4 << 20;
-/// Most bytes that any step may make of a text.
+/// The most bytes that any step may make of a text.
 const GROWN_BYTES_MAX: usize = 64 << 20;
-/// Longest prefix or suffix of a part of a word, in bytes.
+/// The longest prefix or suffix of a part of a word, in bytes.
 const AFFIX_BYTES_MAX: usize = 64;
-/// Most special tokens that are put around a text.
+/// The most special tokens that may be put around a text.
 const AROUND_MAX: usize = 1024;
-/// A short text, to measure the least that the text between two added tokens becomes.
+/// A short text. Normalizing this text shows how long a text between two added tokens becomes at least.
 const PART: &str = " a";
 
-/// Bytes that may be made of one byte of text.
+/// The bounds on the number of bytes that the steps of a tokenizer may make of one byte of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Growth {
     normalizer: usize,
     pre_tokenizer: usize,
-    /// Bound of each step of the normalizer.
+    /// The bound of each step of the normalizer.
     steps: Vec<usize>,
     added_tokens: Vec<String>,
 }
 
 impl Growth {
-    /// The growth of a tokenizer's texts.
+    /// Works out the bounds for the `tokenizer.json` with the content `json`.
     ///
     /// # Errors
-    /// Says what grows too much.
+    /// Fails if a bound is too large. The error says which part grows too much.
     pub(super) fn of(json: &Value) -> Result<Self, String> {
         let (normalizer, pre_tokenizer) = (grown(&json["normalizer"]), grown(&json["pre_tokenizer"]));
         limited("its normalizer and pre-tokenizer", normalizer.saturating_mul(pre_tokenizer))?;
@@ -63,10 +64,10 @@ impl Growth {
         Ok(Self { normalizer, pre_tokenizer, steps, added_tokens })
     }
 
-    /// The memory that a text takes, as a multiple of the usual.
+    /// Returns the memory that encoding `text` takes, as a multiple of the usual amount.
     ///
     /// # Errors
-    /// It becomes too long.
+    /// Fails if the text may become too long.
     pub(super) fn factor(&self, text: &str, normalizer: Option<&NormalizerWrapper>) -> Result<usize, String> {
         let bound = text.len().saturating_mul(self.normalizer).saturating_mul(self.pre_tokenizer);
         let usual = text.len().saturating_mul(GROWTH_USUAL);
@@ -88,7 +89,7 @@ impl Growth {
         Ok(grown.div_ceil(usual.max(1)).max(1))
     }
 
-    /// Bytes that the normalizer makes of a text.
+    /// Returns the number of bytes that the normalizer makes of a text.
     fn normalized_bytes(&self, text: &str, normalizer: Option<&NormalizerWrapper>) -> Result<usize, String> {
         let mut steps = Vec::new();
         normalizer.into_iter().for_each(|normalizer| flatten(normalizer, &mut steps));
@@ -111,7 +112,7 @@ fn too_long(bytes: usize) -> String {
     )
 }
 
-/// The growth of each step, in order.
+/// Appends the bound of each step of a normalizer to `steps`, in order.
 fn each_step(step: &Value, steps: &mut Vec<usize>) {
     match step["normalizers"].as_array() {
         Some(list) => list.iter().for_each(|step| each_step(step, steps)),
@@ -119,7 +120,7 @@ fn each_step(step: &Value, steps: &mut Vec<usize>) {
     }
 }
 
-/// The steps of a normalizer, in order.
+/// Appends the steps of a normalizer to `steps`, in order.
 fn flatten<'a>(normalizer: &'a NormalizerWrapper, steps: &mut Vec<&'a NormalizerWrapper>) {
     match normalizer {
         NormalizerWrapper::Sequence(list) => list.as_ref().iter().for_each(|step| flatten(step, steps)),
@@ -137,7 +138,8 @@ fn limited(what: &str, growth: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes that a step makes of one at most. What it is follows from its fields: older files have no types.
+/// Returns the most bytes that a step may make of one byte. The kind of the step follows from its fields, because older
+/// files name no types.
 fn grown(step: &Value) -> usize {
     let bytes = |key: &str| step[key].as_str().map_or(0, str::len);
     let lists = ["normalizers", "pretokenizers", "decoders"];
@@ -176,7 +178,7 @@ fn is_idempotent(step: &Value) -> bool {
     matches!(step["type"].as_str(), Some("NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase"))
 }
 
-/// How often a post-processor repeats a text's tokens.
+/// Returns how often a post-processor repeats the tokens of a text.
 fn repeated(processor: &Value) -> Result<usize, String> {
     if let Some(steps) = processor["processors"].as_array() {
         return steps
@@ -199,8 +201,9 @@ fn repeated(processor: &Value) -> Result<usize, String> {
     Ok(texts.max(1))
 }
 
-/// Bytes of the longest text that a SentencePiece map replaces a character by. The map has the length of a table, the
-/// table, and texts that end with a zero. One for anything else, which the `tokenizers` crate refuses.
+/// Returns the length, in bytes, of the longest text by which a SentencePiece map replaces a character. The map
+/// consists of the length of a table, the table, and texts that end with a zero byte. Returns 1 for a malformed map,
+/// which the `tokenizers` crate refuses.
 fn longest_replacement(map: &str) -> usize {
     let bytes = base64(map);
     let Some((length, rest)) = bytes.split_first_chunk() else { return 1 };
@@ -208,7 +211,7 @@ fn longest_replacement(map: &str) -> usize {
     texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0).max(1)
 }
 
-/// Bytes of a text in base64, as far as it is that.
+/// Returns the bytes of a text in base64, up to the first character that is not part of base64.
 fn base64(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut count) = (0u32, 0);

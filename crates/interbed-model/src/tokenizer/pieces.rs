@@ -1,40 +1,42 @@
-//! Cutting a long text where cutting changes no token.
+//! Cuts a long text into pieces where a cut changes no token.
 //!
 //! The `tokenizers` crate takes up to some 400 bytes of memory for each byte of text, so a long text is tokenized in
-//! pieces. That is exact only where it is known that the two sides cannot meet: for the pre-tokenizers of the Llama 3,
-//! Qwen and GPT-2 families, at certain line ends, and with added tokens that do not reach across them. Other
-//! tokenizers get their texts whole.
+//! pieces. A cut is exact only where no token, expression or normalization can reach across it. This is known for the
+//! pre-tokenizers of the Llama 3, Qwen and GPT-2 families, at certain ends of lines, and with added tokens that contain
+//! no end of a line. All other tokenizers get their texts whole.
 
 use serde_json::Value;
 
-/// Pieces are about this long, where the text has line ends to cut at.
+/// The length, in bytes, from which on a piece ends at the next possible cut.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Most bytes of memory that the crate takes for a byte of text. Measured: 406 (`"\na"` over and over with a regular
-/// expression: each character a split, a token and an entry of the encoding), and 229 without a pre-tokenizer.
+/// The most bytes of memory that the `tokenizers` crate takes for each byte of text with a pre-tokenizer. The largest
+/// measured number was 406, for the text `"\na"` over and over: each character is then a part, a token and an entry of
+/// the result. Without a pre-tokenizer, the largest measured number was 229.
 const SPLITTING_FACTOR: usize = 512;
 const WHOLE_FACTOR: usize = 288;
-/// Ids in a list that grows: four bytes, and the half-sized list that it is copied from; a token for every byte.
+/// The most bytes that ids take for each byte of text, which may be one token. An id has four bytes, and while the list
+/// of ids grows, half as many more ids are copied: eight bytes for the new list and four for the old one.
 const ID_FACTOR: usize = 12;
 
-/// The regular expressions of Llama 3 and Qwen2, which differ in the length of numbers.
+/// The regular expressions of Llama 3 and Qwen2, which differ in the number of digits that a token may have.
 const LINE_REGEXES: [&str; 2] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
 
-/// Places where a text may be cut, so that its pieces can be tokenized separately.
+/// The kinds of places at which a text may be cut, so that its pieces can be tokenized separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
-    /// Between line ends and a letter: `\s*[\r\n]+` takes all line ends, whatever follows, and no other alternative
-    /// passes a line end.
+    /// A place between ends of lines and a letter. The alternative `\s*[\r\n]+` takes all ends of lines, whatever
+    /// follows, and no other alternative reaches beyond the end of a line.
     AfterLineEnds,
-    /// Between a visible ASCII character and a line end: GPT-2's expression has no alternative that takes both, and
-    /// looks no further back.
+    /// A place between a visible ASCII character and the end of a line. No alternative of GPT-2's expression takes
+    /// both, and none looks further back.
     BeforeLineEnd,
 }
 
-/// Properties of a tokenizer.
+/// Says where a tokenizer's texts may be cut, and how much memory encoding takes.
 #[derive(Debug)]
 pub(super) struct Pieces {
     cut: Option<Cut>,
@@ -42,7 +44,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// The properties that follow from `tokenizer.json`.
+    /// Reads the properties of the tokenizer from the content of `tokenizer.json`.
     pub(super) fn of(json: &Value) -> Self {
         let pre_tokenizer = json.get("pre_tokenizer").unwrap_or(&Value::Null);
         let factor = if pre_tokenizer.is_null() { WHOLE_FACTOR } else { SPLITTING_FACTOR };
@@ -50,12 +52,12 @@ impl Pieces {
         Self { cut, factor }
     }
 
-    /// The pieces of `text`, in order.
+    /// Returns the pieces of `text`, in order.
     pub(super) fn of_text<'a>(&self, text: &'a str) -> impl Iterator<Item = &'a str> {
         self.pieces_of(text, PIECE_BYTES)
     }
 
-    /// Most bytes of memory that tokenizing `text` takes at a time, its ids included.
+    /// Returns the most bytes of memory that tokenizing `text` takes at a time, including the ids.
     pub(super) fn scratch_bytes(&self, text: &str) -> usize {
         let longest = self.of_text(text).map(str::len).max().unwrap_or(0);
         longest.saturating_mul(self.factor).saturating_add(text.len().saturating_mul(ID_FACTOR))
@@ -88,7 +90,8 @@ impl Cut {
     }
 }
 
-/// Letters of the commonest scripts: each is `\p{L}`, and no normalization joins it to a line end.
+/// Returns whether a character is a letter of one of the commonest scripts. Each of these is a `\p{L}`, and no
+/// normalization joins it to the end of a line.
 fn is_letter(character: char) -> bool {
     matches!(character, 'A'..='Z' | 'a'..='z' | 'А'..='я' | '\u{3041}'..='\u{3096}' | '\u{30A1}'..='\u{30FA}'
         | '\u{4E00}'..='\u{9FFF}' | '\u{AC00}'..='\u{D7A3}')
@@ -110,7 +113,7 @@ fn is_byte_level(pre_tokenizer: &Value, use_regex: bool) -> bool {
     pre_tokenizer["type"] == "ByteLevel" && pre_tokenizer["add_prefix_space"] == false && splits == use_regex
 }
 
-/// Whether only the pre-tokenizer looks beyond a token.
+/// Returns whether no step but the pre-tokenizer looks beyond the text of a token.
 fn nothing_reaches_across(json: &Value) -> bool {
     let normalizer = &json["normalizer"];
     let plain = |token: &Value| {
@@ -131,7 +134,7 @@ mod tests {
     use super::super::Tokenizer;
     use super::*;
 
-    /// A tokenizer with merges over line ends, spaces and letters.
+    /// Returns a tokenizer with merges over line ends, spaces and letters.
     fn tokenizer(pre_tokenizer: &Value) -> (Tokenizer, Pieces) {
         let mut vocab = serde_json::Map::new();
         for token in [

@@ -6,7 +6,8 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
-/// A byte-level vocabulary: all 256 bytes, some words, two special tokens; merges for "the".
+/// Returns a byte-level tokenizer whose vocabulary has all 256 bytes, some words and two special tokens, and merges for
+/// "the".
 fn byte_level() -> Tokenizer {
     let mut alphabet: Vec<char> = ('\u{100}'..='\u{143}').collect();
     alphabet.extend(('!'..='~').chain('\u{A1}'..='\u{AC}').chain('\u{AE}'..='\u{FF}'));
@@ -43,7 +44,7 @@ fn byte_level() -> Tokenizer {
     load(&json, &json!({"bos_token": "<s>", "eos_token": {"content": "</s>", "special": true}}))
 }
 
-/// A SentencePiece-like vocabulary with byte pieces; `decoder` decides what is made of it.
+/// Returns a tokenizer with a vocabulary like SentencePiece's and with byte pieces. `decoder` is its decoder.
 fn sentencepiece(decoder: Json) -> Tokenizer {
     let mut vocab: BTreeMap<String, u32> = BTreeMap::new();
     vocab.extend((0..=255).map(|byte| (format!("<0x{byte:02X}>"), byte)));
@@ -118,7 +119,7 @@ proptest! {
         }
     }
 
-    /// Real text never shows a replacement character on the way, whatever the tokens' borders.
+    /// Checks that decoding never shows a replacement character for real text, wherever the borders of tokens are.
     #[test]
     fn characters_are_never_cut(text in "[ a-zé你😀]{0,20}") {
         for tokenizer in [byte_level(), sentencepiece(llama_decoder())] {

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: answers to conversations.
+//! Implements `/v1/chat/completions`, which answers conversations.
 
 use std::sync::{Arc, LazyLock};
 
@@ -94,7 +94,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::whole(&envelope, choices, sequences, prompt_logprobs))
 }
 
-/// The fields that `/v1/chat/completions` reads.
+/// Returns the fields that `/v1/chat/completions` reads.
 pub(crate) fn parts() -> Vec<Part> {
     [shared_part(), part!(Fields), structured_part(), tools_part()].into_iter().chain(conversation_part()).collect()
 }
@@ -105,7 +105,7 @@ pub(crate) fn of_chats(name: &str) -> Option<&'static str> {
     FIELDS.contains(&name).then_some("/v1/chat/completions")
 }
 
-/// The fields of a conversation, which `/tokenize` reads too.
+/// Returns the fields of a conversation, which `/tokenize` reads too.
 pub(crate) fn conversation_part() -> Option<Part> {
     Some(part!(Conversation))
 }
@@ -132,11 +132,11 @@ fn prepare(app: &App, received: Received) -> Result<Prepared, ApiError> {
     Ok((common, prompt, preparing.share, form))
 }
 
-/// Returns the number of alternatives whose log-probabilities the answer lists for each token; `None` if the request
+/// Returns the number of alternatives whose log-probabilities the answer lists for each token, or `None` if the request
 /// asks for no log-probabilities.
 ///
 /// # Errors
-/// `top_logprobs` is set, but `logprobs` is not true.
+/// Fails if `top_logprobs` is set, but `logprobs` is not true.
 pub(crate) fn logprobs(told: Option<bool>, top: Option<usize>) -> Result<Option<usize>, ApiError> {
     match (told.unwrap_or(false), top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
@@ -145,14 +145,14 @@ pub(crate) fn logprobs(told: Option<bool>, top: Option<usize>) -> Result<Option<
     }
 }
 
-/// Waits until the memory to prepare `body` is free; the body may hold a conversation.
+/// Waits until the memory to prepare `body`, which may hold a conversation, is free.
 pub(crate) fn begin(app: &App, body: &ReceivedBody) -> Result<Preparing, ApiError> {
     let ConversationCost { messages, tools, chat_template_kwargs } = read(body.json())?;
     Preparing::conversation(app, body, [messages, tools, chat_template_kwargs])
 }
 
-/// Renders the conversation in a body with the model's template and tokenizes it. [`begin`] has reserved the memory.
-/// `/tokenize` calls this function for `messages`.
+/// Renders the conversation in a body with the model's template and tokenizes it. The caller has reserved the memory
+/// with [`begin`]. The endpoint `/tokenize` calls this function for `messages`.
 pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
     let Conversation {
         messages,
@@ -191,7 +191,7 @@ pub(crate) fn prompt(app: &App, body: ReceivedBody, preparing: &mut Preparing) -
 /// Checks a chat's messages and brings them into the form that chat templates expect.
 ///
 /// # Errors
-/// The list is empty, or a message is invalid.
+/// Fails if the list is empty, or a message is invalid.
 pub(crate) fn turns(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages has no messages; send at least one"));
@@ -213,7 +213,7 @@ pub(crate) struct Rendering {
     /// The name of the request field that asks to continue the last message, if the request asks for that.
     pub(crate) continued: Option<&'static str>,
     pub(crate) add_generation_prompt: bool,
-    /// Additional variables for the template, such as those in `chat_template_kwargs`.
+    /// The additional variables for the template, such as those in `chat_template_kwargs`.
     pub(crate) kwargs: Map<String, Value>,
     /// Whether the tokenizer adds special tokens to the rendered text.
     pub(crate) add_special: bool,
@@ -230,7 +230,7 @@ pub(crate) struct Prompt {
 
 impl Rendering {
     /// Renders the conversation with the model's template and tokenizes it. The memory comes from `preparing`, whose
-    /// share grows by the arguments of tool calls. Blocks.
+    /// share grows by the arguments of tool calls. The function blocks.
     pub(crate) fn prompt(self, app: &App, preparing: &mut Preparing) -> Result<Prompt, ApiError> {
         let rendered_max = preparing.rendered_max;
         let Self { mut messages, tools, continued, add_generation_prompt, kwargs, add_special } = self;
@@ -375,7 +375,7 @@ fn message(index: usize, message: Value, media: Media, called: &mut Option<Strin
     Ok(Value::Object(message))
 }
 
-/// Whether a content is neither a string nor null.
+/// Returns whether a content is neither a string nor null.
 fn is_other(content: &Value) -> bool {
     !content.is_string() && !content.is_null()
 }
@@ -448,9 +448,8 @@ fn arguments_cost(message: &Value) -> usize {
     texts.map(cost).fold(0, usize::saturating_add)
 }
 
-/// Parses the arguments of tool calls, which are JSON in a string, into objects, because most templates expect
-/// objects. Arguments that are not a JSON object stay a text if the template `takes_text`; otherwise they become an
-/// empty object.
+/// Parses the arguments of tool calls, which are JSON in a string, into objects, because most templates expect objects.
+/// Arguments that are not a JSON object stay a text if `takes_text` returns true, and otherwise become an empty object.
 fn parse_arguments(message: &mut Map<String, Value>, takes_text: impl Fn() -> bool) {
     let Some(Value::Array(calls)) = message.get_mut("tool_calls") else { return };
     for arguments in calls.iter_mut().filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
@@ -503,9 +502,9 @@ fn name_thinking(message: &mut Map<String, Value>, harmony: bool) {
 struct Writer {
     app: Arc<App>,
     logprobs: bool,
-    /// For each sequence, whether it has called a tool.
+    /// Says for each sequence whether it has called a tool.
     has_called: Vec<bool>,
-    /// For each sequence, whether its last call is of a custom tool, whose input is a text.
+    /// Says for each sequence whether its last call is of a custom tool, whose input is a text.
     takes_text: Vec<bool>,
 }
 

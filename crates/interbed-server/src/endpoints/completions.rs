@@ -1,4 +1,4 @@
-//! `/v1/completions`: texts that continue prompts.
+//! Implements `/v1/completions`, which continues prompts.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::structured::{constraint, structured_part};
 use crate::text_offset::TextOffsets;
 use crate::unsupported::Completions;
 
-/// Default of `max_tokens`, as in OpenAI's API.
+/// The default of `max_tokens`, as in OpenAI's API.
 const MAX_TOKENS_DEFAULT: usize = 16;
 
 /// The request fields that only this endpoint reads.
@@ -56,7 +56,7 @@ pub(crate) enum Asking {
 /// A prompt as token ids.
 struct Prompt {
     ids: Vec<TokenId>,
-    /// The prompt's text, which `echo` repeats in the answer; empty without `echo`.
+    /// The prompt's text, which `echo` repeats in the answer. Without `echo`, the text is empty.
     echo: String,
 }
 
@@ -88,7 +88,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::whole(&envelope, choices, sequences, None))
 }
 
-/// The fields that `/v1/completions` reads.
+/// Returns the fields that `/v1/completions` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![shared_part(), part!(Fields<'_>), structured_part()]
 }
@@ -168,8 +168,8 @@ impl Asking {
     }
 }
 
-/// Returns the token ids of each prompt. If `echo` is given, the prompts' texts are kept for the answer; `echo` says
-/// whether special tokens are left out of them.
+/// Returns the token ids of each prompt. If `echo` is given, the prompts' texts are kept for the answer, and its value
+/// says whether special tokens are left out of these texts.
 fn tokenized(
     app: &App,
     prompts: Vec<Asking>,
@@ -202,11 +202,11 @@ struct Writer {
     prompts: Vec<Prompt>,
     n: usize,
     echo: bool,
-    /// Number of alternatives whose log-probabilities the answer lists for each token; `None` if it lists no
+    /// The number of alternatives whose log-probabilities the answer lists for each token, or `None` if it lists no
     /// log-probabilities.
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
-    /// For each sequence, the position in the text at which its next token begins.
+    /// The position in the text at which the next token of each sequence begins.
     offsets: Vec<TextOffsets>,
 }
 
@@ -281,7 +281,7 @@ impl Choices for Writer {
     }
 }
 
-/// vLLM's `stop_reason`: the stop string or the stop token that ended the answer, if one did.
+/// Returns vLLM's `stop_reason`, which is the stop string or the stop token that ended the answer, if there is one.
 pub(crate) fn stop_reason(cause: &StopCause) -> Value {
     match cause {
         StopCause::StopString(stop) => json!(stop),

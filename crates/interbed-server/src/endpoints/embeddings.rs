@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: texts as vectors.
+//! Implements `/v1/embeddings`, which turns texts into vectors.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ use crate::sampling::{Common, check_name, unasked};
 use crate::stream;
 use crate::truncation::Truncation;
 
-/// Maximum number of texts in a request, as in OpenAI's API.
+/// The maximum number of texts in a request, as in OpenAI's API.
 pub(crate) const INPUTS_MAX: usize = 2048;
-/// Maximum number of texts of one request that are in the engine at a time, so that a large request does not hold up
-/// others.
+/// The maximum number of texts of one request that are in the engine at a time, so that a large request does not hold
+/// up others.
 const AT_A_TIME: usize = 32;
-/// Maximum number of bytes of a vector's number as text, with a comma.
+/// The maximum number of bytes of a vector's number as text, with a comma.
 pub(crate) const FLOAT_BYTES: usize = 20;
-/// Number of bytes of a vector's 32-bit float in base64, rounded up.
+/// The number of bytes of a vector's 32-bit float in base64, rounded up.
 const BASE64_BYTES: usize = 6;
-/// Number of bytes around a vector in the answer.
+/// The number of bytes around a vector in the answer.
 const ENTRY_BYTES: usize = 128;
 
 /// The request fields of `/v1/embeddings`.
@@ -55,7 +55,7 @@ struct Fields<'b> {
 enum Encoding {
     /// A list of numbers.
     Float,
-    /// Base64 of the numbers as 32-bit little-endian floats.
+    /// A base64 text of the numbers as 32-bit little-endian floats.
     Base64,
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
 /// tokens of all prompts. The caller holds the memory of the prompts.
 ///
 /// # Errors
-/// A prompt is refused, or computing it fails.
+/// Fails if a prompt is refused, or computing it fails.
 pub(crate) async fn embed(
     app: &Arc<App>,
     caller: &Caller,
@@ -133,16 +133,16 @@ pub(crate) async fn embed(
 /// Returns how the model computes embeddings.
 ///
 /// # Errors
-/// The model computes no embeddings.
+/// Fails if the model computes no embeddings.
 pub(crate) fn embeddings_of(app: &App) -> Result<Embeddings, ApiError> {
     let made = app.config.embeddings.clone();
     made.map_err(|why| ApiError::malformed(format!("this server makes no embeddings with this model: {why}")))
 }
 
-/// Returns how many numbers of each vector the answer should have; the default is all `width` of them.
+/// Returns how many numbers of each vector the answer should have. The default is `width`, which is all numbers.
 ///
 /// # Errors
-/// `asked` is 0, or more than `width`.
+/// Fails if `asked` is 0, or more than `width`.
 pub(crate) fn checked_dimensions(asked: Option<usize>, width: usize) -> Result<usize, ApiError> {
     let dimensions = asked.unwrap_or(width);
     if dimensions == 0 || dimensions > width {
@@ -208,7 +208,7 @@ fn entry(body: &mut String, index: usize, vector: &[f32], encoding: Encoding) {
     }
 }
 
-/// Appends a list of numbers; each takes at most [`FLOAT_BYTES`].
+/// Appends a list of numbers, each of which takes at most [`FLOAT_BYTES`] bytes.
 pub(crate) fn push_numbers(body: &mut String, numbers: &[f32]) {
     body.push('[');
     for (index, number) in numbers.iter().enumerate() {
@@ -223,7 +223,7 @@ fn number_text(number: f32) -> String {
     serde_json::to_string(&number).unwrap_or_default()
 }
 
-/// The fields that `/v1/embeddings` reads.
+/// Returns the fields that `/v1/embeddings` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![part!(Fields<'_>)]
 }

@@ -1,5 +1,5 @@
-//! Requests to a server with several models. The server passes each request on to its model, which is loaded first if
-//! necessary, and answers requests about all models itself.
+//! Handles requests to a server with several models. The server passes each request on to its model, which is loaded
+//! first if necessary, and answers requests about all models itself.
 
 mod listing;
 mod pulling;
@@ -35,7 +35,7 @@ pub(crate) use pulling::{pull, pull_parts};
 use wanted::Wanted;
 pub(crate) use watching::events;
 
-/// Maximum number of model names that an error message lists.
+/// The maximum number of model names that an error message lists.
 const NAMES_TOLD: usize = 12;
 
 /// The state that all handlers of a server with several models share.
@@ -44,14 +44,14 @@ pub(crate) struct Front {
     pub(crate) draining: watch::Receiver<bool>,
     shelf: Arc<Shelf>,
     metrics: Arc<Metrics>,
-    /// Memory for bodies of requests until a model takes them over. Each model has a budget of its own for everything
-    /// else.
+    /// The memory for bodies of requests until a model takes them over. Each model has a budget of its own for
+    /// everything else.
     memory: RequestMemory,
     started: SystemTime,
 }
 
 impl Front {
-    /// Creates the state of a server with the models of `shelf`; `metrics` counts the answers of all of them.
+    /// Creates the state of a server with the models of `shelf`. The value `metrics` counts the answers of all models.
     pub(crate) fn new(
         config: ServerConfig,
         shelf: Arc<Shelf>,
@@ -62,7 +62,7 @@ impl Front {
         Arc::new(Self { config, draining, shelf, metrics, memory, started: SystemTime::now() })
     }
 
-    /// The model in memory, if there is one.
+    /// Returns the model in memory, if there is one.
     fn held(&self) -> Option<Arc<Answering>> {
         self.shelf.answering().map(|(held, _)| held)
     }
@@ -72,7 +72,8 @@ impl Front {
     }
 
     /// Returns the first name of the model that a request asks for. A request without a name gets the model in memory,
-    /// or the only model; so does an unknown name, if the server takes any name. Blocks.
+    /// or else the only model. If the server takes any name, so does a request with an unknown name. The function
+    /// blocks.
     fn name_of(&self, asked: Option<&str>) -> Result<String, ApiError> {
         let library = &self.shelf.library;
         if let Some(found) = asked.and_then(|asked| library.find(asked)) {

@@ -1,4 +1,4 @@
-//! `/health`, `/version` and `/metrics`: endpoints for monitoring, which need no API key.
+//! Implements `/health`, `/version` and `/metrics`, the endpoints for monitoring, which need no API key.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::metrics;
 
-/// Answers 200 while the engine makes progress or is idle and schemas can be compiled; otherwise 503 with the reason.
+/// Answers with status 200 if schemas can be compiled and the engine makes progress or is idle, and otherwise with
+/// status 503 and the reason.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let status = app.engine.status();
     match status.health {

@@ -1,4 +1,4 @@
-//! `/live/events`: server-sent events about what the engine does, for the web page at `/`.
+//! Implements `/live/events`, which streams server-sent events about what the engine does, for the web page at `/`.
 
 use std::future::{Future, pending};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::stream;
 
-/// The last event of a stream that ends because the model has changed; the page then connects again.
+/// The last event of a stream that ends because the model has changed. The page connects again when it gets this event.
 pub(crate) const CHANGED: &[u8] = b"event: change\ndata: {}\n\n";
 
 /// Streams the whole state, then changes, until the client disconnects, its key is revoked or the server ends.
@@ -22,7 +22,7 @@ pub(crate) async fn events(State(app): State<Arc<App>>, owner: Extension<Owner>)
     events_until(&app, &owner, pending())
 }
 
-/// Streams the events of the live page until the model has `left`; a last event then tells the page to connect again.
+/// Streams the events of the live page until the model has `left`. A last event then tells the page to connect again.
 pub(crate) fn events_until(
     app: &App,
     owner: &Owner,

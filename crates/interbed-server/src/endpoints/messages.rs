@@ -1,5 +1,5 @@
-//! `/v1/messages`: Anthropic's API. The server translates its conversations into the form of chats and renders them
-//! like those.
+//! Implements `/v1/messages`, which is Anthropic's API. The server translates conversations of this API into the form
+//! of chats, and renders them like chats.
 
 use std::sync::{Arc, LazyLock};
 
@@ -99,7 +99,7 @@ struct AskedChoice<'b> {
     disable_parallel_tool_use: Option<Field<bool>>,
 }
 
-/// Texts that end an answer; a single text without a list is refused.
+/// The texts that end an answer. A single text without a list is refused.
 struct StopList(Vec<String>);
 
 impl FromJson<'_> for StopList {
@@ -207,7 +207,7 @@ fn content_block((block, text): (Block, String)) -> Option<Value> {
     })
 }
 
-/// `/v1/messages/count_tokens`: counts the tokens of the prompt without generating an answer.
+/// Answers `/v1/messages/count_tokens`: counts the tokens of the prompt without generating an answer.
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     check_version(request.headers())?;
     let received = receive(&app, request).await?;
@@ -232,12 +232,12 @@ impl Api for OfMessages {
     }
 }
 
-/// The fields that `/v1/messages` reads.
+/// Returns the fields that `/v1/messages` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![conversation_part(), part!(Fields<'_>), part!(Conversation)]
 }
 
-/// Writes a refusal in Anthropic's form; `id` is the request's id.
+/// Writes a refusal in Anthropic's form. `id` is the request's id.
 pub(crate) fn refusal(error: &ApiError, id: Option<&str>) -> Value {
     let mut body = error_json(error);
     body["request_id"] = json!(id);
@@ -271,8 +271,9 @@ fn error_json(error: &ApiError) -> Value {
     json!({"type": "error", "error": told})
 }
 
-/// Checks the version header, which a client may leave out. Any date from 2023 on is accepted: the fields that are
-/// read and written here are the same in all versions from 2023 to 2026, and later versions are assumed to keep them.
+/// Checks the version header, which a client may leave out. Any date from 2023 on is accepted, because the fields that
+/// are read and written here are the same in all versions from 2023 to 2026, and later versions are assumed to keep
+/// them.
 fn check_version(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(version) = headers.get(VERSION) else { return Ok(()) };
     let version = version.to_str().unwrap_or("unreadable");
@@ -439,7 +440,7 @@ fn choice(choice: Option<Object<AskedChoice<'_>>>) -> Result<(Option<Choice>, bo
     Ok((choice, parallel))
 }
 
-/// Prefix of a billing header that some clients put at the start of the system prompt. The server removes it: it
+/// The prefix of a billing header that some clients put at the start of the system prompt. The server removes it: it
 /// differs from request to request, and is not meant for the model.
 const BILLING: &str = "x-anthropic-billing-header:";
 
@@ -481,7 +482,7 @@ fn turns(messages: Vec<Value>, system: Option<Content>) -> Result<History, ApiEr
     Ok(turns)
 }
 
-/// Whether a message is by the user and holds more than results of tools.
+/// Returns whether a message is by the user and holds more than results of tools.
 fn is_turn_of_user(message: &Value) -> bool {
     let says = match &message["content"] {
         Value::Array(blocks) => blocks.iter().any(|block| block["type"] != "tool_result"),
@@ -530,11 +531,11 @@ fn add_block(turns: &mut History, role: &str, block: Value, path: &str, media: M
 /// the context.
 const PAST: [&str; 4] = ["server_tool_use", "mcp_tool_use", "_tool_result", "compaction"];
 
-/// Maximum number of pings in a row before the server sends another event: Claude Code ignores pings, and gives up
+/// The maximum number of pings in a row before the server sends another event: Claude Code ignores pings, and gives up
 /// after five minutes without another event.
 const PINGS_MAX: usize = 5;
 
-/// Whether the `User-Agent` header names Claude Code.
+/// Returns whether the `User-Agent` header names Claude Code.
 fn is_claude_code(headers: &HeaderMap) -> bool {
     let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     agent.is_some_and(|agent| agent.starts_with("claude-cli/"))
@@ -549,7 +550,7 @@ struct Writer {
     /// delta without content.
     minds_pings: bool,
     has_begun: bool,
-    /// Number of pings since the last event of another kind.
+    /// The number of pings since the last event of another kind.
     pings: usize,
     has_called: bool,
     outline: Outline,

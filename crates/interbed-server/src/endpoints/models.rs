@@ -1,4 +1,4 @@
-//! `/v1/models`, `/model_info` and `/server_info`.
+//! Implements `/v1/models`, `/model_info` and `/server_info`.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! `/api/…`: Ollama's API.
+//! Implements `/api/…`, which is Ollama's API.
 //!
 //! Conversations and prompts of Ollama's API are translated into the form of OpenAI's chats and handled by
-//! [`crate::endpoints::chat`]; the answers are written in Ollama's form.
+//! [`crate::endpoints::chat`]. The answers are written in Ollama's form.
 
 mod answer;
 mod chat;
@@ -38,10 +38,10 @@ const VERSION: &str = "0.12.11";
 /// The tag of a model's name that has no other tag.
 const TAG: &str = ":latest";
 
-/// The path for fetching models. Servers with several models serve it; servers with one model refuse it.
+/// The path for fetching models. Servers with several models serve this path, and servers with one model refuse it.
 pub(crate) const PULL: &str = "/api/pull";
 
-/// Paths of Ollama's API that the server does not serve, each with a hint at what to use instead.
+/// The paths of Ollama's API that the server does not serve, each with a hint at what to use instead.
 pub(crate) const ELSEWHERE: [(&str, &str); 10] = [
     ("/api/blobs/{digest}", "a model is a folder or a GGUF file; start `interbed serve` with its path"),
     ("/api/copy", "`interbed serve --served-model-name` gives a model several names"),
@@ -88,7 +88,7 @@ pub(crate) async fn version() -> Json<Value> {
 /// is none.
 ///
 /// # Errors
-/// The server has no model of this name.
+/// Fails if the server has no model of this name.
 fn named(app: &App, model: Option<String>) -> Result<String, ApiError> {
     let Some(model) = model else { return Ok(tagged(app.model_name())) };
     let bare = |name: &str| name.strip_suffix(TAG).unwrap_or(name).to_owned();
@@ -127,7 +127,7 @@ impl Api for OfGenerate {
 }
 
 /// Returns where a field belongs that is not one of the endpoint's `own`: in `options`, at `path`, which has the
-/// `other` fields, or at `/v1/chat/completions`. `None` if the field is its own or unknown.
+/// `other` fields, or at `/v1/chat/completions`. Returns `None` if the field is the endpoint's own or unknown.
 fn foreign(name: &str, own: &[&str], other: &[&str], path: &'static str) -> Option<&'static str> {
     static OPTIONS: LazyLock<Vec<&'static str>> = LazyLock::new(|| fields_of_all(&settings::option_parts()));
     match name {
@@ -138,7 +138,7 @@ fn foreign(name: &str, own: &[&str], other: &[&str], path: &'static str) -> Opti
     }
 }
 
-/// The parts of a body that `/api/chat` and `/api/generate` both read.
+/// Returns the parts of a body that `/api/chat` and `/api/generate` both read.
 fn shared_parts() -> Vec<Part> {
     vec![settings::part()]
 }

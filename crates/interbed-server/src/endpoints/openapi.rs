@@ -1,4 +1,4 @@
-//! `/openapi.json`: the description of the API.
+//! Implements `/openapi.json`, which describes the API.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use crate::endpoints::operations;
 use crate::openapi::document;
 
-/// The document as JSON text; it is the same for each server of this version.
+/// The document as JSON text, which is the same for each server of this version.
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| document(&operations()).to_string());
 
 pub(crate) async fn handle() -> Response {

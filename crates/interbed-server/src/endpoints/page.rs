@@ -1,4 +1,4 @@
-//! `/`: a web page that shows what the engine does. All its files are compiled into the program.
+//! Serves `/`, a web page that shows what the engine does. All files of the page are compiled into the program.
 
 use std::sync::OnceLock;
 
@@ -88,7 +88,7 @@ pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Resul
     Ok(response)
 }
 
-/// The ETag of each file: a hash of its content.
+/// Returns the ETag of each file: a hash of its content.
 fn tags() -> &'static [String] {
     static TAGS: OnceLock<Vec<String>> = OnceLock::new();
     TAGS.get_or_init(|| {
@@ -101,8 +101,8 @@ fn tags() -> &'static [String] {
 mod tests {
     use super::*;
 
-    /// Files that the page imports are part of the page, every file in its folder is served, and none loads from
-    /// elsewhere.
+    /// Checks that files which the page imports are part of the page, that every file in its folder is served, and that
+    /// none loads from elsewhere.
     #[test]
     fn the_page_is_whole() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/page");

@@ -1,5 +1,6 @@
-//! `/v1/responses`: OpenAI's newer API. The server translates its conversations into the form of chats and renders
-//! them like those. The server stores no responses, so it refuses fields that refer to earlier ones.
+//! Implements `/v1/responses`, which is OpenAI's newer API. The server translates conversations of this API into the
+//! form of chats, and renders them like chats. The server stores no responses, so it refuses fields that refer to
+//! earlier ones.
 
 use std::sync::{Arc, LazyLock};
 
@@ -34,12 +35,12 @@ use crate::tool_list::{ToolList, arguments_of_text, joined_name};
 use crate::tool_use::{AskedTools, bind};
 use crate::unsupported::{Api, Supported, of_messages};
 
-/// Maximum number of entries of `metadata`, as in OpenAI's API.
+/// The maximum number of entries of `metadata`, as in OpenAI's API.
 const METADATA_MAX: usize = 16;
-/// Maximum number of bytes of a key or a value of `metadata`.
+/// The maximum number of bytes of a key or a value of `metadata`.
 const METADATA_BYTES_MAX: usize = 512;
-/// Estimated bytes of a token's text, rather too high than too low. Streams reserve memory by it, because their last
-/// events repeat the whole text.
+/// The estimated number of bytes of a token's text, rather too high than too low. Streams reserve memory by this
+/// number, because their last events repeat the whole text.
 const TOKEN_TEXT_BYTES: usize = 8;
 
 /// Fields that the answer repeats exactly as the client sent them.
@@ -81,7 +82,7 @@ struct Fields<'b> {
     _stream_options: Option<Field<Object<StreamOptions>>>,
 }
 
-/// `include_obfuscation` is accepted, but the server never obfuscates a stream.
+/// The options of a stream. The server accepts `include_obfuscation`, but never obfuscates a stream.
 #[derive(Deserialize)]
 struct StreamOptions {
     #[serde(rename = "include_obfuscation")]
@@ -103,7 +104,7 @@ struct Format<'b> {
     #[serde(borrow)]
     schema: Option<&'b RawValue>,
     name: Option<Field<String>>,
-    /// The answer repeats this field. The server enforces schemas whether or not it is true.
+    /// Whether the schema is strict, which the answer repeats. The server enforces schemas in both cases.
     strict: Option<Field<bool>>,
 }
 
@@ -144,7 +145,7 @@ impl FromJson<'_> for Input {
     }
 }
 
-/// Key-value pairs that the answer repeats for the client.
+/// The key-value pairs that the answer repeats for the client.
 struct Metadata(Map<String, Value>);
 
 impl FromJson<'_> for Metadata {
@@ -206,7 +207,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     Ok(stream::json(body, sequences.take_shares()))
 }
 
-/// `/v1/responses/input_tokens`: counts the tokens of the prompt without generating an answer.
+/// Answers `/v1/responses/input_tokens`: counts the tokens of the prompt without generating an answer.
 pub(crate) async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let received = receive(&app, request).await?;
     let prepared = app.blocking(received.caller.tenant, move |app| prepare(app, received)).await?;
@@ -224,7 +225,7 @@ impl Api for OfResponses {
     }
 }
 
-/// The fields that `/v1/responses` reads.
+/// Returns the fields that `/v1/responses` reads.
 pub(crate) fn parts() -> Vec<Part> {
     vec![conversation_part(), part!(Fields<'_>), part!(Repeated<'_>), part!(Conversation)]
 }
@@ -335,8 +336,8 @@ fn check_supported(fields: &Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The values of `include` that are accepted; none of them adds anything to an answer. The model's thinking is never
-/// hidden, so there is nothing to encrypt, and the other values belong to tools that run on OpenAI's servers.
+/// The accepted values of `include`, none of which adds anything to an answer. The model's thinking is never hidden, so
+/// there is nothing to encrypt, and the other values belong to tools that run on OpenAI's servers.
 const INCLUDED: [&str; 6] = [
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -411,7 +412,7 @@ fn turns(input: Option<Field<Input>>, instructions: Option<String>) -> Result<Ve
     Ok(turns.into_messages())
 }
 
-/// Types of items that record calls of tools which OpenAI's servers, or special clients, ran.
+/// The types of items that record calls of tools which OpenAI's servers, or special clients, ran.
 const PAST: [&str; 20] = [
     "apply_patch_call",
     "apply_patch_call_output",
@@ -501,13 +502,13 @@ fn add_item(turns: &mut History, mut item: Map<String, Value>, path: &str, media
 struct Writer {
     response: Map<String, Value>,
     outline: Outline,
-    /// The blocks of the answer so far; each is an item of `output`.
+    /// The blocks of the answer so far. Each block is an item of `output`.
     blocks: Blocks,
     /// The ids of the output's items, in the order of the blocks.
     ids: Vec<String>,
     reasoning_tokens: usize,
     cause: Option<StopCause>,
-    /// Number of events so far.
+    /// The number of events so far.
     number: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`, with the fields of vLLM's endpoints.
+//! Implements `/tokenize` and `/detokenize`, with the fields of vLLM's endpoints.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::openapi::{Part, part};
 use crate::sampling::{check_model, model_part};
 use crate::stream;
 
-/// Bytes reserved per token id of an answer: its digits and a comma in a string that doubles as it grows, and the id
-/// in the list.
+/// The number of bytes reserved per token id of an answer: its digits and a comma in a string that doubles as it grows,
+/// and the id in the list.
 const ID_BYTES: usize = 24;
-/// Bytes reserved per byte of a vocabulary entry in an answer: the entry may need JSON escapes, in a string that
-/// doubles.
+/// The number of bytes reserved per byte of a vocabulary entry in an answer: the entry may need JSON escapes, in a
+/// string that doubles.
 const ENTRY_FACTOR: usize = 8;
 
 #[derive(Deserialize)]
@@ -116,13 +116,13 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) ->
     answer.await
 }
 
-/// The fields that `/tokenize` reads.
+/// Returns the fields that `/tokenize` reads.
 pub(crate) fn tokenize_parts() -> Vec<Part> {
     let own = vec![model_part(), part!(TokenizeFields)];
     own.into_iter().chain(chat::conversation_part()).collect()
 }
 
-/// The fields that `/detokenize` reads.
+/// Returns the fields that `/detokenize` reads.
 pub(crate) fn detokenize_parts() -> Vec<Part> {
     vec![model_part(), part!(DetokenizeFields<'_>)]
 }

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::request_log::{Came, Facts, Listener};
 
-/// Number of requests that are kept.
+/// The number of requests that are kept.
 const KEPT: usize = 12;
 
-/// Minimum number of computed prompt tokens for a measurement: a pass with fewer takes about as long as a pass with
+/// The minimum number of computed prompt tokens for a measurement: a pass with fewer takes about as long as a pass with
 /// one.
 const MEASURED_LEAST: usize = 16;
 
@@ -23,10 +23,10 @@ pub(crate) struct Recent(Mutex<Kept>);
 struct Kept {
     /// The requests, newest first.
     requests: VecDeque<Ended>,
-    /// Number of requests that have ended since the start.
+    /// The number of requests that have ended since the start.
     count: u64,
-    /// Sums over all measured requests: the time from admission to the first token, and the prompt tokens computed in
-    /// it.
+    /// The sums over all measured requests: the time from admission to the first token, and the number of prompt tokens
+    /// that were computed in this time.
     measured: (Duration, usize),
 }
 
@@ -38,12 +38,12 @@ struct Ended {
 }
 
 impl Recent {
-    /// Number of requests that have ended since the start.
+    /// Returns the number of requests that have ended since the start.
     pub(crate) fn count(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).count
     }
 
-    /// Returns the requests as JSON for the page. Times are in seconds; a request's end counts from `begin`.
+    /// Returns the requests as JSON for the page. Times are in seconds, and a request's end counts from `begin`.
     pub(super) fn told(&self, begin: Instant) -> Value {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (time, tokens) = kept.measured;

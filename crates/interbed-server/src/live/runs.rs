@@ -1,4 +1,4 @@
-//! Compact JSON for long lists of small numbers, as runs of equal values, and for changes between two lists.
+//! Writes compact JSON for long lists of small numbers, as runs of equal values, and for changes between two lists.
 
 use std::fmt::Write;
 
@@ -38,7 +38,7 @@ pub(super) fn changes<T: Copy + PartialEq>(
     count > 0
 }
 
-/// Number of values that are compared at once.
+/// The number of values that are compared at once.
 const STRIDE: usize = 256;
 
 /// Returns the first index at which two lists differ. Most values are equal, so the search compares pieces of the

@@ -1,4 +1,4 @@
-//! The state that the web page shows, as JSON: the whole state, or changes to it.
+//! Holds the state that the web page shows, and writes the whole state or changes to it as JSON.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use super::runs::{changes, runs};
 use crate::api_keys::ApiKeys;
 use crate::tenant::Tenant;
 
-/// JSON of figures that have not been read yet.
+/// The JSON of figures that have not been read yet.
 const UNKNOWN: &str = "null";
 
 /// The state that viewers have been shown last.
@@ -32,7 +32,7 @@ pub(super) struct Scene {
     recent: (u64, String),
     blocks: Vec<BlockUse>,
     window: WindowSight,
-    /// Buffer into which the next state is read.
+    /// The buffer into which the next state is read.
     state: LiveState,
     next_window: WindowSight,
 }
@@ -61,7 +61,7 @@ impl Scene {
         *self = Self { begin: self.begin, ..Self::new(about, keys, source) };
     }
 
-    /// Whether a state has been read.
+    /// Returns whether a state has been read.
     pub(super) fn is_known(&self) -> bool {
         self.figures != UNKNOWN
     }

@@ -1,4 +1,4 @@
-//! Descriptions of fields, one sentence each. A field has the same meaning in every API.
+//! Describes each field in one sentence. A field has the same meaning in every API.
 
 /// All descriptions, in the order of the names.
 const FIELDS: [(&str, &str); 92] = [
@@ -120,12 +120,12 @@ const FIELDS: [(&str, &str); 92] = [
     ("verbose", "Whether more is told, of which there is nothing."),
 ];
 
-/// The description of a field.
+/// Returns the description of a field.
 pub(crate) fn described(field: &str) -> Option<&'static str> {
     FIELDS.iter().find(|(name, _)| *name == field).map(|(_, text)| *text)
 }
 
-/// The names of all fields with a description.
+/// Returns the names of all fields with a description.
 #[cfg(test)]
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     FIELDS.iter().map(|(name, _)| *name)

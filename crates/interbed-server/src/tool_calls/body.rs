@@ -5,13 +5,13 @@ use serde_json::Value;
 use super::Function;
 use super::values::typed;
 
-/// State of parsing a call after the name: its arguments, and what closes it.
+/// The state of parsing a call after its name: the arguments, and the text that closes the call.
 pub(crate) struct Body {
     step: Step,
     closing: Closing,
 }
 
-/// What closes a call after its arguments.
+/// Describes the text that closes a call after its arguments.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Closing {
     /// Whether the arguments are in an object, whose other fields may follow.
@@ -23,15 +23,15 @@ pub(super) struct Closing {
 }
 
 enum Step {
-    /// In arguments that are JSON.
+    /// The parser is in arguments that are JSON.
     Json(JsonScan),
-    /// In arguments that are parameters between tags.
+    /// The parser is in arguments that are parameters between tags.
     Tagged(Tagged),
-    /// After the arguments, in the object around them.
+    /// The parser is after the arguments, in the object around them.
     Object(JsonScan),
-    /// Before the closing text with this index.
+    /// The parser is before the closing text with this index.
     Ends(usize),
-    /// After the closing texts, in the list of calls.
+    /// The parser is after the closing texts, in the list of calls.
     List,
 }
 
@@ -41,11 +41,11 @@ type ReadParameter = for<'t> fn(&'t str, Option<&Function>) -> Parameter<'t>;
 struct Tagged {
     read: ReadParameter,
     function: String,
-    /// Names of the parameters that were reported.
+    /// The names of the parameters that were reported.
     keys: Vec<String>,
 }
 
-/// Result of parsing the beginning of a text between tags.
+/// The result of parsing the beginning of a text between tags.
 pub(super) enum Parameter<'t> {
     /// The text may become a parameter, or the end.
     More,
@@ -58,8 +58,8 @@ pub(super) enum Parameter<'t> {
 }
 
 impl<'t> Parameter<'t> {
-    /// Converts the result of parsing a parameter at the beginning of `text`: its key, its value and the rest; `None`
-    /// if it is incomplete.
+    /// Converts the result of parsing a parameter at the beginning of `text`, which is its key, its value and the rest,
+    /// or `None` for an incomplete parameter.
     pub(super) fn of(text: &str, read: Result<Option<(&'t str, &'t str, &'t str)>, ()>) -> Self {
         match read {
             Ok(Some((key, value, rest))) => Self::One { key, value, length: text.len() - rest.len() },
@@ -69,7 +69,7 @@ impl<'t> Parameter<'t> {
     }
 }
 
-/// How far a call has come.
+/// Says how much of a call has arrived.
 pub(super) enum Progress {
     More,
     Ended,
@@ -83,7 +83,8 @@ impl Body {
         Self { step: Step::Json(JsonScan::default()), closing }
     }
 
-    /// Starts with the parameters of `function`, parsed by `read`; their opening bracket was reported.
+    /// Starts with the parameters of `function`, which `read` parses. The opening bracket of the arguments was
+    /// reported.
     pub(super) fn tagged(function: &str, read: ReadParameter, closing: Closing) -> Self {
         Self { step: Step::Tagged(Tagged { read, function: function.to_owned(), keys: Vec::new() }), closing }
     }
@@ -93,12 +94,13 @@ impl Body {
         Self { step: Step::Ends(0), closing }
     }
 
-    /// Whether only the end of a tag can make progress.
+    /// Returns whether only the end of a tag can make progress.
     pub(super) fn waits_for_tags(&self) -> bool {
         matches!(self.step, Step::Tagged(_))
     }
 
-    /// Consumes from `held` what can be parsed; `ended` says whether the text has ended. Returns more of the arguments.
+    /// Consumes the part of `held` that can be parsed, and returns a further part of the arguments. `ended` says
+    /// whether the text has ended.
     pub(super) fn go_on(&mut self, held: &mut String, functions: &[Function], ended: bool) -> (String, Progress) {
         let mut arguments = String::new();
         loop {
@@ -167,7 +169,8 @@ impl Body {
 }
 
 impl Tagged {
-    /// A parameter as a field of the arguments; empty for one that was reported before, as the first one counts.
+    /// Returns a parameter as a field of the arguments. The first parameter of a name counts, so the result is empty
+    /// for a parameter that was reported before.
     fn argument(&mut self, key: &str, value: &str, functions: &[Function]) -> String {
         if self.keys.iter().any(|told| told == key) {
             return String::new();
@@ -198,7 +201,7 @@ fn in_list(held: &mut String, ended: bool) -> Progress {
     }
 }
 
-/// The function with this name.
+/// Returns the function with this name.
 fn named<'f>(functions: &'f [Function], name: &str) -> Option<&'f Function> {
     functions.iter().find(|function| function.name == name)
 }
@@ -206,19 +209,19 @@ fn named<'f>(functions: &'f [Function], name: &str) -> Option<&'f Function> {
 /// Finds the end of a JSON object or array that arrives in pieces.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct JsonScan {
-    /// Number of open brackets.
+    /// The number of open brackets.
     depth: usize,
     in_string: bool,
     escaped: bool,
 }
 
 impl JsonScan {
-    /// The state after the first bracket.
+    /// Returns the state after the first bracket.
     fn inside() -> Self {
         Self { depth: 1, ..Self::default() }
     }
 
-    /// Scans more text; returns the length that belongs to the value, if the value ends in it.
+    /// Scans a further part of the text. If the value ends in it, returns the length that belongs to the value.
     pub(crate) fn end(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {
             if self.in_string {

@@ -1,5 +1,5 @@
-//! DeepSeek: between `<｜tool▁call▁begin｜>` and `<｜tool▁call▁end｜>`, R1 and V3 write
-//! `function<｜tool▁sep｜>NAME` and the arguments as a block of code, V3.1 `NAME<｜tool▁sep｜>{…}`.
+//! Implements the syntax of DeepSeek, whose calls stand between `<｜tool▁call▁begin｜>` and `<｜tool▁call▁end｜>`. R1 and
+//! V3 write `function<｜tool▁sep｜>NAME` and the arguments as a block of code, and V3.1 writes `NAME<｜tool▁sep｜>{…}`.
 
 use interbed_engine::checked_schema;
 use serde_json::{Map, Value};

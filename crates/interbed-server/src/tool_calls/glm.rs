@@ -1,5 +1,6 @@
-//! GLM 4.5 and later: `<tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>`. Values are
-//! raw text, which the function's schema gives a type.
+//! Implements the syntax of GLM 4.5 and later models:
+//! `<tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>`. Values are raw text, to which
+//! the function's schema gives a type.
 
 use interbed_engine::quoted;
 use serde_json::{Map, Value};

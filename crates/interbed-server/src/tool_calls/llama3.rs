@@ -1,5 +1,5 @@
-//! Llama 3: `{"name": …, "parameters": {…}}`, alone at the start of an answer or behind `<|python_tag|>`; several
-//! with `;` between them.
+//! Implements the syntax of Llama 3: `{"name": …, "parameters": {…}}`, alone at the start of an answer or behind
+//! `<|python_tag|>`. Several calls have `;` between them.
 
 use interbed_engine::{checked_schema, quoted};
 use serde_json::{Map, Value};
@@ -25,7 +25,8 @@ fn read(text: &str) -> Reading {
     object_call(text, Closing::default(), true)
 }
 
-/// The grammar allows white space between the fields as between arguments; some models state the type first.
+/// Returns the grammar of a call. White space may stand between the fields as between arguments, and some models state
+/// the type first.
 fn grammar(functions: &[Function]) -> String {
     let one = |function: &Function| format!("{} MIDDLE %json {} END", quoted(&function.name), function.parameters);
     let calls: Vec<_> = functions.iter().map(one).collect();

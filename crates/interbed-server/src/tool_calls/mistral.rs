@@ -1,4 +1,5 @@
-//! Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, and newer models' `[TOOL_CALLS]NAME[ARGS]{…}`.
+//! Implements the syntax of Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, and for newer models
+//! `[TOOL_CALLS]NAME[ARGS]{…}`.
 
 use interbed_engine::{checked_schema, quoted};
 use serde_json::{Map, Value};

@@ -1,5 +1,6 @@
-//! Qwen3-Coder and later: `<tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>`, and
-//! `\n</tool_call>`. Values are raw text, which the function's schema gives a type.
+//! Implements the syntax of Qwen3-Coder and later models:
+//! `<tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>`, and then `\n</tool_call>`. Values
+//! are raw text, to which the function's schema gives a type.
 
 use interbed_engine::quoted;
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! Parsing helpers that several families share.
+//! Provides the parsing helpers that several families share.
 
 use interbed_engine::{json_value, quoted};
 use serde_json::value::RawValue;
@@ -8,8 +8,8 @@ use super::body::{Body, Closing};
 use super::values::{ends_within_a_number, is_plain_text, schema_of};
 use super::{Begun, Function, Reading};
 
-/// The JSON object or array at the beginning of `text`, and its length including leading white space; `None` if it is
-/// incomplete, an error if there is none.
+/// Returns the JSON object or array at the beginning of `text`, and its length in bytes including leading white space.
+/// Returns `None` if the value is incomplete, and an error if there is none.
 pub(super) fn json(text: &str) -> Result<Option<(&str, usize)>, ()> {
     let start = text.len() - text.trim_start().len();
     let value = &text[start..];
@@ -27,7 +27,8 @@ pub(super) fn json(text: &str) -> Result<Option<(&str, usize)>, ()> {
     }
 }
 
-/// The text after `expected` and optional white space; `None` if it is incomplete, an error if something else comes.
+/// Returns the text after `expected` and optional white space. Returns `None` if `expected` is incomplete, and an error
+/// if another text comes.
 pub(super) fn after<'t>(text: &'t str, expected: &str) -> Result<Option<&'t str>, ()> {
     let text = text.trim_start();
     match text.strip_prefix(expected) {
@@ -37,12 +38,13 @@ pub(super) fn after<'t>(text: &'t str, expected: &str) -> Result<Option<&'t str>
     }
 }
 
-/// The text before and after `end`; `None` if `end` has not arrived yet.
+/// Returns the text before and after `end`, or `None` if `end` has not arrived yet.
 pub(super) fn until<'t>(text: &'t str, end: &str) -> Result<Option<(&'t str, &'t str)>, ()> {
     Ok(text.split_once(end))
 }
 
-/// The JSON string at the beginning of `text`, and the rest; `None` if it is incomplete, an error if there is none.
+/// Returns the JSON string at the beginning of `text`, and the rest. Returns `None` if the string is incomplete, and an
+/// error if there is none.
 fn string(text: &str) -> Result<Option<(String, &str)>, ()> {
     let Some(inner) = after(text, "\"")? else { return Ok(None) };
     let mut escaped = false;
@@ -56,7 +58,7 @@ fn string(text: &str) -> Result<Option<(String, &str)>, ()> {
     Ok(Some((value, &inner[end + 1..])))
 }
 
-/// The text after a JSON value; `None` if the value is incomplete, an error if there is none.
+/// Returns the text after a JSON value, or `None` if the value is incomplete, an error if there is none.
 fn behind_value(text: &str) -> Result<Option<&str>, ()> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
     let next = values.next();
@@ -158,8 +160,8 @@ pub(super) fn reading(read: impl FnOnce() -> Result<Option<Begun>, ()>) -> Readi
     }
 }
 
-/// The value of the parameter `name`, which ends at `close`, and the rest; `None` if it is incomplete. JSON may contain
-/// `close` in its strings.
+/// Returns the value of the parameter `name`, which ends at `close`, and the rest. Returns `None` if the value is
+/// incomplete. JSON may contain `close` in its strings.
 pub(super) fn value<'t>(
     text: &'t str,
     close: &str,
@@ -182,7 +184,7 @@ pub(super) fn value<'t>(
     until(text, close)
 }
 
-/// Whether a text is exactly one JSON object.
+/// Returns whether a text is exactly one JSON object.
 fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(text).is_ok()
 }
@@ -197,7 +199,7 @@ pub(super) fn raw(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A rule `call` with an alternative for each function: the text `before` its name, the text `between` name and
+/// Returns a rule `call` with an alternative for each function: the text `before` its name, the text `between` name and
 /// arguments, and the text `behind`.
 pub(super) fn json_calls(functions: &[Function], before: &str, between: &str, behind: &str) -> String {
     let one = |function: &Function| {

@@ -31,11 +31,11 @@ const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 const SHARED: [&str; 2] = ["$defs", "definitions"];
 
 /// Checks the schema of a function's arguments, and returns it in the form that a grammar accepts. Each parameter is
-/// written separately, so `properties` has to describe it; a root that is a reference to a definition is replaced by
+/// written separately, so `properties` has to describe it. A root that is a reference to a definition is replaced by
 /// the definition.
 ///
 /// # Errors
-/// Names the place of the first keyword that cannot be enforced.
+/// Fails if a keyword cannot be enforced, and names the place of the first such keyword.
 pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
     let checked = checked_schema(parameters)?;
     let Some(root) = root_of(&checked).as_object() else {
@@ -95,10 +95,10 @@ pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
 
 /// Keywords at the root that are enforced.
 const KEPT: [&str; 5] = ["type", "properties", "required", "additionalProperties", "patternProperties"];
-/// End of messages about keywords that cannot be enforced in this syntax.
+/// The end of messages about keywords that cannot be enforced in this syntax.
 const IN_TAGS: &str = "cannot be enforced where this model writes each parameter between tags; leave it out";
 
-/// The place of the first array of distinct items below `place`.
+/// Returns the place of the first array of distinct items below `place`.
 fn unique_array(value: &Value, place: &str) -> Option<String> {
     let below = |(key, value): (String, &Value)| unique_array(value, &format!("{place}/{}", escaped(&key)));
     match value {
@@ -111,7 +111,7 @@ fn unique_array(value: &Value, place: &str) -> Option<String> {
     }
 }
 
-/// Refuses references that do not lead to a definition: a parameter is the root of its own schema.
+/// Refuses references that do not lead to a definition, because a parameter is the root of its own schema.
 fn references(value: &Value, place: &str) -> Result<(), GrammarError> {
     match value {
         Value::Array(values) => {
@@ -145,16 +145,17 @@ fn refuse<T>(place: &str, problem: String) -> Result<T, GrammarError> {
 
 /// The texts around the parts of a call.
 pub(super) struct TagForm {
-    /// Text before the name of a parameter, and between the name and its value.
+    /// The text before the name of a parameter, and the text between the name and its value.
     pub(super) open: [&'static str; 2],
-    /// Text before the tag that closes a value, that tag, and the text after it.
+    /// The text before the tag that closes a value, that tag, and the text after it.
     pub(super) close: [&'static str; 3],
-    /// Text that ends the call.
+    /// The text that ends the call.
     pub(super) end: &'static str,
 }
 
-/// A rule `call` with the parameters of each function in the order of its schema, which has passed [`checked`]; `begin`
-/// writes the beginning of a call. Strings extend to the tag that closes them; other values are JSON.
+/// Returns a rule `call` with the parameters of each function in the order of its schema, which has passed [`checked`].
+/// The function `begin` writes the beginning of a call. Strings extend to the tag that closes them, and other values
+/// are JSON.
 pub(super) fn calls(functions: &[Function], begin: impl Fn(&str) -> String, form: &TagForm) -> String {
     let [_, tag, behind] = form.close;
     let closed = quoted(&form.close.concat());
@@ -190,7 +191,7 @@ pub(super) fn calls(functions: &[Function], begin: impl Fn(&str) -> String, form
     format!("{rules}call: {}\n", calls.join(" | "))
 }
 
-/// The schema of a parameter with the definitions of the whole schema.
+/// Returns the schema of a parameter with the definitions of the whole schema.
 fn by_itself(schema: &Value, parameters: &Value) -> Value {
     let mut schema: Map<String, Value> = schema.as_object().cloned().unwrap_or_default();
     for key in SHARED {
@@ -207,7 +208,7 @@ fn by_itself(schema: &Value, parameters: &Value) -> Value {
 mod tests {
     use super::*;
 
-    /// A schema with `keywords` at its root.
+    /// Returns a schema with `keywords` at its root.
     fn schema(keywords: Value) -> Value {
         let mut schema = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b/c": {}}});
         schema.as_object_mut().expect("an object").extend(keywords.as_object().expect("an object").clone());

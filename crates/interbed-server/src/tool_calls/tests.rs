@@ -10,14 +10,14 @@ fn functions() -> Vec<Function> {
     vec![Function { name: "weather".into(), parameters }, Function { name: "get_time-2".into(), parameters: any }]
 }
 
-/// A part of a text; arguments as values, or as text if they are incomplete.
+/// A part of a text. Arguments are values, or texts if they are incomplete.
 #[derive(Debug, Clone, PartialEq)]
 enum Told {
     Text(String),
     Call(String, Result<Value, String>),
 }
 
-/// The parts of a text that arrives in these pieces, with adjacent texts merged.
+/// Returns the parts of a text that arrives in these pieces, with adjacent texts merged.
 fn parts<'t>(family: &'static Family, pieces: impl Iterator<Item = &'t str>) -> Vec<Told> {
     let mut parser = ToolParser::new(family, functions());
     let mut all: Vec<Part> = pieces.flat_map(|piece| parser.push(piece)).collect();
@@ -43,7 +43,7 @@ fn parts<'t>(family: &'static Family, pieces: impl Iterator<Item = &'t str>) -> 
     told
 }
 
-/// The parts of a text; checks that they do not depend on how it is split.
+/// Returns the parts of a text, and checks that they do not depend on how the text is split.
 fn parsed(family: &'static Family, text: &str) -> Vec<Told> {
     let whole = parts(family, std::iter::once(text));
     for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {
@@ -259,7 +259,7 @@ fn values_have_their_type_where_the_root_is_a_reference() {
     }
 }
 
-/// Names of calls, each with its arguments, and texts.
+/// Returns the names of calls, each with its arguments, and texts.
 pub(crate) fn told_of(parts: &[Part]) -> Vec<String> {
     let mut told: Vec<String> = Vec::new();
     for part in parts {

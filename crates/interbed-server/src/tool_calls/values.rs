@@ -5,8 +5,8 @@ use serde_json::value::RawValue;
 
 use super::Function;
 
-/// The JSON of a parameter's value that is written as text: a string if the schema says so; else the text itself if it
-/// is valid JSON.
+/// Returns the JSON of a parameter's value that is written as text. The result is a string if the schema says so, or
+/// else the text itself if it is valid JSON.
 pub(super) fn typed(text: &str, function: Option<&Function>, name: &str) -> String {
     let schema = schema_of(function, name);
     let json = || serde_json::from_str::<&RawValue>(text).ok().map(RawValue::get);
@@ -31,15 +31,15 @@ fn is_of(kind: &Value, json: &str) -> bool {
     }
 }
 
-/// Longest chain of references.
+/// The longest chain of references.
 const REFERENCES_MAX: usize = 8;
 
-/// The schema of the parameter `name`.
+/// Returns the schema of the parameter `name`.
 pub(super) fn schema_of<'f>(function: Option<&'f Function>, name: &str) -> Option<&'f Value> {
     function.and_then(|function| root_of(&function.parameters).get("properties")?.get(name))
 }
 
-/// The root of a schema; if it is a reference to a definition, that definition.
+/// Returns the root of a schema. If the root is a reference to a definition, returns that definition.
 pub(super) fn root_of(schema: &Value) -> &Value {
     let mut root = schema;
     for _ in 0..REFERENCES_MAX {
@@ -52,7 +52,8 @@ pub(super) fn root_of(schema: &Value) -> &Value {
     root
 }
 
-/// Whether all values of a parameter are strings, which are written unescaped. Other values are written as JSON.
+/// Returns whether all values of a parameter are strings, which are written unescaped. Other values are written as
+/// JSON.
 pub(super) fn is_plain_text(schema: Option<&Value>) -> bool {
     let Some(schema) = schema else { return false };
     let choices = schema["enum"].as_array().filter(|choices| !choices.is_empty());
@@ -72,8 +73,8 @@ fn compact(json: &str) -> String {
     json.chars().filter(stays).collect()
 }
 
-/// Whether JSON ends within a number, such as after a decimal point, which its parser takes for an error rather than an
-/// incomplete number.
+/// Returns whether JSON ends within a number, such as after a decimal point. The JSON parser reports an error there
+/// rather than an incomplete number.
 pub(super) fn ends_within_a_number(json: &str) -> bool {
     let whole = || serde_json::from_str::<&RawValue>(&format!("{json}0")).err();
     json.ends_with(['.', 'e', 'E', '+', '-']) && whole().is_some_and(|error| error.is_eof())

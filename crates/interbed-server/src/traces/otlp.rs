@@ -46,18 +46,18 @@ pub(crate) struct Scope {
 /// A span: an operation with its start and end.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Span {
-    /// Id of the trace, 16 bytes.
+    /// The id of the trace, 16 bytes.
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) trace_id: Vec<u8>,
-    /// Id of the span, 8 bytes.
+    /// The id of the span, 8 bytes.
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) span_id: Vec<u8>,
-    /// Id of the parent span, 8 bytes; empty if there is none.
+    /// The id of the parent span, 8 bytes, or no bytes if there is no parent.
     #[prost(bytes = "vec", tag = "4")]
     pub(crate) parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
     pub(crate) name: String,
-    /// Kind of the span: 1 is internal, 2 is a server's part of a request.
+    /// The kind of the span. The number 1 stands for an internal span, and 2 for a server's part of a request.
     #[prost(int32, tag = "6")]
     pub(crate) kind: i32,
     #[prost(fixed64, tag = "7")]
@@ -75,7 +75,7 @@ pub(crate) struct Span {
 pub(crate) struct Status {
     #[prost(string, tag = "2")]
     pub(crate) message: String,
-    /// Code of the status: 0 is unset, 2 an error.
+    /// The code of the status. The number 0 stands for unset, and 2 for an error.
     #[prost(int32, tag = "3")]
     pub(crate) code: i32,
 }
@@ -125,7 +125,7 @@ impl From<OneValue> for AnyValue {
 }
 
 impl KeyValue {
-    /// An attribute with this key and value.
+    /// Returns an attribute with this key and value.
     pub(crate) fn new(key: &str, value: OneValue) -> Self {
         Self { key: key.to_owned(), value: Some(value.into()) }
     }

@@ -6,9 +6,9 @@ use super::otlp::{ArrayValue, KeyValue, OneValue, Span, Status};
 use crate::random::random;
 use crate::request_log::{AskedFor, Came, Facts};
 
-/// Kind of internal spans.
+/// The kind of internal spans.
 const INTERNAL: i32 = 1;
-/// Kind of a server's spans.
+/// The kind of a server's spans.
 const SERVER: i32 = 2;
 /// Status code of an error.
 const ERROR: i32 = 2;
@@ -34,7 +34,8 @@ impl Parent {
     }
 }
 
-/// The spans of a request; empty if it did not reach the engine, or if its caller does not sample traces.
+/// Returns the spans of a request. There are none if the request did not reach the engine, or if its caller does not
+/// sample traces.
 pub(super) fn of(came: &Came, facts: &Facts) -> Vec<Span> {
     let (Some(asked), Some(submitted)) = (&facts.asked, facts.submitted) else { return Vec::new() };
     let parent = came.traceparent.as_deref().and_then(Parent::read);
@@ -77,7 +78,7 @@ pub(super) fn of(came: &Came, facts: &Facts) -> Vec<Span> {
     spans
 }
 
-/// Attributes with vLLM's names, and with those of OpenTelemetry's conventions for generative AI.
+/// Returns attributes with vLLM's names, and with those of OpenTelemetry's conventions for generative AI.
 fn attributes(came: &Came, facts: &Facts, asked: &AskedFor, submitted: Instant, now: Instant) -> Vec<KeyValue> {
     let text = |text: &str| OneValue::Text(text.to_owned());
     let number = |number: usize| OneValue::Int(i64::try_from(number).unwrap_or(i64::MAX));

@@ -27,22 +27,22 @@ use crate::options::LimitOptions;
 use crate::streaming::Streaming;
 use crate::{hub, progress};
 
-/// Number of tokens in the prompt of each sequence.
+/// The number of tokens in the prompt of each sequence.
 const CONTEXT: usize = 16;
 
-/// Bytes that are read to measure the disk before each pass.
+/// The number of bytes that are read to measure the disk before each pass.
 const DISK_SAMPLE: u64 = 128 << 20;
 
-/// Bytes that are read in one call while passes run.
+/// The number of bytes that are read in one call while passes run.
 const BESIDE_BYTES: u64 = 64 << 20;
 
-/// Number of small reads in one measurement of the disk's latency.
+/// The number of small reads in one measurement of the disk's latency.
 const SMALL_READS: usize = 8;
 
-/// Number of passes that measure the time of computing.
+/// The number of passes that measure the time of computing.
 const REPEATS: usize = 7;
 
-/// Maximum number of repetitions of a pass until [`REPEATS`] of them have read nothing.
+/// The maximum number of repetitions of a pass until [`REPEATS`] of them have read nothing.
 const REPEATS_MAX: usize = 40;
 
 /// Measure a mixture whose experts are streamed: bytes and seconds a token, beside what its own routing allows
@@ -145,7 +145,7 @@ struct Seen(BTreeMap<usize, BTreeMap<u32, (u32, bool)>>);
 
 /// Records which experts passes need.
 struct Watcher {
-    /// For each decoder layer, whether it is a mixture layer.
+    /// Says for each decoder layer whether it is a mixture layer.
     layers: Vec<bool>,
     seen: Arc<Mutex<Seen>>,
 }
@@ -165,7 +165,7 @@ struct ExpertsBench {
     runner: ModelRunner,
     streaming: Streaming,
     seen: Arc<Mutex<Seen>>,
-    /// For each sequence, the numbers of its KV blocks.
+    /// The numbers of the KV blocks of each sequence.
     tables: Vec<Vec<u32>>,
     /// The number of the first sequence, which determines its tokens. Lines that are compared decode different
     /// sequences, because memory still holds the experts of sequences that were decoded before.
@@ -173,7 +173,7 @@ struct ExpertsBench {
     vocab: usize,
     /// All passes so far, in the form that the simulator takes.
     passes: Vec<RoutingPass>,
-    /// Number of the sample of the file that is read by the next measurement of the disk.
+    /// The number of the sample of the file that is read by the next measurement of the disk.
     disk_at: u64,
 }
 
@@ -194,15 +194,15 @@ impl Drop for EndOfReads<'_> {
     }
 }
 
-/// Median times of a pass that was repeated, in seconds.
+/// The median times of a pass that was repeated, in seconds.
 struct Repeated {
-    /// Time of the pass, without waiting for weights.
+    /// The time of the pass, in seconds, without waiting for weights.
     seconds: f64,
-    /// Time of everything except experts.
+    /// The time of everything except experts, in seconds.
     dense: f64,
-    /// Time of one expert.
+    /// The time of one expert, in seconds.
     expert: f64,
-    /// Whether the medians are those of passes that read nothing.
+    /// Whether the medians come from passes that read nothing.
     read_nothing: bool,
 }
 

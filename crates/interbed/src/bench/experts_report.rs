@@ -9,11 +9,11 @@ use serde_json::json;
 /// The experts that a pass needed in one mixture layer.
 #[derive(Debug, Clone, Copy)]
 pub struct VisitCost {
-    /// Number of experts that were in memory.
+    /// The number of experts that were in memory.
     pub hits: usize,
-    /// Number of experts that were not in memory.
+    /// The number of experts that were not in memory.
     pub misses: usize,
-    /// Sum over the experts of the number of tokens that use them.
+    /// The sum over the experts of the number of tokens that use them.
     pub rows: usize,
     pub slab_bytes: f64,
 }
@@ -21,13 +21,14 @@ pub struct VisitCost {
 /// Times of computing, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct ComputeCost {
-    /// Time of everything except experts.
+    /// The time of everything except experts, in seconds.
     pub dense: f64,
-    /// Time of an expert with one token.
+    /// The time of an expert with one token, in seconds.
     pub expert: f64,
-    /// Additional time of an expert for each further token.
+    /// The additional time of an expert for each further token.
     pub more: f64,
-    /// The speeds of computing and reading while both go on, relative to each alone; `None` if they were not measured.
+    /// The speeds of computing and reading while both go on, relative to each alone, or `None` if they were not
+    /// measured.
     pub beside: Option<Beside>,
     /// Whether computing was measured while experts were read, because memory does not hold the experts of one token.
     pub beside_reads: bool,
@@ -43,17 +44,17 @@ pub struct Beside {
 /// The costs of reading and computing from which the bound of a pass follows.
 #[derive(Debug, Clone, Copy)]
 pub struct PassCost {
-    /// Bytes per second that the disk reads.
+    /// The number of bytes per second that the disk reads.
     pub disk: f64,
-    /// Seconds from the start of a read to its first byte.
+    /// The number of seconds from the start of a read to its first byte.
     pub latency: f64,
     pub computing: ComputeCost,
 }
 
 impl PassCost {
-    /// Returns the minimum seconds of a pass that learns which experts a layer needs only from the layer's router.
-    /// Experts in memory are computed while the others are read one after the other; each of those is computed once it
-    /// has been read.
+    /// Returns the minimum number of seconds of a pass that learns which experts a layer needs only from the layer's
+    /// router. Experts in memory are computed while the others are read one after the other, and each of the others is
+    /// computed once it has been read.
     pub fn bound_seconds(&self, visits: &[VisitCost]) -> f64 {
         self.computing.dense + visits.iter().map(|visit| self.visit_seconds(visit)).sum::<f64>()
     }
@@ -76,18 +77,18 @@ impl PassCost {
     }
 }
 
-/// The results for one batch size. Times are medians over passes; bytes and counts are means over tokens.
+/// The results for one batch size. Times are medians over passes. Bytes and counts are means over tokens.
 #[derive(Debug, Clone)]
 pub struct ExpertsLine {
     pub batch: usize,
     /// Whether experts were read ahead.
     pub ahead: bool,
-    /// Bytes that experts may take in memory, and bytes of all experts.
+    /// The number of bytes that experts may take in memory, and bytes of all experts.
     pub room: u64,
     pub bank: u64,
     pub seconds: f64,
     pub bound: f64,
-    /// Median of the ratios of time to bound; each bound uses the disk's speed right before its pass.
+    /// The median of the ratios of time to bound. Each bound uses the disk's speed right before its pass.
     pub over_bound: f64,
     /// The bound if computing and reading slow each other down as measured, and the ratio of time to this bound.
     pub loaded: f64,
@@ -95,21 +96,22 @@ pub struct ExpertsLine {
     pub computing: ComputeCost,
     /// The share of the time that passes waited for weights.
     pub stall_share: f64,
-    /// Bytes per second of plain reads.
+    /// The number of bytes per second of plain reads.
     pub disk: f64,
-    /// Seconds of a read of one block.
+    /// The number of seconds of a read of one block.
     pub latency: f64,
-    /// Bytes of experts per token: those that were read, those that the simulator reads, and the minimum.
+    /// The number of bytes of experts per token that were read. The next two fields have the number of bytes that the
+    /// simulator reads, and the minimum.
     pub bytes: f64,
     pub simulated: f64,
     pub least: f64,
-    /// Number of experts that passes needed per token; each expert counts once per pass and layer.
+    /// The number of experts that passes needed per token. Each expert counts once per pass and layer.
     pub experts: f64,
     /// The share of needed experts that were in memory.
     pub hits: f64,
-    /// Number of experts that were read ahead, per token.
+    /// The number of experts that were read ahead, per token.
     pub read_ahead: f64,
-    /// Number of reads beyond one for each expert that a pass needed and that was not in memory.
+    /// The number of reads beyond one for each expert that a pass needed and that was not in memory.
     pub read_again: i64,
 }
 

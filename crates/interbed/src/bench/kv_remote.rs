@@ -16,7 +16,7 @@ use crate::progress;
 /// Prompts have a multiple of this many tokens, plus one. The number is a multiple of every block size.
 const BLOCK: usize = 256;
 
-/// Maximum time until the last blocks have been written.
+/// The maximum time until the last blocks have been written.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Measure KV in a shared store: a prompt that another server has computed

@@ -16,12 +16,12 @@ use crate::progress;
 /// Prompts have a multiple of this many tokens, plus one. The number is a multiple of every block size.
 const BLOCK: usize = 256;
 
-/// Number of tokens that are generated to measure a decode step.
+/// The number of tokens that are generated to measure a decode step.
 const STEPS: usize = 9;
 
-/// Number of sequences that decode while KV is written to disk.
+/// The number of sequences that decode while KV is written to disk.
 const SEQUENCES: usize = 4;
-/// Number of tokens that each of these sequences generates.
+/// The number of tokens that each of these sequences generates.
 const ANSWER: usize = 256;
 
 /// Measure KV on disk: a prompt that was seen, after `kill -9` and a new start, and decode beside spilling

@@ -7,10 +7,11 @@ use interbed_kernels::{Unit, peak, read_bandwidth};
 use super::median;
 use super::work::Work;
 
-/// Minimum memory that a sweep reads: a few pages for each thread.
+/// The minimum memory that a sweep reads: a few pages for each thread.
 const SWEEP_MIN: Bytes = Bytes(1 << 20);
 
-/// Number of measured rounds for units that the model's products do not use; their results are only shown.
+/// The number of measured rounds for units that the model's products do not use. The results of these units are only
+/// shown.
 const OTHER_ROUNDS: usize = 20;
 
 /// The machine's limits, which are measured repeatedly.
@@ -21,17 +22,17 @@ pub struct MachineLimits {
     unit: Unit,
     bandwidths: Vec<f64>,
     peaks: Vec<f64>,
-    /// Operations per second of the machine's other arithmetic units.
+    /// The number of operations per second of the machine's other arithmetic units.
     others: Vec<(Unit, f64)>,
 }
 
 /// Medians of the measurements.
 pub struct Summary {
-    /// Bytes per second that the cores read from memory.
+    /// The number of bytes per second that the cores read from memory.
     pub read_bandwidth: f64,
-    /// Number of bytes that each sweep reads.
+    /// The number of bytes that each sweep reads.
     pub sweep: Bytes,
-    /// Operations per second of each unit; the unit of the model's products comes first.
+    /// The number of operations per second of each unit. The unit of the model's products comes first.
     pub peaks: Vec<(Unit, f64)>,
 }
 
@@ -73,7 +74,7 @@ impl MachineLimits {
     /// not use. Warns if it allocates less, because data in caches is read faster than data in memory.
     ///
     /// # Errors
-    /// There is no memory for the sweep, or the machine does not have `unit`.
+    /// Fails if there is no memory for the sweep, or the machine does not have `unit`.
     pub fn new(cpu: &Cpu, unit: Unit, sweep: Bytes) -> Result<Self> {
         // The weights may leave less memory than `sweep`.
         let memory = HostMemory::read();

@@ -19,25 +19,26 @@ use crate::model_dir::ModelDir;
 use crate::options::{LimitOptions, StreamPolicyOption};
 use crate::{progress, timeline};
 
-/// Bytes of the copies that measure the GPU's memory and link, if the GPU has enough memory.
+/// The number of bytes of the copies that measure the GPU's memory and link, if the GPU has enough memory.
 const COPY: u64 = 256 << 20;
 
-/// On a GPU with little memory, a measured copy takes this fraction of that memory: one part in eight.
+/// The divisor for the size of a measured copy on a GPU with little memory: the copy takes one part in eight of that
+/// memory.
 const COPY_SHARE: u64 = 8;
 
 /// The measurements that the options ask for.
 pub struct GpuMeasurements<'a> {
-    /// Numbers of sequences that decode together.
+    /// The numbers of sequences that decode together.
     pub batch: Vec<usize>,
-    /// Number of tokens of each sequence before decode is measured.
+    /// The number of tokens of each sequence before decode is measured.
     pub context: usize,
-    /// Numbers of tokens of the prompts.
+    /// The numbers of tokens of the prompts.
     pub prompt_tokens: Vec<usize>,
-    /// Number of passes in each measurement.
+    /// The number of passes in each measurement.
     pub repeat: usize,
-    /// Streaming policies to measure, if only streamed weights are measured.
+    /// The streaming policies to measure, if only streamed weights are measured.
     pub policies: Option<&'a [StreamPolicyOption]>,
-    /// Path of the file for the timeline.
+    /// The path of the file for the timeline.
     pub timeline: Option<&'a std::path::Path>,
     pub json: bool,
 }
@@ -45,7 +46,7 @@ pub struct GpuMeasurements<'a> {
 /// Measures a model on a GPU, and prints the results.
 ///
 /// # Errors
-/// The GPU does not exist, it has too little memory for the model, or a pass fails.
+/// Fails if the GPU does not exist, it has too little memory for the model, or a pass fails.
 pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) -> Result<()> {
     let rates = rates(dir, limits)?;
     let work = ModelWork::of(dir, limits);
@@ -124,14 +125,14 @@ fn check_room(on_gpu: &OnGpu, wanted: &GpuMeasurements<'_>) -> Result<()> {
 
 struct GpuBench {
     runner: GpuRunner,
-    /// Maximum number of tokens of a prompt that one pass computes.
+    /// The maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
     block_size: usize,
     vocab: usize,
     rates: CopyRates,
-    /// Bytes per second of the disk, measured at the start; 0 if nothing is read from disk.
+    /// The number of bytes per second of the disk, measured at the start, or 0 if nothing is read from disk.
     disk: f64,
-    /// Bytes of weights that stay on the GPU.
+    /// The number of bytes of weights that stay on the GPU.
     resident: u64,
     /// The streaming policy, if weights are streamed.
     policy: Option<StreamPolicyOption>,
@@ -176,7 +177,7 @@ impl GpuBench {
         Ok(())
     }
 
-    /// Measures `pass` repeatedly; the median counts.
+    /// Measures `pass` repeatedly. The median of the times counts.
     #[expect(clippy::too_many_arguments, reason = "what a figure consists of")]
     fn measure(
         &mut self,
@@ -253,14 +254,14 @@ struct Figure {
     params: Value,
     tokens: usize,
     policy: Option<StreamPolicyOption>,
-    /// Median of the times.
+    /// The median of the times.
     seconds: f64,
     /// The minimum time at the measured rates, and what limits it.
     bound: f64,
     limit: &'static str,
-    /// Bytes that a pass must read from the GPU's memory.
+    /// The number of bytes that a pass must read from the GPU's memory.
     bytes: f64,
-    /// Bytes that were read from disk, that went to the GPU, and that came back.
+    /// The number of bytes that were read from disk, that went to the GPU, and that came back.
     read: f64,
     to_device: f64,
     to_host: f64,
@@ -285,7 +286,7 @@ impl Figure {
 /// The results of a run.
 struct Report {
     model: String,
-    /// Bytes of weights that a pass uses.
+    /// The number of bytes of weights that a pass uses.
     swept: Bytes,
     rates: CopyRates,
     used: DeviceStats,

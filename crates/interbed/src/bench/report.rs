@@ -12,7 +12,7 @@ use super::work::{ModelWork, Work};
 /// The measurement of one amount of work.
 pub struct Figure {
     pub name: &'static str,
-    /// Number of tokens that one measurement computes.
+    /// The number of tokens that one measurement computes.
     pub tokens: usize,
     pub params: Value,
     pub measured: Measured,

@@ -12,14 +12,15 @@ use anyhow::{Context, Result, bail};
 use interbed_io::{AlignedBuffer, DirectRead, EngineKind, PrivateFolder, SegmentFile, sequential_bandwidth};
 use serde_json::{Value, json};
 
-/// Maximum time until a server is ready, or has written a prompt to disk.
+/// The maximum time until a server is ready, or has written a prompt to disk.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Number of reads at a time and bytes of each read for measuring the disk.
+/// The number of reads at a time and bytes of each read for measuring the disk.
 const DEPTH: usize = 4;
 const CHUNK: usize = 4 << 20;
 
-/// Reads like those of streamed KV: bytes of each, the number of reads at a time, and the bytes of all buffers.
+/// The number of bytes of each read. These reads are like those of streamed KV, with [`PIECES_AHEAD`] reads at a time
+/// and [`RING`] bytes of buffers.
 const PIECE: usize = 256 << 10;
 const PIECES_AHEAD: usize = 8;
 const RING: usize = 16 << 20;
@@ -35,11 +36,11 @@ pub struct Server {
 
 /// The times of a streamed answer.
 pub struct TimedAnswer {
-    /// Time from the request to the first token.
+    /// The time from the request to the first token.
     pub first_token: Duration,
-    /// Seconds from each token to the next.
+    /// The number of seconds from each token to the next.
     pub gaps: Vec<f64>,
-    /// Number of prompt tokens that were found in the cache.
+    /// The number of prompt tokens that were found in the cache.
     pub cached_tokens: u64,
     /// The text of the answer.
     pub text: String,

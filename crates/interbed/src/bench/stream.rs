@@ -30,13 +30,13 @@ use crate::options::{ComputeOptions, LimitOptions, StreamPolicyOption, TimelineO
 use crate::streaming::Streaming;
 use crate::{progress, timeline};
 
-/// Bytes that are read for one measurement of the disk.
+/// The number of bytes that are read for one measurement of the disk.
 const DISK_SAMPLE: u64 = 1 << 30;
 
-/// Memory that the read sweep uses; it is freed before the weights are loaded.
+/// The memory that the read sweep uses. The memory is freed before the weights are loaded.
 const SWEEP: Bytes = Bytes(256 << 20);
 
-/// Number of tokens of each sequence before decode is measured.
+/// The number of tokens of each sequence before decode is measured.
 const CONTEXT: usize = 8;
 
 /// Measure a model that is larger than memory: seconds a token, bytes a token, beside what this disk allows
@@ -189,9 +189,9 @@ struct StreamBench<'a> {
     runner: ModelRunner,
     streaming: Streaming,
     machine: &'a Summary,
-    /// Bytes of weights that the budget can keep in memory, under the policy that keeps most.
+    /// The number of bytes of weights that the budget can keep in memory, under the policy that keeps most.
     most_resident: u64,
-    /// Maximum number of tokens of a prompt that one pass computes.
+    /// The maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
     block_size: usize,
     vocab: usize,

@@ -54,18 +54,18 @@ pub struct Line {
 /// Times and bytes of one measurement.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Median of the times.
+    /// The median of the times.
     pub seconds: f64,
     pub bound: f64,
-    /// Median of the ratios of bound to time; each bound uses the disk's speed right before its pass.
+    /// The median of the ratios of bound to time. Each bound uses the disk's speed right before its pass.
     pub share_of_bound: f64,
-    /// Bytes per second of plain reads between the passes.
+    /// The number of bytes per second of plain reads between the passes.
     pub disk: f64,
-    /// Bytes that were read from disk.
+    /// The number of bytes that were read from disk.
     pub bytes: f64,
-    /// Minimum number of bytes that must be read from disk.
+    /// The minimum number of bytes that must be read from disk.
     pub bytes_bound: f64,
-    /// Bytes of weights that the policy keeps in memory.
+    /// The number of bytes of weights that the policy keeps in memory.
     pub resident_bytes: u64,
     /// The share of the time that passes waited for weights.
     pub stall_share: f64,
@@ -75,7 +75,7 @@ pub struct Measured {
 /// The results of a run.
 pub struct StreamReport {
     pub model: String,
-    /// Bytes of weights that a pass reads, from memory or disk.
+    /// The number of bytes of weights that a pass reads, from memory or disk.
     pub swept_bytes: u64,
     pub machine: Summary,
     pub settings: Option<ReadSettings>,

@@ -7,35 +7,35 @@ use interbed_weights::{Access, Role};
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 
-/// A number of bytes to read and of operations to compute; a multiply-add counts as two operations.
+/// A number of bytes to read, and a number of operations to compute. A multiply-add counts as two operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     pub bytes: f64,
     pub flops: f64,
 }
 
-/// The sizes of a model from which the work of its passes follows. Bytes are those of the tensors in the files;
-/// operations follow from the number of parameters.
+/// The sizes of a model from which the work of its passes follows. The bytes are those of the tensors in the files, and
+/// the operations follow from the number of parameters.
 pub struct ModelWork {
     /// The type of most weights.
     pub weights: DType,
-    /// Number of parameters of the whole model.
+    /// The number of parameters of the whole model.
     pub parameters: u64,
-    /// Bytes of all tensors, each counted once.
+    /// The number of bytes of all tensors, each counted once.
     pub weight_bytes: u64,
-    /// Bytes of the layers' tensors, without experts.
+    /// The number of bytes of the layers' tensors, without experts.
     layer_bytes: u64,
-    /// Bytes of all experts, and the number of their parameters.
+    /// The number of bytes of all experts, and the number of their parameters.
     experts: (u64, u64),
     mixture: Option<Mixture>,
-    /// Bytes of the final norm and the head.
+    /// The number of bytes of the final norm and the head.
     head_bytes: u64,
-    /// Number of parameters, without embedding, head and experts.
+    /// The number of parameters, without embedding, head and experts.
     layer_parameters: u64,
-    /// Number of the last layer's parameters after its attention. Only rows whose logits are read use them.
+    /// The number of the last layer's parameters after its attention. Only rows whose logits are read use them.
     last_parameters: u64,
     head_parameters: u64,
-    /// Bytes of the keys and values of one token.
+    /// The number of bytes of the keys and values of one token.
     kv_bytes: u64,
 }
 

@@ -1,13 +1,13 @@
 //! Commands of other programs' chats, such as Ollama's `/set system TEXT`, and what does the same here.
 
-/// What becomes of a command of another program.
+/// Says what a command of another program does here.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ForeignCommand {
     /// The rest of the line becomes the instructions.
     System(String),
-    /// Thinking is turned on or off.
+    /// The command turns thinking on or off.
     Thinking(bool),
-    /// The command does nothing; the text says what does it here.
+    /// The command does nothing. The text says what does the same here.
     Told(String),
 }
 
@@ -22,7 +22,7 @@ const PARAMETERS: [(&str, &str); 4] = [
 /// Parameters of Ollama with the same name here.
 const SAME: [&str; 6] = ["temperature", "top_k", "top_p", "min_p", "seed", "stop"];
 
-/// Returns what becomes of the command `name` with `text` behind it; `None` if no other program has it.
+/// Returns what becomes of the command `name` with `text` behind it, or `None` if no other program has it.
 pub fn meaning(name: &str, text: &str) -> Option<ForeignCommand> {
     let (what, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
     let told = |text: &str| Some(ForeignCommand::Told(text.to_owned()));

@@ -18,13 +18,13 @@ use crate::colours;
 use crate::failure::Advised;
 use crate::user_folders;
 
-/// Maximum number of lines in the history.
+/// The maximum number of lines in the history.
 const HISTORY_LINES: usize = 1000;
 
 /// The quotes before and after a message of several lines.
 const QUOTES: &str = "\"\"\"";
 
-/// Maximum size of a message, in bytes. The context usually allows less.
+/// The maximum size of a message, in bytes. The context usually allows less.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// The source of messages.
@@ -45,10 +45,10 @@ pub enum Input {
 }
 
 impl Lines {
-    /// Opens stdin: with a line editor if it is a terminal.
+    /// Opens stdin, with a line editor if stdin is a terminal.
     ///
     /// # Errors
-    /// The terminal cannot be used.
+    /// Fails if the terminal cannot be used.
     pub fn open() -> Result<Self> {
         if !stdin().is_terminal() {
             return Ok(Self::Pipe { read: 0 });
@@ -69,12 +69,12 @@ impl Lines {
         Ok(Self::Terminal { editor, history })
     }
 
-    /// Whether a person types the messages.
+    /// Returns whether a person types the messages.
     pub fn are_typed(&self) -> bool {
         matches!(self, Self::Terminal { .. })
     }
 
-    /// Returns the width of the terminal in columns; `None` if messages do not come from a terminal.
+    /// Returns the width of the terminal in columns, or `None` if messages do not come from a terminal.
     pub fn width(&mut self) -> Option<usize> {
         match self {
             Self::Terminal { editor, .. } => editor.dimensions().map(|(columns, _)| usize::from(columns)),
@@ -82,10 +82,10 @@ impl Lines {
         }
     }
 
-    /// Reads the next line or quoted message; `None` at the end of input.
+    /// Reads the next line or quoted message. Returns `None` at the end of input.
     ///
     /// # Errors
-    /// The terminal or the pipe cannot be read, or the pipe ends within quotes.
+    /// Fails if the terminal or the pipe cannot be read, or the pipe ends within quotes.
     pub fn next(&mut self) -> Result<Option<Input>> {
         let text = match self {
             Self::Terminal { editor, .. } => loop {
@@ -134,13 +134,13 @@ impl Input {
     }
 }
 
-/// Whether a message begins with quotes that are not closed yet.
+/// Returns whether a message begins with quotes that are not closed yet.
 fn is_open(text: &str) -> bool {
     let inside = text.trim_start().strip_prefix(QUOTES);
     inside.is_some_and(|inside| !inside.trim_end().ends_with(QUOTES))
 }
 
-/// Reads a line, or if it begins with quotes, all lines up to the closing quotes. `read` counts the lines.
+/// Reads a line. If the line begins with quotes, reads all lines up to the closing quotes. `read` counts the lines.
 fn read_message(from: &mut dyn BufRead, read: &mut usize) -> Result<Option<String>> {
     let mut text = String::new();
     let begun = *read + 1;

@@ -10,7 +10,7 @@ const THINKING: (&str, &str) = ("<think>", "</think>");
 /// The fence around code, whose lines are not broken between words.
 const FENCE: &str = "```";
 
-/// Number of columns from one tab stop to the next.
+/// The number of columns from one tab stop to the next.
 const TAB: usize = 8;
 
 const DIM: &str = "\x1b[2m";
@@ -19,7 +19,7 @@ const PLAIN: &str = "\x1b[0m";
 /// The state of an answer that is partly shown.
 #[derive(Default)]
 pub struct Screen {
-    /// Width of the terminal in columns; `None` if lines are not broken.
+    /// The width of the terminal in columns, or `None` if lines are not broken.
     width: Option<usize>,
     colours: bool,
     seen: String,
@@ -60,7 +60,7 @@ impl Screen {
         if std::mem::take(&mut self.is_dim) { "\x1b[0m\n" } else { "\n" }
     }
 
-    /// Whether the answer so far begins with thinking that has not ended.
+    /// Returns whether the answer so far begins with thinking that has not ended.
     fn thinks(&self) -> bool {
         self.seen.trim_start().starts_with(THINKING.0) && !self.seen.contains(THINKING.1)
     }

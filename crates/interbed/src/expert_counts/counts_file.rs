@@ -42,10 +42,10 @@ impl CountsFile {
         &self.path
     }
 
-    /// Reads the counts; `None` if the file does not exist.
+    /// Reads the counts. Returns `None` if the file does not exist.
     ///
     /// # Errors
-    /// The file cannot be read, is damaged, or belongs to another model or version.
+    /// Fails if the file cannot be read, is damaged, or belongs to another model or version.
     pub fn read(&self) -> Result<Option<SlabCounts>> {
         let file = match ExactFile::open(&self.path) {
             Ok(file) => file,
@@ -71,7 +71,7 @@ impl CountsFile {
     /// Replaces the file by one with `counts`.
     ///
     /// # Errors
-    /// The file cannot be written; an older file stays unchanged.
+    /// Fails if the file cannot be written. An older file then stays unchanged.
     pub fn write(&self, counts: &SlabCounts) -> Result<(), IoError> {
         let mut bytes = self.head();
         bytes.extend(counts.uses.iter().flatten().flat_map(|uses| uses.to_le_bytes()));
@@ -85,7 +85,7 @@ impl CountsFile {
     /// Checks that the file could be written, without writing it.
     ///
     /// # Errors
-    /// The file could not be written.
+    /// Fails if the file could not be written.
     pub fn check_writable(&self) -> Result<(), IoError> {
         AtomicWriter::create(&self.path).map(drop)
     }

@@ -1,5 +1,5 @@
-//! Environment variables of other programs, which Interbed does not read. A user who has set one gets a note about
-//! what to use instead.
+//! Reports environment variables of other programs, which Interbed does not read. A user who has set one gets a note
+//! about what to use instead.
 
 use std::ffi::{OsStr, OsString};
 
@@ -7,7 +7,7 @@ use clap::Command;
 
 use super::has_option;
 
-/// Prefix of the environment variables by which llama.cpp sets options.
+/// The prefix of the environment variables by which llama.cpp sets options.
 const OF_LLAMA_CPP: &str = "LLAMA_ARG_";
 
 /// An environment variable of another program.
@@ -66,10 +66,10 @@ const MODELS: &str = "HF_HUB_CACHE says in which folder fetched models are kept,
 
 const MODEL: &str = "MODEL on the command line, or INTERBED_MODEL, is the model";
 
-/// Environment variables of other servers that hold an API key.
+/// The environment variables of other servers that hold an API key.
 const KEYS: [&str; 3] = ["LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_API_KEY"];
 
-/// Interbed's environment variable for an API key, and the options that give one.
+/// The environment variable for an API key that Interbed reads.
 const OUR_KEY: &str = "INTERBED_API_KEY";
 const KEY_OPTIONS: [&str; 2] = ["--api-key", "--api-key-file"];
 

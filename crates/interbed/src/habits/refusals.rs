@@ -2,7 +2,7 @@
 
 use crate::failure::Advised;
 
-/// The options that a command does not have, in order, with hints; unknown options have no hint.
+/// The options that a command does not have, in order, with hints. Unknown options have no hint.
 #[derive(Default)]
 pub struct Refusals(Vec<(String, Option<String>)>);
 
@@ -17,8 +17,8 @@ impl Refusals {
         self.0.push((shown, None));
     }
 
-    /// Returns the error about all options; `None` if there are only unknown ones, about which the parser has more to
-    /// say.
+    /// Returns the error about all options, or `None` if all of them are unknown, because the parser has more to say
+    /// about unknown options.
     pub fn told(&self, command: &str) -> Option<anyhow::Error> {
         let hints = self.0.iter().filter_map(|(shown, hint)| Some((shown.as_str(), hint.as_deref()?)));
         let hints: Vec<(&str, &str)> = hints.collect();

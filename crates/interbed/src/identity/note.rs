@@ -34,8 +34,8 @@ pub struct NoteFile {
 }
 
 impl NoteFile {
-    /// Returns the note's file in `folder` for a model in `files` with this `layout`; the note's file need not exist.
-    /// `None` if changes of the model's files could not be noticed.
+    /// Returns the note's file in `folder` for a model in `files` with this `layout`. The note's file need not exist.
+    /// Returns `None` if changes of the model's files could not be noticed.
     pub fn of(folder: &Path, files: &[Arc<dyn RandomAccessFile>], layout: [u8; DIGEST_BYTES]) -> Option<Self> {
         let (mut name, mut state) = (Fingerprint::default(), Vec::new());
         name.field("layout", &layout);
@@ -54,7 +54,7 @@ impl NoteFile {
         &self.state
     }
 
-    /// Reads the note; `None` if it is missing or damaged.
+    /// Reads the note. Returns `None` if it is missing or damaged.
     pub fn read(&self) -> Option<Note> {
         let file = ExactFile::open(&self.path).ok()?;
         let (begin, end) = (MAGIC.len() + 2 * DIGEST_BYTES, MAGIC.len() + 2 * DIGEST_BYTES + self.state.len());
@@ -77,7 +77,7 @@ impl NoteFile {
     /// Writes the note, in place of an older one.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write(&self, note: &Note) -> Result<()> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(note.claim.unwrap_or_default());

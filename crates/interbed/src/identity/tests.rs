@@ -13,7 +13,7 @@ fn specs() -> Vec<GroupSpec> {
     vec![GroupSpec { name: "layer".into(), role: Role::FeedForward, layer: 0, tensors }]
 }
 
-/// Creates a folder that contains a folder `model` with a model; tests put notes beside it.
+/// Creates a folder that contains a folder `model` with a model. Tests put notes beside it.
 fn model() -> TempDir {
     let parent = tempfile::tempdir().unwrap();
     let of = |spec: &TensorSpec| TensorMeta { name: spec.name.clone(), dtype: DType::BF16, shape: spec.shape.clone() };

@@ -8,7 +8,7 @@ use crate::footprint::Footprint;
 use crate::model_dir::{Division, ModelDir};
 use crate::options::{LimitOptions, ModelOptions, SwapOptions};
 
-/// Number of budgets above the minimum that are shown.
+/// The number of budgets above the minimum that are shown.
 const BUDGETS: usize = 7;
 
 /// The memory that a model needs, and what various budgets allow.
@@ -17,7 +17,7 @@ pub struct Memory {
     pub kv_token: Bytes,
     pub kv_context: Bytes,
     pub scratch: Bytes,
-    /// Bytes of all experts on disk; 0 for a model without experts.
+    /// The number of bytes of all experts on disk, or 0 for a model without experts.
     pub experts: Bytes,
     pub context: usize,
     /// The minimum budget for `interbed run` and `interbed chat`.
@@ -32,9 +32,9 @@ pub struct Given {
     pub budget: Bytes,
     pub kv_tokens: usize,
     pub context: usize,
-    /// Number of sequences with the whole context that fit at a time.
+    /// The number of sequences with the whole context that fit at a time.
     pub sequences: usize,
-    /// Memory that the budget leaves for weights, if they do not fit and are streamed.
+    /// The memory that the budget leaves for weights, if they do not fit and are streamed.
     pub streamed: Option<Bytes>,
 }
 

@@ -1,4 +1,4 @@
-//! `interbed info` for a well-known model shape, without weights.
+//! Describes a well-known model shape, without weights, for `interbed info`.
 
 use std::path::Path;
 
@@ -17,10 +17,10 @@ use crate::footprint::Footprint;
 use crate::needs::{self, WeightNeeds};
 use crate::options::LimitOptions;
 
-/// Types of weights for which sizes are shown, besides the shape's own type.
+/// The types of weights for which sizes are shown, besides the shape's own type.
 const QUANTISED: [DType; 2] = [DType::Q8_0, DType::Q4K];
 
-/// Returns the shape that `model` names; `None` if a file or folder of that name exists.
+/// Returns the shape that `model` names, or `None` if a file or folder of that name exists.
 pub fn named(model: Option<&Path>) -> Option<&'static str> {
     let model = model.filter(|model| !model.exists())?.to_str()?;
     preset_names().find(|name| *name == model)
@@ -37,7 +37,7 @@ struct Stored {
 /// Returns a description of the shape `name` as a table and as JSON.
 ///
 /// # Errors
-/// The options contradict the model.
+/// Fails if the options contradict the model.
 pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
     let of = |dtype: Option<DType>| Subject::imagined(Path::new(name), dtype);
     let Some(own) = of(None)? else { anyhow::bail!("{name} is no shape that Interbed knows") };

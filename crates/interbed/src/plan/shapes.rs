@@ -20,16 +20,16 @@ use crate::short_names;
 /// The type that weights are assumed to have: 4 bits, which most people use.
 const DTYPE: DType = DType::Q4K;
 
-/// Prefix of the names of models that are published in MXFP4 only.
+/// The prefix of the names of models that are published in MXFP4 only.
 const IN_MXFP4: &str = "gpt-oss";
 
-/// Shapes for tests, and other names of shapes that are listed; both are left out.
+/// The shapes that are left out: shapes for tests, and other names of shapes that are listed.
 const LEFT_OUT: [&str; 2] = ["tiny", "jiuge-7b"];
 
 /// A shape with the result of its plan, or the reason why it cannot run.
 struct Row {
     name: &'static str,
-    /// The short name of a model with this shape, if there is one; other commands accept it.
+    /// The short name of a model with this shape, if there is one. Other commands accept this name.
     short_name: Option<String>,
     parameters: u64,
     active: u64,
@@ -46,7 +46,7 @@ impl Row {
 /// Prints the table of shapes.
 ///
 /// # Errors
-/// The machine cannot be measured.
+/// Fails if the machine cannot be measured.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let asked = args.dtype.map(DType::from);
     let dtype = asked.unwrap_or(DTYPE);
@@ -106,7 +106,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns the assumed type of the weights of a shape that the table lists; `None` for other names, and for names of
+/// Returns the assumed type of the weights of a shape that the table lists, or `None` for other names, and for names of
 /// existing files.
 pub fn listed_dtype(model: &Path) -> Option<DType> {
     let name = model.to_str().filter(|_| !model.exists())?;

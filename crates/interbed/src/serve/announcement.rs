@@ -7,7 +7,7 @@ use interbed_server::ServerConfig;
 use super::address::browsable;
 use crate::report::report;
 
-/// Maximum number of model names that are printed.
+/// The maximum number of model names that are printed.
 const NAMES_TOLD: usize = 12;
 
 /// The server's address, and whether clients need a key.

@@ -14,17 +14,18 @@ use tokio::sync::mpsc::Sender;
 use super::configure::own_program;
 use crate::failure::BAD_INPUT;
 
-/// Maximum number of bytes of the process's error output that are read.
+/// The maximum number of bytes of the process's error output that are read.
 const SAID_BYTES_MAX: u64 = 64 << 10;
 
 /// The channel on which a client is told about progress.
 pub type Told = Sender<Result<PullStep, LibraryError>>;
 
-/// Starts to fetch a model by its full name on the Hub, and calls `fetched` once it is complete. The download stops
-/// when the receiver of `told` is dropped, and holds its `place` until it ends. Must be called within a runtime.
+/// Starts to fetch a model by its full name on the Hub, and calls `fetched` once the model is complete. The download
+/// stops when the receiver of `told` is dropped, and holds its `place` until it ends. This function must be called
+/// within a runtime.
 ///
 /// # Errors
-/// The system cannot start a process.
+/// Fails if the system cannot start a process.
 pub fn begin(
     name: &str,
     offline: bool,
@@ -69,7 +70,7 @@ pub fn begin(
     thread::Builder::new().name("fetching".into()).spawn(work).map(drop).map_err(failed)
 }
 
-/// The process of a download; dropping any clone kills it.
+/// The process of a download. Dropping any clone kills the process.
 #[derive(Clone)]
 struct Running(Arc<Mutex<Child>>);
 
@@ -94,7 +95,7 @@ fn read(pipe: impl Read) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// Parses a line of progress; `None` for other lines.
+/// Parses a line of progress. Returns `None` for other lines.
 fn step_of(line: &str) -> Option<PullStep> {
     let line: Value = serde_json::from_str(line).ok()?;
     let content = line["commit"].as_str()?.to_owned();

@@ -2,7 +2,7 @@
 
 use clap::Command;
 
-/// Ids of the options that most people use, which the help lists first; the others follow under their headings.
+/// The ids of the options that most people use, which the help lists first. The others follow under their headings.
 const FIRST: [&str; 10] = [
     "memory",
     "max_model_len",

@@ -30,10 +30,10 @@ use crate::report::report;
 use crate::sampling::{self, model_defaults};
 use crate::small_files;
 
-/// Time for which a list of the models is used before it is read again.
+/// The time for which a list of the models is used before it is read again.
 const LISTED_FOR: Duration = Duration::from_secs(2);
 
-/// Maximum number of models that are fetched at a time.
+/// The maximum number of models that are fetched at a time.
 const FETCHED_AT_A_TIME: usize = 2;
 
 /// The models on this machine.
@@ -52,19 +52,19 @@ pub struct CacheLibrary {
 #[derive(Default)]
 struct Shelf {
     listed: Option<(Instant, Arc<[Fetched]>)>,
-    /// For each model's path: the facts about the model, with the state of its files when they were read.
+    /// The facts about the model at each path, with the state of the model's files when they were read.
     facts: HashMap<PathBuf, (FileState, Option<ModelFacts>)>,
 }
 
-/// Time of modification and length of a file; `None` if the file cannot be read.
+/// The time of modification and the length of a file, or `None` if the file cannot be read.
 type FileState = Option<(SystemTime, u64)>;
 
 impl CacheLibrary {
-    /// Opens the library. Models are loaded under `limits` and served as `base` says; if more than `max_waiting`
+    /// Opens the library. Models are loaded under `limits` and served as `base` says. If more than `max_waiting`
     /// requests wait, further ones are refused.
     ///
     /// # Errors
-    /// The cache cannot be read.
+    /// Fails if the cache cannot be read.
     pub fn open(base: ServerConfig, limits: LimitOptions, max_waiting: usize) -> Result<Self> {
         let bundled = bundled_model().inspect_err(|error| report!("note: {error:#}")).ok();
         let library = Self {
@@ -106,7 +106,7 @@ impl CacheLibrary {
         found.with_context(|| format!("{name} is not on this machine any more"))
     }
 
-    /// Returns the facts about a model from its files; `None` if the files cannot be used, which is logged once.
+    /// Returns the facts about a model from its files, or `None` if the files cannot be used, which is logged once.
     fn facts(&self, model: &Fetched) -> Option<ModelFacts> {
         let state = state_of(&model.path);
         if let Some((known, facts)) = self.shelf().facts.get(&model.path)

@@ -1,4 +1,4 @@
-//! API keys and certificates: files that a server reads at its start, and again at SIGHUP.
+//! Reads API keys and certificates from files, at a server's start and again at SIGHUP.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::failure::Advised;
 use crate::secret_files::{read, warn_if_open};
 
-/// Maximum size of a file of keys, in bytes.
+/// The maximum size of a file of keys, in bytes.
 const KEYS_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a certificate with its chain, and of a private key, in bytes.
+/// The maximum size of a certificate with its chain, and of a private key, in bytes.
 const TLS_BYTES_MAX: u64 = 256 << 10;
 
 /// The API keys that clients may send, the server's certificate, and the files that they come from.
@@ -49,7 +49,7 @@ impl Secrets {
     /// Reads the API keys, those in `given` and those in a file, and the certificate with its private key.
     ///
     /// # Errors
-    /// A file cannot be read or has invalid content.
+    /// Fails if a file cannot be read or has invalid content.
     pub fn open(given: &[String], key_file: Option<&Path>, tls: Option<(&Path, &Path)>) -> Result<Self> {
         let given: Vec<_> = given.iter().map(ApiKey::new).collect();
         let tls_files = tls.map(|(certificate, key)| TlsFiles { certificate: certificate.into(), key: key.into() });
@@ -105,7 +105,7 @@ impl Secrets {
     /// Reads the files again at every SIGHUP. Must be called within a runtime.
     ///
     /// # Errors
-    /// The system refuses the signal handler.
+    /// Fails if the system refuses the signal handler.
     pub fn reload_at_hangup(self: Arc<Self>) -> Result<()> {
         let mut hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
         tokio::spawn(async move {

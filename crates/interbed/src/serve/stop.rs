@@ -13,8 +13,8 @@ use crate::report::report;
 /// The exit code of a process that SIGTERM has ended.
 const TERMINATED: i32 = 143;
 
-/// Handles Ctrl-C and SIGTERM: the first signal lets requests in flight finish, the second cuts them, the third ends
-/// the process.
+/// Handles Ctrl-C and SIGTERM. The first signal lets requests in flight finish, the second cuts them off, and the third
+/// ends the process.
 pub struct Stop {
     signals: [Signal; 2],
     drain_s: u64,
@@ -44,7 +44,7 @@ impl Stop {
         }
     }
 
-    /// Waits for a signal; returns the exit code of a process that this signal ends.
+    /// Waits for a signal, and returns the exit code of a process that this signal ends.
     pub async fn next(&mut self) -> i32 {
         let [interrupt, terminate] = &mut self.signals;
         tokio::select! {

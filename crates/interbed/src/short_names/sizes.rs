@@ -1,16 +1,16 @@
 //! Sizes of models in tags of short names, and models of about a size.
 
-/// Families of models for conversations, of which one is proposed for a model that cannot be computed.
+/// The families of models for conversations, of which one is proposed for a model that cannot be computed.
 const FAMILIES: [&str; 6] = ["smollm2", "llama3.2", "llama3.1", "llama3.3", "qwen3", "gpt-oss"];
 
-/// Maximum number of models that are proposed.
+/// The maximum number of models that are proposed.
 const PROPOSED_MAX: usize = 2;
 
-/// Maximum factor between the sizes of the asked model and of a proposed one, except for the nearest.
+/// The maximum factor between the sizes of the asked model and of a proposed one, except for the nearest.
 const FACTOR_MAX: f64 = 2.5;
 
-/// Returns the number of parameters, in millions, that a tag such as `270m`, `27b-it-qat` or `e4b` begins with; `None`
-/// if it begins with none.
+/// Returns the number of parameters, in millions, that a tag such as `270m`, `27b-it-qat` or `e4b` begins with, or
+/// `None` if it begins with none.
 pub fn millions(tag: &str) -> Option<f64> {
     let part = tag.split('-').next()?;
     // `e4b` is a model with as many effective parameters as one of 4b.

@@ -1,4 +1,4 @@
-//! Swap space in an unnamed file on a disk.
+//! Implements swap space in an unnamed file on a disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const DISK_SHARE: u64 = 8;
 /// The directory for temporary files that is used if the system's own is in memory.
 const TEMPORARY_ON_DISK: &str = "/var/tmp";
 
-/// Storage in the directory that `--swap-dir` names, or in the directory for temporary files.
+/// The storage in the directory that `--swap-dir` names, or in the directory for temporary files.
 pub(super) const PLACE: Place = Place { name: "disk", memory, open };
 
 /// Returns the memory of the buffers and of the bookkeeping for the maximum number of slots. The actual number may be

@@ -103,11 +103,11 @@ fn int8_dot_avx2(rounds: usize) {
     black_box(chains);
 }
 
-/// Products of tiles in one round of a tile loop, each with its own accumulator: a product takes 16 cycles and its
-/// result is ready after some 52.
+/// The number of tile products in one round of a tile loop, each with its own accumulator. A product takes 16 cycles,
+/// and its result is ready after some 52 cycles.
 const TILE_PRODUCTS: usize = 4;
 
-/// Tile configuration that `ldtilecfg` reads: palette 1, and eight tiles of 16 rows by 64 bytes.
+/// The tile configuration that `ldtilecfg` reads: palette 1, and eight tiles of 16 rows by 64 bytes.
 #[repr(C, align(64))]
 struct TileConfig([u8; 64]);
 

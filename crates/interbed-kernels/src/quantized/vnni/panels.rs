@@ -14,8 +14,8 @@ use crate::quantized::spans::Spans;
 use crate::quantized::unpack::Unpack;
 use crate::simd::{Simd, Vnni, prefetch, prefetch_second};
 
-/// Vectors of sixteen rows in a panel. There are two, so that each broadcast of a token's codes is used twice: loads
-/// are as scarce as products.
+/// The number of vectors of sixteen rows in a panel. There are two, so that each broadcast of a token's codes is used
+/// twice, because loads are as scarce as products.
 const VECTORS: usize = 2;
 
 const PANEL_ROWS: usize = VECTORS * ROWS;
@@ -27,28 +27,28 @@ const TOKENS: usize = 128;
 /// some sums are spilled; with four tokens none would be, but that is not faster.)
 const SET: usize = 6;
 
-/// Number of times that four columns fit into a block.
+/// The number of times that four columns fit into a block.
 const QUADS: usize = BLOCK / 4;
 
-/// Unpacked codes of a span.
+/// The unpacked codes of a span.
 #[repr(C, align(64))]
 struct Panel {
     /// The codes' integers, `[block][four columns][vector][row][4]`.
     codes: [[[[i8; 4 * ROWS]; VECTORS]; QUADS]; SPAN_BLOCKS],
-    /// Initial values of dot products, which compensate for the 128 added to activations: `[block][half][vector][row]`;
-    /// both halves are one product if they have no factors.
+    /// The initial values of dot products, which compensate for the 128 added to activations,
+    /// `[block][half][vector][row]`. If halves have no factors, both halves are one product.
     starts: [[[[i32; ROWS]; VECTORS]; 2]; SPAN_BLOCKS],
 }
 
-/// The next panel's span, prefetched into the L2 cache evenly while this one's is computed, since a processor drops
-/// requests that come too fast.
+/// The span of the next panel, which is prefetched into the L2 cache evenly while the current panel's span is computed.
+/// A processor drops requests that come too fast.
 struct Next {
     first: *const u8,
-    /// Lines to prefetch per request, in units of 1/[`Next::PARTS`] of a cache line.
+    /// The number of lines that each request prefetches, in units of 1/[`Next::PARTS`] of a cache line.
     rate: usize,
-    /// All lines of the span, in the same units.
+    /// The number of lines of the span, in units of 1/[`Next::PARTS`] of a cache line.
     end: usize,
-    /// Lines that were requested so far, in the same units.
+    /// The number of lines that were requested so far, in units of 1/[`Next::PARTS`] of a cache line.
     asked: usize,
 }
 
@@ -56,7 +56,7 @@ impl Next {
     const LINE: usize = 64;
     const PARTS: usize = 1 << 16;
 
-    /// Maximum number of sets of tokens that prefetch.
+    /// The maximum number of sets of tokens that prefetch.
     const SETS_MAX: usize = 3;
 
     /// Prefetches span `span` of the panel that begins at row `first`, which may not exist, during `sets` sets of
@@ -81,7 +81,7 @@ impl Next {
     }
 }
 
-/// Sums of all rows, `[token][vector][row]`.
+/// The sums of all rows, `[token][vector][row]`.
 #[repr(C, align(64))]
 struct Sums([[Lanes; VECTORS]; TOKENS]);
 

@@ -1,5 +1,5 @@
-//! Products of sixteen rows, four blocks of each at a time, for up to three tokens. Made for weights that come from
-//! memory and are used once.
+//! Computes products of sixteen rows, four blocks of each at a time, for up to three tokens. This suits weights that
+//! come from memory and are used once.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -13,7 +13,7 @@ use crate::quantized::spans::{Quad, Spans};
 use crate::quantized::unpack::Unpack;
 use crate::simd::{Avx512, Simd, Vnni};
 
-/// Bytes of a cache line.
+/// The number of bytes of a cache line.
 const LINE: usize = 64;
 
 /// Computes the job's rows, for activations in [`Layout::Rows`] with at most [`ROW_TOKENS`] tokens.
@@ -137,9 +137,11 @@ fn four_rows<F: Unpack, const T: usize>(
     parts
 }
 
-/// Prefetches the cache line at `at`, which need not be readable, like `prefetch_second`. Written in assembly so that
-/// the compiler keeps it between the loads around it: with the intrinsic, it loads the weights of all rows first, for
-/// which there are not enough registers, and all prefetches come at once, of which a processor drops some.
+/// Prefetches the cache line at `at`, which need not be readable, like `prefetch_second`.
+///
+/// The function is written in assembly, so that the compiler keeps the prefetch between the loads around it. With the
+/// intrinsic, the compiler loads the weights of all rows first, for which there are not enough registers. All
+/// prefetches then come at once, and a processor drops some of them.
 #[inline(always)]
 fn ask(at: *const u8) {
     // SAFETY: every x86-64 processor has the instruction, and it reads nothing. It is not declared `nomem`: that keeps

@@ -1,4 +1,4 @@
-//! What a rendering makes while it runs: scopes, macros and loops.
+//! Defines the values that a rendering makes while it runs: scopes, macros and loops.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,28 +9,28 @@ use super::Value;
 use crate::jinja::fault::{Fault, Result};
 use crate::jinja::syntax::{For, Macro, Name};
 
-/// Names and their values; none where a name has no value yet.
+/// The names of a scope with their values. The value is `None` while a name has no value.
 pub(in crate::jinja) struct Scope {
     pub(in crate::jinja) slots: RefCell<Vec<(Name, Option<Value>)>>,
     pub(in crate::jinja) parent: Option<Rc<Scope>>,
     pub(in crate::jinja) is_top: bool,
 }
 
-/// A macro, with the scope that it was made in.
+/// A macro, with the scope in which it was made.
 pub(crate) struct MacroValue {
     pub(in crate::jinja) node: Arc<Macro>,
     pub(in crate::jinja) scope: Rc<Scope>,
 }
 
-/// A loop while it runs.
+/// The state of a running loop.
 pub(crate) struct Loop {
     pub(in crate::jinja) node: Arc<For>,
     pub(in crate::jinja) outer: Rc<Scope>,
-    /// Items that have not been looked at.
+    /// The items that have not been read.
     pub(in crate::jinja) source: RefCell<std::vec::IntoIter<Value>>,
-    /// Where the condition of the loop is looked at.
+    /// The scope in which the condition of the loop is evaluated.
     pub(in crate::jinja) test_scope: Option<Rc<Scope>>,
-    /// Items that were looked at before their turn.
+    /// The items that were read before their turn.
     pub(in crate::jinja) ahead: RefCell<VecDeque<Value>>,
     pub(in crate::jinja) index: Cell<usize>,
     pub(in crate::jinja) current: RefCell<Option<Value>>,
@@ -45,7 +45,8 @@ impl Scope {
         slots.iter().find(|(known, _)| **known == *name).map(|(_, value)| value.clone())
     }
 
-    /// The value of a name here or around; none where no scope has the name.
+    /// Returns the value of a name in this scope or in the nearest scope around it that has the name. Returns `None` if
+    /// no scope has the name.
     pub(in crate::jinja) fn find(&self, name: &str) -> Option<Option<Value>> {
         self.get(name).or_else(|| self.parent.as_ref()?.find(name))
     }
@@ -79,13 +80,13 @@ impl MacroValue {
 }
 
 impl Loop {
-    /// Items in all, once all have been looked at.
+    /// Returns the number of all items, once all have been read.
     fn length(&self) -> usize {
         self.index.get() + 1 + self.ahead.borrow().len() + self.source.borrow().len()
     }
 }
 
-/// An attribute of `loop`, after the interpreter has looked ahead.
+/// Returns an attribute of `loop`, for which the interpreter has read enough items ahead.
 pub(in crate::jinja) fn loop_attribute(running: &Loop, name: &str) -> Result<Option<Value>> {
     let number = |value: usize| Some(Value::Integer(i128::try_from(value).unwrap_or(i128::MAX)));
     let index = running.index.get();
@@ -109,7 +110,7 @@ pub(in crate::jinja) fn loop_attribute(running: &Loop, name: &str) -> Result<Opt
     })
 }
 
-/// What printing `loop` gives.
+/// Returns the text that printing `loop` writes.
 pub(in crate::jinja) fn printed_loop(running: &Loop) -> Result<String> {
     if running.test_scope.is_some() {
         return Err(Fault::unsupported("printing `loop` of a loop with a condition"));

@@ -83,7 +83,7 @@ pub(crate) async fn one(
         .await
 }
 
-/// Describes the model in memory for routers; 404 if no model is in memory.
+/// Describes the model in memory for routers. If no model is in memory, the answer has status 404.
 pub(crate) async fn info(State(front): State<Arc<Front>>) -> Result<Json<Value>, ApiError> {
     match front.held() {
         Some(held) => Ok(models::info(State(held.app.clone())).await),

@@ -1,4 +1,4 @@
-//! `/api/pull`: fetches a model, and reports progress in Ollama's form.
+//! Implements `/api/pull`, which fetches a model and reports progress in Ollama's form.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,12 +24,12 @@ use crate::openapi::{Part, part};
 use crate::shelf::refusal;
 use crate::stream::{self, LINES, line};
 
-/// Minimum time between two progress lines about one content.
+/// The minimum time between two progress lines about one content.
 const TOLD_EVERY: Duration = Duration::from_millis(250);
-/// Number of characters of a content's name in its progress line.
+/// The number of characters of a content's name in its progress line.
 const DIGITS_TOLD: usize = 12;
 
-/// Headers by which a proxy on another machine shows that it passed the request on.
+/// The headers by which a proxy on another machine shows that it passed the request on.
 const PASSED_ON: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
 
 /// The fields of `/api/pull`.
@@ -42,12 +42,12 @@ struct Fields {
     insecure: Option<Field<bool>>,
 }
 
-/// The fields that `/api/pull` reads.
+/// Returns the fields that `/api/pull` reads.
 pub(crate) fn pull_parts() -> Vec<Part> {
     vec![part!(Fields)]
 }
 
-/// Fetches a model. The download stops if the client disconnects; files that were fetched are kept.
+/// Fetches a model. The download stops if the client disconnects, and files that were fetched are kept.
 pub(crate) async fn pull(State(front): State<Arc<Front>>, request: Request) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
     check(&front, &head)?;

@@ -23,7 +23,7 @@ struct Fields<'b> {
 /// The model that a request is for, and the time for which the model should stay in memory.
 pub(super) struct Wanted {
     pub(super) model: Option<String>,
-    /// Time for which the model should stay in memory after the request, if the request sets it.
+    /// The time for which the model should stay in memory after the request, if the request sets it.
     pub(super) keep: Option<KeepAlive>,
     /// Whether the request only asks to unload the model.
     pub(super) dismisses: bool,
@@ -33,7 +33,7 @@ impl Wanted {
     /// Reads the fields of a body that came to `path`.
     ///
     /// # Errors
-    /// The body is not a JSON object, or a field has a wrong type.
+    /// Fails if the body is not a JSON object, or a field has a wrong type.
     pub(super) fn read(path: &str, body: &[u8]) -> Result<Self, ApiError> {
         let Fields { model, keep_alive: field, prompt, messages } = read(body)?;
         let model = sent(model);
@@ -50,7 +50,7 @@ impl Wanted {
     }
 }
 
-/// Whether a value is an empty string or an empty list.
+/// Returns whether a value is an empty string or an empty list.
 fn is_empty(raw: &RawValue) -> bool {
     let inner = raw.get().strip_prefix(['"', '[']).and_then(|rest| rest.strip_suffix(['"', ']']));
     inner.is_some_and(|inner| inner.is_empty() || (raw.get().starts_with('[') && inner.trim().is_empty()))

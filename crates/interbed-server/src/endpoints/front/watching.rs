@@ -1,4 +1,5 @@
-//! `/live/events` of a server with several models: events of the model in memory, or the names of all models.
+//! Implements `/live/events` of a server with several models, which streams events of the model in memory, or the names
+//! of all models.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::endpoints::live::{CHANGED, events_until};
 use crate::error::ApiError;
 use crate::stream;
 
-/// Time without an event after which the server sends a comment, to show that the connection is alive.
+/// The time without an event after which the server sends a comment, to show that the connection is alive.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Streams the events of the model in memory until it leaves. Without a model in memory, streams the names of all

@@ -1,4 +1,4 @@
-//! Answers in Ollama's form: one JSON object, or a stream of JSON lines.
+//! Writes answers in Ollama's form: one JSON object, or a stream of JSON lines.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -46,7 +46,8 @@ pub(super) enum Task {
 pub(super) struct Prepared {
     pub(super) common: Common,
     pub(super) prompt: Vec<TokenId>,
-    /// How the answer is split into thinking, text and calls. If `None`, the text is passed on unchanged.
+    /// Describes how the answer is split into thinking, text and calls. If the value is `None`, the text is passed on
+    /// unchanged.
     pub(super) form: Option<Form>,
     pub(super) share: Share,
 }
@@ -55,7 +56,7 @@ impl Task {
     /// Returns the task of a request without a prompt.
     ///
     /// # Errors
-    /// The request asks to unload the model, which a server with one model never does.
+    /// Fails if the request asks to unload the model, which a server with one model never does.
     pub(super) fn load(settings: Settings) -> Result<Self, ApiError> {
         if settings.unloads {
             let problem = "asks for nothing but to unload the model, which this server keeps as long as it runs; end \

@@ -1,4 +1,4 @@
-//! `/api/chat`: answers to conversations.
+//! Implements `/api/chat`, which answers conversations.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     respond(&app, arrival, caller, Shape::Message, task).await
 }
 
-/// The fields that `/api/chat` reads.
+/// Returns the fields that `/api/chat` reads.
 pub(crate) fn parts() -> Vec<Part> {
     shared_parts().into_iter().chain([part!(Conversation)]).collect()
 }

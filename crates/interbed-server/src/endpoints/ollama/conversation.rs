@@ -12,7 +12,7 @@ use crate::history::newest_turn;
 
 type Message = Map<String, Value>;
 
-/// Calls that have no result yet, the oldest first; each with its id and the name of its function.
+/// The calls that have no result yet, the oldest first, each with its id and the name of its function.
 #[derive(Default)]
 struct Calls {
     open: VecDeque<(Value, Value)>,
@@ -22,7 +22,7 @@ struct Calls {
 /// Translates messages into the form of OpenAI's chats.
 ///
 /// # Errors
-/// A message is not an object, or the user's newest turn has pictures.
+/// Fails if a message is not an object, or the user's newest turn has pictures.
 pub(super) fn as_chat(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     let path = |index: usize| format!("messages[{index}]");
     let messages = messages.into_iter().enumerate().map(|(index, message)| object_of(message, &path(index)));
@@ -73,7 +73,7 @@ fn with_small_role(message: &mut Message) {
     }
 }
 
-/// Appends a part to the message that says that it had a picture.
+/// Appends a part to the message, which says that the message had a picture.
 fn tell_of_picture(message: &mut Message) {
     let content = message.get_mut("content").map_or(Value::Null, Value::take);
     let mut parts = match content {
@@ -104,7 +104,8 @@ impl Calls {
         self.open.push_back((id, name));
     }
 
-    /// Finds the call to which a result belongs: by its id, by the name of its tool, or else the oldest call.
+    /// Finds the call to which a result belongs, by its id or by the name of its tool. If neither is given, the result
+    /// belongs to the oldest call.
     fn answer(&mut self, result: &mut Message) {
         let tool = result.shift_remove("tool_name").filter(Value::is_string);
         let tool = tool.or_else(|| result.get("name").filter(|name| name.is_string()).cloned());

@@ -1,4 +1,4 @@
-//! `/api/embed`, and the older `/api/embeddings`: texts as vectors.
+//! Implements `/api/embed`, and the older `/api/embeddings`, which turn texts into vectors.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ use crate::openapi::{Part, part};
 use crate::sampling::{Common, unasked};
 use crate::stream;
 
-/// Number of bytes around a vector in the answer.
+/// The number of bytes around a vector in the answer.
 const ENTRY_BYTES: usize = 16;
-/// Number of bytes that follow the last vector in the answer.
+/// The number of bytes that follow the last vector in the answer.
 const END_BYTES: usize = 256;
 
 /// The fields of `/api/embed`.
@@ -90,12 +90,12 @@ pub(crate) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
     Ok(stream::json(body.into_bytes(), vec![share]))
 }
 
-/// The fields that `/api/embed` reads.
+/// Returns the fields that `/api/embed` reads.
 pub(crate) fn embed_parts() -> Vec<Part> {
     vec![part!(Fields<'_>)]
 }
 
-/// The fields that `/api/embeddings` reads.
+/// Returns the fields that `/api/embeddings` reads.
 pub(crate) fn embeddings_parts() -> Vec<Part> {
     vec![part!(OlderFields<'_>)]
 }

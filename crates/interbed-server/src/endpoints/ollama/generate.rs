@@ -1,4 +1,4 @@
-//! `/api/generate`: texts that continue a prompt.
+//! Implements `/api/generate`, which continues a prompt.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     respond(&app, arrival, caller, Shape::Response, task).await
 }
 
-/// The fields that `/api/generate` reads.
+/// Returns the fields that `/api/generate` reads.
 pub(crate) fn parts() -> Vec<Part> {
     shared_parts().into_iter().chain([part!(Fields<'_>)]).collect()
 }

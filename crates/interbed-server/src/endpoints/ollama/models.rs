@@ -1,4 +1,4 @@
-//! `/api/tags`, `/api/ps` and `/api/show`: what the model is.
+//! Implements `/api/tags`, `/api/ps` and `/api/show`, which describe the model.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::openapi::{Part, part};
 use crate::speech::Speech;
 use crate::utc::rfc3339;
 
-/// Time from the server's start until the `expires_at` of a model that never leaves: the longest duration that
-/// Ollama's clients can read.
+/// The time from the server's start until the `expires_at` of a model that never leaves. This is the longest duration
+/// that Ollama's clients can read.
 const FOR_EVER: Duration = Duration::from_nanos(i64::MAX.cast_unsigned());
 
 /// The fields of `/api/show`.
@@ -62,7 +62,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>, request: Request) -> Resul
     Ok(Json(portrait.shown(&name)))
 }
 
-/// The fields that `/api/show` reads.
+/// Returns the fields that `/api/show` reads.
 pub(crate) fn show_parts() -> Vec<Part> {
     vec![part!(Fields)]
 }
@@ -89,7 +89,7 @@ pub(crate) fn listed(name: &str, facts: &ModelFacts, started: SystemTime) -> Map
     if let Value::Object(told) = told { told } else { Map::new() }
 }
 
-/// Returns the entry of the model in memory, which leaves at `ends_at`; `None` means never.
+/// Returns the entry of the model in memory, which leaves at `ends_at`, or never if that is `None`.
 pub(crate) fn in_memory(app: &App, ends_at: Option<SystemTime>) -> Map<String, Value> {
     let facts = &app.config.model;
     let mut model = listed(app.model_name(), facts, started(app));
@@ -116,7 +116,7 @@ fn details(facts: &ModelFacts) -> Value {
 pub(crate) struct Portrait<'a> {
     pub(crate) name: &'a str,
     pub(crate) facts: &'a ModelFacts,
-    /// Number of tokens of the context that the server has, or would have with enough memory.
+    /// The number of tokens of the context that the server has, or would have with enough memory.
     pub(crate) context: usize,
     pub(crate) vocabulary: usize,
     pub(crate) sampling: &'a SamplingParams,

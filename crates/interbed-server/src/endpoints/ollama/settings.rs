@@ -35,7 +35,7 @@ struct Fields<'b> {
     top_logprobs: Option<Field<usize>>,
 }
 
-/// Ollama's options that change an answer.
+/// The options of Ollama's API that change an answer.
 #[derive(Deserialize)]
 struct OptionFields {
     temperature: Option<Field<f32>>,
@@ -66,7 +66,7 @@ impl FromJson<'_> for Options {
     }
 }
 
-/// Names the fields of other APIs that have no place among the options; there are none.
+/// Names the fields of other APIs that have no place among the options. There are none.
 struct OfOptions;
 
 impl Api for OfOptions {
@@ -80,24 +80,24 @@ pub(super) struct Settings {
     pub(super) common: Common,
     /// The template variables that turn thinking on or off.
     pub(super) kwargs: Map<String, Value>,
-    /// Maximum number of tokens of prompt and answer together, if the request sets it.
+    /// The maximum number of tokens of prompt and answer together, if the request sets it.
     context: Option<usize>,
     /// Whether the model should be unloaded after the answer.
     pub(super) unloads: bool,
 }
 
-/// The part of a body that `/api/chat` and `/api/generate` both read.
+/// Returns the part of a body that `/api/chat` and `/api/generate` both read.
 pub(super) fn part() -> Part {
     openapi::part!(Fields<'_>)
 }
 
-/// The fields of `options`.
+/// Returns the fields of `options`.
 pub(super) fn option_parts() -> Vec<Part> {
     vec![openapi::part!(OptionFields)]
 }
 
 impl Options {
-    /// Returns the context length that the options ask for, in tokens; `None` without a positive `num_ctx`.
+    /// Returns the context length that the options ask for, in tokens, or `None` without a positive `num_ctx`.
     pub(super) fn context(&self) -> Option<usize> {
         let asked = self.fields.num_ctx.and_then(|Field(tokens)| usize::try_from(tokens).ok());
         asked.filter(|&tokens| tokens > 0)
@@ -108,7 +108,7 @@ impl Settings {
     /// Reads and checks the fields. `share` grows by the memory that a schema takes. Blocks.
     ///
     /// # Errors
-    /// A field is invalid, or asks for something that the model or the server cannot do.
+    /// Fails if a field is invalid, or asks for something that the model or the server cannot do.
     pub(super) fn read(app: &App, body: &[u8], share: &mut Share) -> Result<Self, ApiError> {
         let fields: Fields<'_> = read(body)?;
         let model = named(app, sent(fields.model))?;
@@ -129,7 +129,7 @@ impl Settings {
     /// Limits the length of the answer to a prompt of `prompt` tokens.
     ///
     /// # Errors
-    /// The context length that the request asks for is too short for the prompt.
+    /// Fails if the context length that the request asks for is too short for the prompt.
     pub(super) fn bound(&mut self, app: &App, prompt: usize) -> Result<(), ApiError> {
         let own = app.engine.limits().max_model_len;
         if let Some(asked) = self.context.filter(|&asked| asked < own && asked <= prompt) {
