@@ -13,7 +13,8 @@ use crate::blueprint::{Activation, Blueprint, HeadNorms};
 use crate::config_error::ConfigProblem;
 use crate::keys::Keys;
 use crate::keys::gguf::GgufKeys;
-use shared::decoder::{Decoder, Habits};
+use shared::decoder::Decoder;
+use shared::habits::Habits;
 
 use presets::Preset;
 pub use presets::{preset, preset_names};

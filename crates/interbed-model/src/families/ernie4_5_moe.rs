@@ -2,7 +2,7 @@
 
 use interbed_kernels::RopeStyle;
 
-use super::shared::decoder::Habits;
+use super::shared::habits::Habits;
 use super::shared::experts::{self, EXPERTS_MAX};
 use super::{Family, GgufForm};
 use crate::blueprint::{Blueprint, Floor, Mixture, Router};

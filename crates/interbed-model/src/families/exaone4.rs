@@ -3,7 +3,8 @@
 use interbed_kernels::RopeStyle;
 use serde_json::Value;
 
-use super::shared::decoder::{Habits, NormPlaces};
+use super::shared::decoder::NormPlaces;
+use super::shared::habits::Habits;
 use super::shared::windows::{self, Windows};
 use super::{Family, GgufForm};
 use crate::blueprint::HeadNorms;

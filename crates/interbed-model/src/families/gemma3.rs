@@ -5,7 +5,9 @@ use interbed_kernels::RopeStyle;
 use serde_json::{Value, json};
 
 use super::presets::{Config, with};
-use super::shared::decoder::{ActivationRule, Bias, Decoder, Habits, NormPlaces, UNCOMPUTED};
+use super::shared::decoder::{Decoder, NormPlaces};
+use super::shared::habits::{ActivationRule, Bias, Habits};
+use super::shared::refusals::UNCOMPUTED;
 use super::shared::rope::RopeRule;
 use super::shared::windows;
 use super::{Family, GgufForm};

@@ -4,7 +4,7 @@ use interbed_kernels::RopeStyle;
 use serde_json::json;
 
 use super::presets::{Config, with};
-use super::shared::decoder::{Bias, Habits};
+use super::shared::habits::{Bias, Habits};
 use super::shared::experts::{self, EXPERTS_MAX};
 use super::shared::rope::Rotated;
 use super::{Family, GgufForm};

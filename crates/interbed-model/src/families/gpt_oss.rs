@@ -4,7 +4,7 @@ use interbed_kernels::RopeStyle;
 use serde_json::json;
 
 use super::presets::{Config, with};
-use super::shared::decoder::{ActivationRule, Bias, Habits};
+use super::shared::habits::{ActivationRule, Bias, Habits};
 use super::shared::experts;
 use super::shared::rope::RopeRule;
 use super::shared::windows;

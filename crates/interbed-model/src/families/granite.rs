@@ -3,7 +3,9 @@
 use interbed_kernels::RopeStyle;
 use serde_json::Value;
 
-use super::shared::decoder::{Bias, Decoder, Habits, UNCOMPUTED, other_than_zero};
+use super::shared::decoder::{Decoder, other_than_zero};
+use super::shared::habits::{Bias, Habits};
+use super::shared::refusals::UNCOMPUTED;
 use super::{Family, GgufForm, GgufWriting};
 use crate::config_error::ConfigProblem;
 use crate::keys::{Key, Keys, key};

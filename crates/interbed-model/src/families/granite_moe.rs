@@ -3,7 +3,7 @@
 use interbed_kernels::RopeStyle;
 
 use super::granite;
-use super::shared::decoder::Habits;
+use super::shared::habits::Habits;
 use super::shared::experts;
 use super::{Family, GgufForm};
 use crate::blueprint::{Mixture, Router, Scores};

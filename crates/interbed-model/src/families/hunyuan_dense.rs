@@ -3,7 +3,7 @@
 use interbed_kernels::RopeStyle;
 use serde_json::Value;
 
-use super::shared::decoder::{Bias, Habits};
+use super::shared::habits::{Bias, Habits};
 use super::shared::rope::{Kinds, RopeRule};
 use super::{Family, GgufForm};
 use crate::blueprint::HeadNorms;

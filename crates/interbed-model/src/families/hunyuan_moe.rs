@@ -4,7 +4,7 @@ use interbed_kernels::RopeStyle;
 use serde_json::Value;
 
 use super::hunyuan_dense::{self, refuse_others};
-use super::shared::decoder::Habits;
+use super::shared::habits::Habits;
 use super::shared::experts::{self, EXACT, EXPERTS_MAX, same_in_layers};
 use super::{Family, GgufForm};
 use crate::blueprint::{Blueprint, HeadNorms, Mixture};

@@ -4,7 +4,8 @@ use interbed_kernels::RopeStyle;
 use serde_json::json;
 
 use super::presets::{Config, with};
-use super::shared::decoder::{Bias, Habits, other_than_zero};
+use super::shared::decoder::other_than_zero;
+use super::shared::habits::{Bias, Habits};
 use super::{Family, GgufForm, GgufWriting};
 use crate::config_error::ConfigProblem;
 use crate::keys::key;

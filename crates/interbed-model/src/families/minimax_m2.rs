@@ -2,7 +2,7 @@
 
 use interbed_kernels::RopeStyle;
 
-use super::shared::decoder::Habits;
+use super::shared::habits::Habits;
 use super::shared::experts::{self, EXACT};
 use super::shared::rope::Rotated;
 use super::{Family, GgufForm};

@@ -2,7 +2,7 @@
 
 use interbed_kernels::RopeStyle;
 
-use super::shared::decoder::Habits;
+use super::shared::habits::Habits;
 use super::shared::rope::{self, RopeRule};
 use super::shared::windows;
 use super::{Family, GgufForm};

@@ -4,7 +4,7 @@ use interbed_kernels::RopeStyle;
 use serde_json::json;
 
 use super::presets::{Config, with};
-use super::shared::decoder::Habits;
+use super::shared::habits::Habits;
 use super::shared::windows;
 use super::{Family, GgufForm, GgufWriting};
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::mistral;
 use super::presets::{Config, with};
-use super::shared::decoder::Habits;
+use super::shared::habits::Habits;
 use super::shared::experts::{self, EXACT};
 use super::shared::windows;
 use super::{Family, GgufForm, GgufWriting};

@@ -2,7 +2,8 @@
 
 use interbed_kernels::RopeStyle;
 
-use super::shared::decoder::{Bias, Decoder, Habits, NormPlaces};
+use super::shared::decoder::{Decoder, NormPlaces};
+use super::shared::habits::{Bias, Habits};
 use super::{Family, GgufForm};
 use crate::blueprint::HeadNorms;
 

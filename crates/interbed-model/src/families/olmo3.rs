@@ -3,7 +3,7 @@
 use interbed_kernels::RopeStyle;
 
 use super::olmo2;
-use super::shared::decoder::Habits;
+use super::shared::habits::Habits;
 use super::shared::rope::RopeRule;
 use super::shared::windows;
 use super::{Family, GgufForm};

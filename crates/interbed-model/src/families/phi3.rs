@@ -2,7 +2,7 @@
 
 use interbed_kernels::RopeStyle;
 
-use super::shared::decoder::Habits;
+use super::shared::habits::Habits;
 use super::shared::rope::{Kinds, RopeRule, Rotated};
 use super::shared::windows;
 use super::{Family, GgufForm, WhiteSpace};

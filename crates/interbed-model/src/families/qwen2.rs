@@ -4,7 +4,7 @@ use interbed_kernels::RopeStyle;
 use serde_json::{Value, json};
 
 use super::presets::{Config, with};
-use super::shared::decoder::{Bias, Habits};
+use super::shared::habits::{Bias, Habits};
 use super::shared::windows;
 use super::{Family, GgufForm, GgufWriting};
 

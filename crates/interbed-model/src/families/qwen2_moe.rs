@@ -4,7 +4,7 @@ use interbed_kernels::RopeStyle;
 use serde_json::Value;
 
 use super::qwen2;
-use super::shared::decoder::{Bias, Habits};
+use super::shared::habits::{Bias, Habits};
 use super::shared::experts::{self, EXACT};
 use super::shared::windows;
 use super::{Family, GgufForm, GgufWriting};

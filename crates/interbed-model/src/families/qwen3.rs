@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::presets::{Config, with};
 use super::qwen2;
-use super::shared::decoder::{Bias, Habits};
+use super::shared::habits::{Bias, Habits};
 use super::shared::windows;
 use super::{Family, GgufForm, GgufWriting};
 use crate::blueprint::HeadNorms;

@@ -2,7 +2,7 @@
 
 use interbed_kernels::RopeStyle;
 
-use super::shared::decoder::{Bias, Habits};
+use super::shared::habits::{Bias, Habits};
 use super::{Family, GgufForm};
 
 pub(super) static FAMILY: Family = Family {

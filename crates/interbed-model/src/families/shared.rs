@@ -2,5 +2,8 @@
 
 pub(super) mod decoder;
 pub(super) mod experts;
+pub(super) mod habits;
+pub(super) mod refusals;
 pub(super) mod rope;
+mod sizes;
 pub(super) mod windows;

@@ -1,0 +1,101 @@
+//! What is known of a family without reading a configuration: defaults of absent keys, which keys the family reads, and
+//! which features it never has.
+
+use super::rope::{RopeRule, Rotated};
+use crate::blueprint::Activation;
+
+/// What is known of a family without reading a configuration: defaults of absent keys, which keys it reads, and which
+/// features it never has.
+pub(in crate::families) struct Habits {
+    /// Size of the vocabulary if `config.json` gives none.
+    pub vocab_size: usize,
+    /// Width of the hidden state if `config.json` gives none.
+    pub hidden: usize,
+    /// Width of the feed-forward network if `config.json` gives none.
+    pub inner: usize,
+    /// Number of layers if `config.json` gives none.
+    pub layers: usize,
+    /// Number of query heads if `config.json` gives none.
+    pub heads: usize,
+    /// Number of key and value heads if `config.json` gives none; `None` means as many as query heads.
+    pub kv_heads: Option<usize>,
+    /// Elements of a head if the configuration gives none; `None` means the hidden size divided by the number of heads.
+    pub head_dim: Option<usize>,
+    /// Context in tokens if `config.json` gives none.
+    pub positions: usize,
+    /// Epsilon of all norms if `config.json` gives none.
+    pub epsilon: f64,
+    /// Base of the rotation's frequencies if `config.json` gives none.
+    pub theta: f64,
+    /// The token that begins a text if `config.json` names none.
+    pub bos: Option<u32>,
+    /// The token that ends a text if `config.json` names none.
+    pub eos: Option<u32>,
+    /// Whether the head uses the embedding's matrix if `config.json` does not say.
+    pub is_tied: bool,
+    /// Whether the query, key and value projections have biases.
+    pub input_bias: Bias,
+    /// Whether attention's output projection has a bias.
+    pub output_bias: Bias,
+    /// Whether the projections of feed-forward networks have biases.
+    pub network_bias: Bias,
+    /// How much of each head the family rotates.
+    pub rotated: Rotated,
+    /// How the family's rope parameters are read.
+    pub rope: RopeRule,
+    /// How the activation of feed-forward networks is found out.
+    pub activation: ActivationRule,
+    /// Whether models of the family have experts.
+    pub has_experts: bool,
+    /// Whether the key for the width of feed-forward networks states the width of an expert instead.
+    pub inner_is_of_experts: bool,
+    /// Whether the layer with this number has a window, in GGUF files that state a window but not its layers.
+    pub slides_in_gguf: fn(usize) -> bool,
+}
+
+/// How the activation of a family's networks is found out.
+pub(in crate::families) enum ActivationRule {
+    /// `config.json` names the activation; the given one is used if it does not, and for GGUF files.
+    Named(Activation),
+    /// All models of the family have this activation.
+    Fixed(Activation),
+}
+
+/// How to tell whether projections of a family have biases, in `config.json`; in a GGUF file, the presence of the
+/// tensors tells.
+pub(in crate::families) enum Bias {
+    /// Projections have no biases.
+    Never,
+    /// Projections always have biases.
+    Always,
+    /// The key of this name says whether there are biases; the flag is its default.
+    Stated(&'static str, bool),
+}
+
+impl Habits {
+    /// Habits of the plainest decoder, which families start from.
+    pub const PLAIN: Self = Self {
+        vocab_size: 32_000,
+        hidden: 4096,
+        inner: 11_008,
+        layers: 32,
+        heads: 32,
+        kv_heads: None,
+        head_dim: None,
+        positions: 2048,
+        epsilon: 1e-6,
+        theta: 10_000.0,
+        bos: Some(1),
+        eos: Some(2),
+        is_tied: false,
+        input_bias: Bias::Never,
+        output_bias: Bias::Never,
+        network_bias: Bias::Never,
+        rotated: Rotated::Whole,
+        rope: RopeRule::USUAL,
+        activation: ActivationRule::Named(Activation::Silu),
+        has_experts: false,
+        inner_is_of_experts: false,
+        slides_in_gguf: |_| false,
+    };
+}
