@@ -19,8 +19,8 @@ use interbed_weights::{
 
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
 
-/// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch, experts, matrices in one
-/// piece, experts that are rearranged on the way.
+/// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch,
+/// experts, matrices in one piece, experts that are rearranged on the way.
 const CASES: [(&str, KvDType); 14] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
