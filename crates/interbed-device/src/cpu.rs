@@ -31,7 +31,7 @@ impl Cpu {
     }
 }
 
-/// The needs of the largest pass.
+/// What a device must reserve for the largest pass.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PassNeeds {
     /// All tensors.

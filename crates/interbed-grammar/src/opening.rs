@@ -13,13 +13,13 @@ pub(crate) struct Opening {
     first: Option<TokenMask>,
     /// Tokens that contain the last byte of a marker.
     ends: Vec<u32>,
-    /// Tokens that contain a whole marker which counts anywhere.
+    /// Tokens that contain all bytes of a marker that begins a constrained part wherever it stands in a text.
     whole: Vec<u32>,
     /// The tokens of `whole` that are never allowed in the midst of a text.
     refused: Vec<u32>,
 }
 
-/// The effect of a token on a free answer.
+/// The effect of a token on an answer that no grammar constrains so far.
 pub(crate) enum Opened {
     /// The answer stays free.
     No,

@@ -37,7 +37,7 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
-    /// Creates a queue whose reads take these turns.
+    /// Creates a queue whose reads wait for their turn at the disk, which `turns` grants.
     pub(crate) fn taking(turns: Arc<DiskTurns>) -> Self {
         Self { turns, ..Self::default() }
     }

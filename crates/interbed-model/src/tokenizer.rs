@@ -83,7 +83,7 @@ pub enum TokenizerError {
     /// The file's content is not a tokenizer.
     #[error("{} is not a valid tokenizer: {problem}", path.display())]
     Malformed {
-        /// The file.
+        /// The file whose content is no tokenizer.
         path: PathBuf,
         /// Describes what is wrong with the content.
         problem: String,

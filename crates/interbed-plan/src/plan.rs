@@ -147,8 +147,9 @@ pub struct Plan {
     kept: Kept,
     kv_token: u64,
     prompt_tokens: usize,
-    /// Tokens of a pass, and the reason for this number.
+    /// Tokens of a pass.
     chunk_tokens: usize,
+    /// The reason for the number of tokens of a pass.
     chunk_why: &'static str,
     /// The bound of one decoded token.
     bound: Bound,

@@ -153,7 +153,8 @@ impl MemoryPart {
     /// Waits for a share of `bytes` bytes.
     ///
     /// # Errors
-    /// Fails with status 413 if the part is smaller than the share, and with 503 if the memory does not become free in time.
+    /// Fails with status 413 if the part is smaller than the share, and with status 503 if the memory does not become
+    /// free in time.
     pub(crate) async fn take(self: &Arc<Self>, tenant: Tenant, bytes: usize) -> Result<Share, ApiError> {
         let permit = self.more(tenant, 0, self.units(bytes)?).await?;
         Ok(Share { part: self.clone(), permit })

@@ -188,8 +188,8 @@ fn of_claim(claim: [u8; 32]) -> [u8; 32] {
     fingerprint.digest()
 }
 
-/// Returns a hash of the checksums that came with the files, which are those of a packed store, or the SHA-256 names of
-/// files in the Hub cache. Returns `None` if a file has no checksum.
+/// Returns a hash of the checksums that came with the files: a packed store has a checksum for each group, and files in
+/// the Hub cache are named by their SHA-256. Returns `None` if a file has no checksum.
 fn claim(catalog: &Catalog, specs: &[GroupSpec]) -> Option<[u8; 32]> {
     let mut fingerprint = Fingerprint::default();
     if let Some(store) = catalog.store() {

@@ -18,7 +18,7 @@ const COLS: usize = 4096;
 /// Bytes that are copied at a time.
 const PIECE: usize = 4 << 20;
 
-/// Times that each is tried; the fastest counts.
+/// How often each speed is measured; the highest result counts.
 const TRIES: usize = 3;
 
 /// Tokens of the longer of the passes that are tried.

@@ -28,7 +28,7 @@ impl Worker {
         self.remote = kv_remote.map(|remote| Remote::new(remote, num_blocks));
     }
 
-    /// Attaches the tiers that were to come later, if they have come.
+    /// Attaches the KV tiers that were still being opened when the engine started, if they are open by now.
     pub(super) fn attach_later(&mut self) {
         let Some(later) = self.later.as_ref().filter(|_| self.scheduler.num_swaps() == 0) else { return };
         let tiers = match later.tiers.try_recv() {

@@ -83,8 +83,9 @@ pub struct ExpertsLine {
     pub batch: usize,
     /// Whether experts were read ahead.
     pub ahead: bool,
-    /// The number of bytes that experts may take in memory, and bytes of all experts.
+    /// The number of bytes that experts may take in memory.
     pub room: u64,
+    /// Bytes of all experts.
     pub bank: u64,
     pub seconds: f64,
     pub bound: f64,
