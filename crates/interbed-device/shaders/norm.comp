@@ -1,5 +1,5 @@
-// `result = x / rms(x) * (weight + offset)` for each row, after `x += branch * scale` if there is a branch: one workgroup for each
-// row.
+// `result = x / rms(x) * (weight + offset)` for each row, after `x += branch * scale` if there is a branch: one
+// workgroup for each row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require

@@ -50,7 +50,8 @@ pub fn gated_activation(pool: &Pool, level: Level, activation: Activation, gate:
     });
 }
 
-/// Computes `x[i] = activation(x[i])`, for networks without a gate: what [`gated_activation`] computes beside ones.
+/// Computes `x[i] = activation(x[i])`, for networks without a gate: what [`gated_activation`] computes if
+/// all numbers of `up` are 1.
 pub fn activate(pool: &Pool, level: Level, activation: Activation, x: &mut [f32]) {
     const ONES: [f32; 256] = [1.0; 256];
     let count = x.len();

@@ -99,17 +99,14 @@ impl ModelConfig {
 fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     let map = parse_object(text)?;
     let whole = Fields::new(&map);
-    let Some(wrapper) = whole.text("model_type")?.filter(|model_type| Family::is_wrapper(model_type)) else {
-        return parse_fields(&whole);
+    let Some(family) = whole.text("model_type")?.and_then(Family::within) else {
+        return parse_fields(&whole, find_family(&whole)?);
     };
     let Some(fields) = whole.object("text_config", "text_config.")? else {
         return Err(ConfigProblem::Missing { key: "text_config".to_owned(), why: "it describes the language model" });
     };
-    let mut config = parse_fields(&fields)?;
-    if !config.family.is_within(wrapper) {
-        let found = Value::from(config.family.name);
-        return Err(fields.unsupported("model_type", &found, "models of the outer model_type hold no such model"));
-    }
+    let family = if fields.get("model_type").is_none() { family } else { find_family(&fields)? };
+    let mut config = parse_fields(&fields, family)?;
     quantization::check_quantization(&whole, config.family.quantizations)?;
     // The whole model says whether its head is the embedding; the default of its class is not that of what files hold.
     if let Some(is_tied) = whole.flag("tie_word_embeddings")? {
@@ -129,8 +126,7 @@ fn parse(text: &str) -> Result<ModelConfig, ConfigProblem> {
     Ok(config)
 }
 
-fn parse_fields(fields: &Fields<'_>) -> Result<ModelConfig, ConfigProblem> {
-    let family = find_family(fields)?;
+fn parse_fields(fields: &Fields<'_>, family: &'static Family) -> Result<ModelConfig, ConfigProblem> {
     quantization::check_quantization(fields, family.quantizations)?;
     ModelConfig::read(family, &Keys::Json(*fields))
 }

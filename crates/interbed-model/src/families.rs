@@ -171,14 +171,10 @@ impl Family {
         FAMILIES.iter().find(|family| family.model_types.contains(&model_type)).copied()
     }
 
-    /// Returns whether configurations with this `model_type` describe a language model under `text_config`.
-    pub(crate) fn is_wrapper(model_type: &str) -> bool {
-        FAMILIES.iter().any(|family| family.is_within(model_type))
-    }
-
-    /// Returns whether configurations with this `model_type` describe a model of this family under `text_config`.
-    pub(crate) fn is_within(&self, model_type: &str) -> bool {
-        self.within.contains(&model_type)
+    /// Returns the family of the language model that configurations with this `model_type` describe under
+    /// `text_config`, unless its own `model_type` there says otherwise; `None` if they describe none there.
+    pub(crate) fn within(model_type: &str) -> Option<&'static Self> {
+        FAMILIES.iter().find(|family| family.within.contains(&model_type)).copied()
     }
 
     /// Returns the family of a GGUF file whose `general.architecture` is `name`, if it is supported.

@@ -244,7 +244,8 @@ fn activated(activation: Activation, x: f32) -> f32 {
             let x = x.min(Activation::CLAMPED_LIMIT);
             x / (1.0 + (-Activation::CLAMPED_SLOPE * x).exp())
         }
-        Activation::SquaredRelu => x.max(0.0).powi(2),
+        Activation::SquaredRelu if x < 0.0 => 0.0,
+        Activation::SquaredRelu => x * x,
         Activation::Gelu => 0.5 * x * (1.0 + error_function(x * std::f32::consts::FRAC_1_SQRT_2)),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);

@@ -294,7 +294,13 @@ fn layers_with_a_window_may_rotate_in_a_way_of_their_own() {
         let sliding = json!({"rope_type": "default", "rope_theta": 20.0});
         assert_eq!(ropes(family, new(sliding)), (both.to_vec(), of_layers.clone()));
         // What is not said of one type of layer is its family's default, not the other type's.
-        assert_eq!(ropes(family, new(Value::Null)).0[1], (if family == "olmo3" { 300.0 } else { 1e4 }, plain.clone()));
+        assert_eq!(ropes(family, new(Value::Null)).0[1], (if family == "olmo3" { 5e5 } else { 1e4 }, plain.clone()));
+        let null = json!({"num_hidden_layers": 4, "sliding_window": null});
+        assert!(refusal(with(family, null)).contains("sliding_window is missing"));
+        let all = json!({"num_hidden_layers": 1, "sliding_window": null, "layer_types": ["full_attention"]});
+        assert_eq!(ropes(family, all).0.len(), 1, "no layer has a window");
+        let flat = refusal(with(family, json!({"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}})));
+        assert!(flat.contains("under full_attention and sliding_attention alone"), "{flat}");
         let mut twice = new(Value::Null);
         twice["rope_scaling"] = json!({"rope_type": "linear", "factor": 2.0});
         assert!(refusal(with(family, twice)).contains("remove one of both"));
@@ -320,10 +326,14 @@ fn a_language_model_is_read_out_of_the_model_around_it() {
     let published = ModelConfig::from_json(&crate::families::preset("gemma-3-4b").unwrap()).unwrap();
     assert_eq!(read.blueprint, Blueprint { vocab_size: 262_208, ..published.blueprint });
     assert_eq!((read.ends.bos_token_id, read.ends.eos_token_ids), (Some(2), vec![1, 106]));
+    let mut unnamed = whole.clone();
+    unnamed["text_config"].as_object_mut().unwrap().remove("model_type");
+    assert_eq!(config(unnamed).family.name, "Gemma3");
     let mut other = whole;
     other["text_config"] = llama(json!({}));
-    let message = refusal(other);
-    assert!(message.contains("text_config.model_type") && message.contains("Llama"), "{message}");
+    assert_eq!(config(other).family.name, "Llama");
+    let both = config(with("gemma3_text", json!({"hidden_act": "silu", "hidden_activation": "gelu_new"})));
+    assert_eq!(both.blueprint.activations().next(), Some(Activation::GeluTanh), "the class reads one of both");
     for (key, value) in [
         ("attn_logit_softcapping", json!(50.0)),
         ("final_logit_softcapping", json!(30.0)),

@@ -8,7 +8,7 @@ use super::presets::{Config, with};
 use super::shared::decoder::{Decoder, NormPlaces};
 use super::shared::habits::{ActivationRule, Bias, Habits};
 use super::shared::refusals::UNCOMPUTED;
-use super::shared::rope::RopeRule;
+use super::shared::rope::{self, RopeRule};
 use super::shared::windows;
 use super::{Family, GgufForm};
 use crate::blueprint::{Activation, HeadNorms};
@@ -17,7 +17,7 @@ use crate::keys::json::Fields;
 use crate::keys::{Keys, key};
 
 /// All layers but every sixth have a window, unless the configuration says otherwise.
-const PERIOD: usize = 6;
+const PERIOD: u64 = 6;
 /// The base of the rotation of layers with a window, unless the configuration says otherwise.
 const THETA_OF_WINDOWS: f64 = 10_000.0;
 /// Number of layers of the largest size, 27B, which scales attention scores by another width than that of a head.
@@ -44,8 +44,8 @@ pub(super) static FAMILY: Family = Family {
         input_bias: Bias::Stated("attention_bias", false),
         output_bias: Bias::Stated("attention_bias", false),
         rope: RopeRule { by_window: true, ..RopeRule::USUAL },
-        activation: ActivationRule::Named(Activation::GeluTanh),
-        slides_in_gguf: |layer| windows::slides_by(PERIOD as u64, layer),
+        activation: ActivationRule::NamedBy("hidden_activation", Activation::GeluTanh),
+        slides_in_gguf: |layer| windows::slides_by(PERIOD, layer),
         ..Habits::PLAIN
     },
     read: |keys, mut decoder| {
@@ -54,11 +54,15 @@ pub(super) static FAMILY: Family = Family {
             refuse_uncomputed(fields)?;
             // In GGUF files, the 1 has been added to the weights.
             decoder.norm_offset = 1.0;
-            let window = windows::read_or_default(fields)?;
-            decoder.windows = windows::but_every(fields, window, decoder.layers, PERIOD)?;
+            let period = windows::read_period(fields, PERIOD)?;
+            decoder.windows = windows::required(fields, decoder.layers, |layer| windows::slides_by(period, layer))?;
+        } else if let Some(gguf) = keys.gguf()
+            && gguf.number("rope.freq_base")?.is_none()
+        {
+            return Err(gguf.missing("rope.freq_base", "files of this architecture state it; convert the model again"));
         }
         decoder.norm_heads(HeadNorms::EachBefore);
-        decoder.rotate_windows(keys, Some(THETA_OF_WINDOWS))?;
+        decoder.rotate_windows(keys, key("rope_local_base_freq", rope::THETA_OF_WINDOWS), Some(THETA_OF_WINDOWS))?;
         decoder.attention.scale = score_width(keys, &decoder)?.sqrt().recip() as f32;
         decoder.embedding_factor = (decoder.hidden as f64).sqrt();
         // The stated context is the stretched one.

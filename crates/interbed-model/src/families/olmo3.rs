@@ -4,9 +4,13 @@ use interbed_kernels::RopeStyle;
 
 use super::olmo2;
 use super::shared::habits::Habits;
-use super::shared::rope::RopeRule;
+use super::shared::rope::{RopeRule, THETA_OF_WINDOWS};
 use super::shared::windows;
 use super::{Family, GgufForm};
+use crate::keys::key;
+
+/// The base of all rotations, unless the configuration says otherwise.
+const THETA: f64 = 500_000.0;
 
 pub(super) static FAMILY: Family = Family {
     name: "Olmo3",
@@ -16,7 +20,7 @@ pub(super) static FAMILY: Family = Family {
         ..GgufForm::new(&["olmo2"], RopeStyle::Halves)
     }),
     habits: Habits {
-        theta: 500_000.0,
+        theta: THETA,
         rope: RopeRule { by_window: true, ..RopeRule::USUAL },
         slides_in_gguf: slides,
         ..olmo2::HABITS
@@ -24,9 +28,11 @@ pub(super) static FAMILY: Family = Family {
     read: |keys, mut decoder| {
         olmo2::place_norms(&mut decoder);
         if let Some(fields) = keys.json() {
-            decoder.windows = windows::in_layers(fields, windows::read_or_default(fields)?, decoder.layers, slides)?;
+            decoder.windows = windows::required(fields, decoder.layers, slides)?;
         }
-        decoder.rotate_windows(keys, None)?;
+        // In `transformers`, layers with a window do not take the base of the others, but this one.
+        let theta = keys.json().map(|_| THETA);
+        decoder.rotate_windows(keys, key("", THETA_OF_WINDOWS), theta)?;
         Ok(decoder.blueprint())
     },
     ..Family::PLAIN

@@ -75,7 +75,7 @@ fn refused(key: &str, value: impl Into<MetadataValue>, parts: &[&str]) {
 
 #[test]
 fn what_is_not_computed_is_refused_by_name() {
-    refused("general.architecture", "gemma3", &["gemma3", "llama", "qwen3", "granite"]);
+    refused("general.architecture", "gemma2", &["gemma2", "llama", "qwen3", "granite"]);
     refused("general.architecture", 3u32, &["general.architecture", "a text"]);
     refused("general.type", "mmproj", &["mmproj", "language model"]);
     refused("llama.expert_count", 8u32, &["llama.expert_used_count"]);
@@ -88,6 +88,38 @@ fn what_is_not_computed_is_refused_by_name() {
     assert!(error.contains("general.architecture is missing"), "{error}");
     let long = config_with(&shape("llama"), &[EMBEDDING, ("rope_factors_long.weight", &[4])]).unwrap_err();
     assert!(long.contains("longrope"), "{long}");
+}
+
+#[test]
+fn a_number_says_which_layers_have_a_window() {
+    let windows = |pattern: MetadataValue| {
+        let mut metadata = shape("exaone4");
+        metadata.set("exaone4.attention.sliding_window", 16u32);
+        metadata.set("exaone4.attention.sliding_window_pattern", pattern);
+        config(&metadata).map(|config| config.blueprint.windows().iter().map(Option::is_some).collect::<Vec<_>>())
+    };
+    let layers = windows(0u32.into()).unwrap().len();
+    assert_eq!(windows(0u32.into()).unwrap(), vec![true; layers], "0 stands for all");
+    assert_eq!(windows(1u32.into()).unwrap(), vec![false; layers], "all but every layer");
+    let every_second: Vec<_> = (0..layers).map(|layer| layer % 2 == 0).collect();
+    assert_eq!(windows(2u32.into()).unwrap(), every_second);
+    assert_eq!(windows(u64::MAX.into()).unwrap(), vec![true; layers]);
+    for bad in [MetadataValue::from(-1i32), MetadataValue::from("LLLG")] {
+        assert!(windows(bad).unwrap_err().contains("sliding_window_pattern"));
+    }
+}
+
+#[test]
+fn a_base_of_layers_with_a_window_is_read_where_it_is_known() {
+    refused("llama.rope.freq_base_swa", 5000.0f32, &["rope.freq_base_swa", "known to rotate otherwise"]);
+    let mut metadata = shape("gemma3");
+    assert!(config(&metadata).unwrap_err().contains("gemma3.rope.freq_base is missing"));
+    metadata.set("gemma3.rope.freq_base", 1e6f32);
+    metadata.set("gemma3.attention.sliding_window", 16u32);
+    metadata.set("gemma3.rope.freq_base_swa", 5000.0f32);
+    metadata.set("gemma3.attention.sliding_window_pattern", 2u32);
+    let read = config(&metadata).unwrap().blueprint;
+    assert_eq!(read.ropes.iter().map(|rope| rope.theta).collect::<Vec<_>>(), [1e6, 5000.0]);
 }
 
 #[test]

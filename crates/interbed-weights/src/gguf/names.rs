@@ -21,13 +21,13 @@ const INSIDE: [(&str, &str); 24] = [
     ("attn_output", "self_attn.o_proj"),
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
-    ("ffn_norm", "post_attention_layernorm"),
+    (NETWORK_NORM, "post_attention_layernorm"),
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
-    ("post_attention_norm", "post_attention_layernorm"),
+    (RESULT_NORM, "post_attention_layernorm"),
     ("post_ffw_norm", "post_feedforward_layernorm"),
-    // A second name of the first tensor of this list, see `TensorNames`.
+    // What the norm before the network is called beside one behind attention, see `TensorNames`.
     (NETWORK_NORM, "pre_feedforward_layernorm"),
     ("ffn_gate_inp", "mlp.gate"),
     ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),

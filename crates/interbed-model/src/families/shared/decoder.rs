@@ -83,7 +83,7 @@ impl Decoder {
         let head_dim = sizes::read_head_dim(keys, habits, hidden, heads)?;
         let positions = keys.size(sizes::POSITIONS, habits.positions, Blueprint::POSITIONS_MAX)?;
         let epsilon = sizes::read_epsilon(keys, habits.epsilon)?;
-        let rotated = rope::read_rotated(keys, &habits.rotated, head_dim)?;
+        let rotated = rope::read_rotated(keys, &habits.rope, &habits.rotated, head_dim)?;
         let (theta, scaling) = rope::read(keys, &habits.rope, [positions, rotated], habits.theta)?;
         let factors = match keys.gguf() {
             Some(gguf) => rope::read_factors(gguf, &habits.rope, rotated)?,
@@ -140,15 +140,15 @@ impl Decoder {
         })
     }
 
-    /// Gives the layers with a window a rotation of their own, whose base is `theta` unless the configuration states
-    /// another; without a `theta`, the default is the base of the other layers. Windows must have been set before.
-    pub fn rotate_windows(&mut self, keys: &Keys<'_>, theta: Option<f64>) -> Result<(), ConfigProblem> {
+    /// Gives the layers with a window a rotation of their own, whose base `key` or rope parameters by type of layer
+    /// state; the default is `theta` or, without one, the base of the other layers. Windows must have been set before.
+    pub fn rotate_windows(&mut self, keys: &Keys<'_>, key: Key, theta: Option<f64>) -> Result<(), ConfigProblem> {
         if self.windows.iter().all(Option::is_none) {
             return Ok(());
         }
         let main = &self.ropes[0];
         let sizes = [self.positions, main.rotated];
-        let (theta, scaling) = rope::read_of_windows(keys, sizes, theta.unwrap_or(main.theta))?;
+        let (theta, scaling) = rope::read_of_windows(keys, key, sizes, theta.unwrap_or(main.theta))?;
         self.ropes.push(Rope { theta, scaling, factors: None, ..main.clone() });
         self.rope_of = self.windows.iter().map(|window| Some(usize::from(window.is_some()))).collect();
         Ok(())
@@ -187,8 +187,10 @@ impl Decoder {
 
     /// Returns the longest context in tokens. Scalings that stretch positions stretch the context too, as in vLLM.
     fn context(&self) -> usize {
+        if !self.stretches {
+            return self.positions;
+        }
         let stretched = match self.ropes[0].scaling {
-            _ if !self.stretches => 0.0,
             RopeScaling::Linear { factor } => self.positions as f64 * factor,
             RopeScaling::Dynamic { factor, original_max } | RopeScaling::Yarn { factor, original_max, .. } => {
                 original_max as f64 * factor

@@ -57,6 +57,8 @@ pub(in crate::families) struct Habits {
 pub(in crate::families) enum ActivationRule {
     /// `config.json` names the activation; the given one is used if it does not, and for GGUF files.
     Named(Activation),
+    /// Like [`ActivationRule::Named`], but only this key of `config.json` names the activation.
+    NamedBy(&'static str, Activation),
     /// All models of the family have this activation.
     Fixed(Activation),
 }

@@ -21,8 +21,8 @@ pub(crate) const FACTORS_LONG: &str = "rope_factors_long.weight";
 pub(super) const TEMPERATURE: [&str; 2] = ["attention.temperature_scale", "attention.temperature_length"];
 
 const THETA: Key = key("rope_theta", "rope.freq_base");
-/// The base of layers with a window, where these rotate in a way of their own.
-const THETA_OF_WINDOWS: Key = key("rope_local_base_freq", "rope.freq_base_swa");
+/// The key of GGUF files for the base of layers with a window.
+pub(in crate::families) const THETA_OF_WINDOWS: &str = "rope.freq_base_swa";
 const ROTATED: Key = key("partial_rotary_factor", "rope.dimension_count");
 
 /// Longest context that any configuration may state.
@@ -82,10 +82,10 @@ pub(super) fn read(
         Keys::Json(fields) => in_json::read(fields, rule, [positions, rotated], theta_default),
         Keys::Gguf(gguf) => {
             let theta = read_theta(keys, THETA)?.unwrap_or(10_000.0);
-            if let Some(other) = read_theta(keys, THETA_OF_WINDOWS)?.filter(|&other| !rule.by_window && other != theta)
-            {
+            let of_windows = read_theta(keys, key("", THETA_OF_WINDOWS))?;
+            if let Some(other) = of_windows.filter(|&other| !rule.by_window && other != theta) {
                 let hint = "layers with a window are not known to rotate otherwise in this architecture";
-                return Err(gguf.unsupported(THETA_OF_WINDOWS.gguf, &Value::from(other), hint));
+                return Err(gguf.unsupported(THETA_OF_WINDOWS, &Value::from(other), hint));
             }
             let scaling = match rule.kinds {
                 Kinds::LongRope => in_gguf::read_factor_sets(gguf, [positions, rotated])?,
@@ -104,10 +104,11 @@ pub(super) fn read(
 /// their own, for a stated context of `positions` tokens and `rotated` elements of each head.
 pub(super) fn read_of_windows(
     keys: &Keys<'_>,
+    key: Key,
     [positions, rotated]: [usize; 2],
     theta_default: f64,
 ) -> Result<(f64, RopeScaling), ConfigProblem> {
-    let theta = read_theta(keys, THETA_OF_WINDOWS)?.unwrap_or(theta_default);
+    let theta = read_theta(keys, key)?.unwrap_or(theta_default);
     match keys {
         Keys::Json(fields) => in_json::read_of_windows(fields, [positions, rotated], theta),
         Keys::Gguf(_) => Ok((theta, RopeScaling::Default)),
@@ -142,9 +143,14 @@ pub(in crate::families) fn read_growth(
 }
 
 /// Reads how many elements of each head are rotated.
-pub(super) fn read_rotated(keys: &Keys<'_>, rotated: &Rotated, head_dim: usize) -> Result<usize, ConfigProblem> {
+pub(super) fn read_rotated(
+    keys: &Keys<'_>,
+    rule: &RopeRule,
+    rotated: &Rotated,
+    head_dim: usize,
+) -> Result<usize, ConfigProblem> {
     match keys {
-        Keys::Json(fields) => in_json::read_rotated(fields, rotated, head_dim),
+        Keys::Json(fields) => in_json::read_rotated(fields, rule, rotated, head_dim),
         Keys::Gguf(gguf) => {
             let of_head = gguf.count(ROTATED.gguf)?.unwrap_or(head_dim as u64);
             let is_part = usize::try_from(of_head).is_ok_and(|of_head| of_head < head_dim);

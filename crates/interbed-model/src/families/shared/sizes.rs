@@ -120,11 +120,14 @@ pub(super) fn read_bias(keys: &Keys<'_>, bias: &Bias, tensor: &str) -> Result<bo
 }
 
 pub(super) fn read_activation(keys: &Keys<'_>, rule: &ActivationRule) -> Result<Activation, ConfigProblem> {
-    let (fields, default) = match (keys, rule) {
-        (Keys::Json(fields), ActivationRule::Named(default)) => (fields, *default),
-        (_, ActivationRule::Fixed(activation) | ActivationRule::Named(activation)) => return Ok(*activation),
+    let (ActivationRule::Fixed(default) | ActivationRule::Named(default) | ActivationRule::NamedBy(_, default)) = *rule;
+    let Some(fields) = keys.json() else { return Ok(default) };
+    let key = match rule {
+        ActivationRule::Fixed(_) => return Ok(default),
+        ActivationRule::NamedBy(key, _) => key,
+        ActivationRule::Named(_) if fields.get("hidden_act").is_none() => "hidden_activation",
+        ActivationRule::Named(_) => "hidden_act",
     };
-    let key = if fields.get("hidden_act").is_none() { "hidden_activation" } else { "hidden_act" };
     match fields.text(key)? {
         None => Ok(default),
         Some("silu" | "swish") => Ok(Activation::Silu),

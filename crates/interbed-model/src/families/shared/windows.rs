@@ -78,16 +78,26 @@ pub(in crate::families) fn if_used(fields: &Fields<'_>, layers: usize) -> Result
     Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
 }
 
-/// Gives `window` to the layers that `layer_types` names or, without that key, to all but every `n`-th, where
-/// `sliding_window_pattern` states `n`; its default is `period`.
-pub(in crate::families) fn but_every(
+/// Reads windows of layers that `layer_types` names or, without that key, of those for which `slides` holds; these
+/// layers must have one.
+pub(in crate::families) fn required(
     fields: &Fields<'_>,
-    window: Option<usize>,
     layers: usize,
-    period: usize,
+    slides: impl Fn(usize) -> bool,
 ) -> Result<Windows, ConfigProblem> {
-    let period = fields.count("sliding_window_pattern", 1..=Blueprint::LAYERS_MAX)?.unwrap_or(period);
-    in_layers(fields, window, layers, |layer| slides_by(period as u64, layer))
+    let window = read_or_default(fields)?;
+    let slides = read_layer_types(fields, layers)?.unwrap_or_else(|| (0..layers).map(slides).collect());
+    if window.is_none() && slides.contains(&true) {
+        let why = "it is null, but some layers have a window, as layer_types says or as this architecture is known";
+        return Err(ConfigProblem::Missing { key: fields.name("sliding_window"), why });
+    }
+    Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
+}
+
+/// Reads `n` of "all layers but every `n`-th have a window" from `sliding_window_pattern`; its default is `period`.
+pub(in crate::families) fn read_period(fields: &Fields<'_>, period: u64) -> Result<u64, ConfigProblem> {
+    let stated = fields.count("sliding_window_pattern", 1..=Blueprint::LAYERS_MAX)?;
+    Ok(stated.map_or(period, |stated| stated as u64))
 }
 
 /// Returns whether layer `layer` has a window if all layers but every `period`-th have one; a period of 0 means all.

@@ -8,8 +8,8 @@ use crate::config_error::ConfigProblem;
 use crate::keys::json::Fields;
 
 /// Reads the classic spelling (`rope_theta` beside `rope_scaling`) and that of transformers 5 (`rope_parameters`). If
-/// both are given, `rope_scaling` wins, and a `rope_theta` inside the object wins over one outside; without either, the
-/// base is `theta_default`.
+/// both are given, `rope_scaling` wins, or is refused beside parameters by type of layer. A `rope_theta` inside the
+/// object wins over one outside; without either, the base is `theta_default`.
 pub(super) fn read(
     fields: &Fields<'_>,
     rule: &RopeRule,
@@ -81,16 +81,16 @@ pub(super) fn read_of_windows(
     Ok((theta, read_scaling(fields, &rope, max_positions, rotated)?))
 }
 
-/// Reads the rope parameters of layers that see all and of layers with a window, if `rope_parameters` states them by
-/// type of layer.
+/// Reads the rope parameters of layers that see all and of layers with a window, which `rope_parameters` states by type
+/// of layer; refuses parameters for both together, which `transformers` ignores in families that have two rotations.
 fn by_window<'a>(fields: &Fields<'a>) -> Result<Option<[Option<Fields<'a>>; 2]>, ConfigProblem> {
     let Some(parameters) = fields.object("rope_parameters", "rope_parameters.")? else { return Ok(None) };
     let [full, sliding] = ["full_attention", "sliding_attention"];
-    if ![full, sliding].iter().any(|key| parameters.is_written(key)) {
+    if parameters.is_empty() {
         return Ok(None);
     }
     if let Some((key, value)) = parameters.entries().find(|(key, _)| *key != full && *key != sliding) {
-        let hint = "beside full_attention and sliding_attention, rope parameters have no meaning";
+        let hint = "this architecture has rope parameters under full_attention and sliding_attention alone";
         return Err(parameters.unsupported(key, value, hint));
     }
     Ok(Some([
@@ -133,7 +133,12 @@ pub(in crate::families) fn read_unrotated(fields: &Fields<'_>, num_layers: usize
 }
 
 /// Reads how many elements of each head are rotated.
-pub(super) fn read_rotated(fields: &Fields<'_>, rotated: &Rotated, head_dim: usize) -> Result<usize, ConfigProblem> {
+pub(super) fn read_rotated(
+    fields: &Fields<'_>,
+    rule: &RopeRule,
+    rotated: &Rotated,
+    head_dim: usize,
+) -> Result<usize, ConfigProblem> {
     let key = ROTATED.json;
     let default = match rotated {
         Rotated::Share(share) => *share,
@@ -144,7 +149,8 @@ pub(super) fn read_rotated(fields: &Fields<'_>, rotated: &Rotated, head_dim: usi
         },
         Rotated::Whole => {
             let whole_hint = "1: this architecture is known with whole heads rotated only";
-            let [full, sliding] = by_window(fields)?.unwrap_or_default();
+            let by_window = if rule.by_window { by_window(fields)? } else { None };
+            let [full, sliding] = by_window.unwrap_or_default();
             let objects = [
                 fields.object("rope_parameters", "rope_parameters.")?,
                 fields.object("rope_scaling", "rope_scaling.")?,
