@@ -30,6 +30,7 @@ ARCHITECTURES = {
     "olmo3": ("olmo2", False),
     "exaone4": ("exaone4", False),
     "seed_oss": ("seed_oss", False),
+    "arcee": ("arcee", True),
     "gemma3_text": ("gemma3", False),
 }
 
@@ -37,7 +38,7 @@ MODELS = [
     "qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "glm4_moe", "glm4_moe_groups", "glm4_moe_mtp",
     "minimax_m2", "ernie4_5_moe", "hunyuan_v1_moe", "gpt_oss", "gpt_oss_mxfp4",
     "smollm3", "phi3", "phi3_long", "mistral_small", "ministral3", "olmo2", "olmo3", "exaone4", "seed_oss",
-    "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62",
+    "arcee", "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62",
 ]
 
 
@@ -162,7 +163,7 @@ def add_parameters(writer, config, kind):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if kind == "qwen2_moe":
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    if kind in ("mixtral", "granitemoe", "smollm3", "mistral", "ministral3"):
+    if kind in ("mixtral", "granitemoe", "smollm3", "mistral", "ministral3", "arcee"):
         writer.add_vocab_size(config["vocab_size"])
         writer.add_rope_dimension_count(head_dim)
     if kind == "granitemoe":

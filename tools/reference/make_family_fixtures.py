@@ -260,6 +260,13 @@ def dense():
         family("seed_oss", "SeedOssForCausalLM", 2, head_dim=6, attention_bias=True, attention_out_bias=False,
                mlp_bias=False, rms_norm_eps=1e-6, attention_dropout=0.1, residual_dropout=0.1, **small), {},
     )
+    yarn = {"factor": 8.0, "original_max_position_embeddings": 32, "rope_type": "yarn"}
+    yield (
+        "arcee", "no gate, squared relu, yarn",
+        family("arcee", "ArceeForCausalLM", 2, rope=yarn, attention_bias=False, mlp_bias=False, hidden_act="relu2",
+               **small),
+        {"matters": {"hidden_act": "relu", "rope_scaling": None}},
+    )
 
 
 def gemma3():

@@ -47,6 +47,7 @@ families!(
     ernie4_5_moe,
     smollm3,
     seed_oss,
+    arcee,
     olmo2,
     olmo3,
     exaone4,

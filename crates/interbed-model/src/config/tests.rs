@@ -103,6 +103,19 @@ fn absent_keys_mean_what_they_mean_to_each_class() {
     let granite = config(json!({"model_type": "granite"}));
     assert_eq!(attention(&granite).scale, 1.0, "Granite's own default");
 
+    let arcee = config(json!({"model_type": "arcee"}));
+    let sizes = &arcee.blueprint;
+    assert_eq!(
+        (sizes.vocab_size, sizes.hidden_size, sizes.inner_size(), sizes.positions),
+        (32_000, 2560, 18_432, 4096)
+    );
+    assert_eq!((sizes.layers.len(), attention(&arcee).heads, attention(&arcee).kv_heads), (32, 32, 32));
+    assert_eq!((sizes.head.norm.epsilon, sizes.activations().next()), (1e-5, Some(Activation::SquaredRelu)));
+    // Beyond the default vocabulary, so that they count with a larger one only.
+    let arcee = config(json!({"model_type": "arcee", "vocab_size": 128_004}));
+    assert_eq!((arcee.ends.bos_token_id, arcee.ends.eos_token_ids.as_slice()), (Some(128_000), &[128_001][..]));
+    assert!(sizes.parts().any(|part| matches!(part, Part::Dense(dense) if !dense.gated && !dense.bias)));
+
     let minicpm = config(json!({"model_type": "minicpm"}));
     assert!(minicpm.blueprint.head.is_tied);
     assert_eq!(

@@ -15,8 +15,18 @@ use crate::harness::{BLOCK_SIZE, Harness, fixtures};
 
 /// Fixtures whose layers differ: biases, head norms, windows, scales, tied heads, experts beside a gated one, queries
 /// that grow, norms after rotation, sinks.
-const MODELS: [&str; 9] =
-    ["qwen2", "qwen3", "mistral_sliding", "granite", "qwen2_moe", "ministral3", "hunyuan_v1_moe", "gpt_oss", "gemma3"];
+const MODELS: [&str; 10] = [
+    "qwen2",
+    "qwen3",
+    "mistral_sliding",
+    "granite",
+    "qwen2_moe",
+    "ministral3",
+    "hunyuan_v1_moe",
+    "gpt_oss",
+    "gemma3",
+    "arcee",
+];
 
 const MIXTURES: [&str; 3] = ["qwen2_moe", "hunyuan_v1_moe", "gpt_oss"];
 

@@ -21,7 +21,7 @@ use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
 
 /// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch,
 /// experts, matrices in one piece, experts that are rearranged on the way.
-const CASES: [(&str, KvDType); 14] = [
+const CASES: [(&str, KvDType); 15] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -30,6 +30,7 @@ const CASES: [(&str, KvDType); 14] = [
     ("minicpm", KvDType::F32),
     ("mistral_sliding", KvDType::F32),
     ("gemma3", KvDType::F16),
+    ("arcee", KvDType::F32),
     ("qwen3_moe", KvDType::F16),
     ("qwen2_moe", KvDType::F32),
     ("glm4_moe", KvDType::F32),

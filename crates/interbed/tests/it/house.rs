@@ -96,9 +96,9 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
 ];
 
 /// Words that name a family of models.
-const FAMILY_WORDS: [&str; 18] = [
+const FAMILY_WORDS: [&str; 19] = [
     "llama", "mistral", "mixtral", "qwen", "granite", "minicpm", "olmo", "glm", "minimax", "ernie", "smollm",
-    "seed_oss", "exaone", "hunyuan", "gpt_oss", "gpt-oss", "phi3", "gemma",
+    "seed_oss", "exaone", "hunyuan", "gpt_oss", "gpt-oss", "phi3", "gemma", "arcee",
 ];
 
 /// Files outside `families/` that may have some of these words, and why.
