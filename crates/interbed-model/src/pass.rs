@@ -59,7 +59,7 @@ pub struct Linear {
 
 /// A root-mean-square norm, whose weight is among a layer's tensors.
 #[derive(Debug, Clone, Copy)]
-pub struct Norm {
+pub struct NormWeight {
     /// The weight.
     pub weight: TensorId,
     /// Number that is added to each element of the weight.
@@ -406,7 +406,7 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// Fails if the device failed.
-    pub fn norm(&mut self, Norm { weight, offset, epsilon }: Norm) -> Result<Tensor, ForwardError> {
+    pub fn norm(&mut self, NormWeight { weight, offset, epsilon }: NormWeight) -> Result<Tensor, ForwardError> {
         let (hidden, branch, out) = (self.hidden(), self.branch(), self.of_rows(self.shared.normed));
         let weight = &self.weights.vector(weight);
         let command = match self.pending.take() {

@@ -34,8 +34,8 @@ pub(crate) struct Bf16Dots(());
 #[derive(Clone, Copy)]
 pub(crate) struct Amx(());
 
-/// Defines the only two ways to create a token, which proves that the processor has some instructions: from a level that
-/// includes these instructions, and from a token that proves more instructions.
+/// Defines the only two ways to create a token, which proves that the processor has some instructions: from a level
+/// that includes these instructions, and from a token that proves more instructions.
 macro_rules! tokens {
     ($($token:ident: $least:ident $(, with what $less:ident proves)?;)*) => {$(
         impl $token {

@@ -4,12 +4,12 @@ use interbed_device::{Command, PassNeeds, Tensor};
 
 use super::tensors::LayerTensors;
 use crate::blueprint::{Branch, Passage};
-use crate::pass::{ForwardError, Norm, Pass};
+use crate::pass::{ForwardError, NormWeight, Pass};
 
 /// Applies the norms of a branch and adds its result to the hidden states.
 pub(super) struct BranchNorm {
-    before: Option<Norm>,
-    after: Option<Norm>,
+    before: Option<NormWeight>,
+    after: Option<NormWeight>,
     width: usize,
     /// Number that the branch's result is multiplied by before it is added.
     factor: f32,
@@ -21,7 +21,7 @@ impl BranchNorm {
         let mut norm = |passage: &Passage| {
             let norm = passage.norm()?;
             let weight = tensors.vector(&format!("{}.weight", norm.name), width);
-            Some(Norm { weight, offset: norm.offset, epsilon: norm.epsilon })
+            Some(NormWeight { weight, offset: norm.offset, epsilon: norm.epsilon })
         };
         let (before, after) = (norm(&branch.enter), norm(&branch.leave));
         Self { before, after, width, factor: branch.factor }
@@ -53,7 +53,7 @@ impl BranchNorm {
     /// Fails if the device failed.
     pub fn peek(&self, pass: &mut Pass<'_>, out: Tensor) -> Result<Tensor, ForwardError> {
         let x = pass.hidden();
-        let Some(Norm { weight, offset, epsilon }) = self.before else { return Ok(x) };
+        let Some(NormWeight { weight, offset, epsilon }) = self.before else { return Ok(x) };
         let weight = &pass.weights.vector(weight);
         pass.submit(&[Command::Norm { x, weight, offset, epsilon, out }])?;
         Ok(out)
@@ -64,7 +64,7 @@ impl BranchNorm {
     /// # Errors
     /// Fails if the device failed.
     pub fn end(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
-        if let Some(Norm { weight, offset, epsilon }) = self.after {
+        if let Some(NormWeight { weight, offset, epsilon }) = self.after {
             let (branch, weight) = (pass.branch(), &pass.weights.vector(weight));
             pass.submit(&[Command::Norm { x: branch, weight, offset, epsilon, out: branch }])?;
         }

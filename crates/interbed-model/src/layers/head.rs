@@ -7,7 +7,7 @@ use super::embedding::EMBEDDING_TENSOR;
 use super::tensors::LayerTensors;
 use super::{Layer, LayerState, Place};
 use crate::blueprint::Blueprint;
-use crate::pass::{ForwardError, Linear, Norm, Pass, PassSize};
+use crate::pass::{ForwardError, Linear, NormWeight, Pass, PassSize};
 
 /// Name of the head's tensor, in models whose head is not the embedding.
 pub const HEAD_TENSOR: &str = "lm_head.weight";
@@ -19,7 +19,7 @@ pub const LOGIT_ROWS: usize = 64;
 /// The layer that computes logits, or finished hidden states.
 pub(super) struct Head {
     spec: GroupSpec,
-    norm: Norm,
+    norm: NormWeight,
     head: Linear,
     /// Number that the normed hidden states are multiplied by. Some models divide before the head and others after it;
     /// multiplying before is cheaper and just as exact.
@@ -32,7 +32,7 @@ impl Head {
         let (hidden, vocab, head) = (blueprint.hidden_size, blueprint.vocab_size, &blueprint.head);
         let mut tensors = LayerTensors::new(place.group, "head", Role::Head, place.layer, "");
         let weight = tensors.vector(&format!("{}.weight", head.norm.name), hidden);
-        let norm = Norm { weight, offset: head.norm.offset, epsilon: head.norm.epsilon };
+        let norm = NormWeight { weight, offset: head.norm.offset, epsilon: head.norm.epsilon };
         // A tied head is the embedding again: the same tensor in two groups, held once.
         let name = if head.is_tied { EMBEDDING_TENSOR } else { HEAD_TENSOR };
         let weight = tensors.matrix(name, [vocab, hidden], Access::Sweep);
@@ -87,7 +87,7 @@ impl Layer for Head {
             let (best, count) = (normed, pass.batch.wanted_best(first..first + wanted.len()));
             first += wanted.len();
             let (normed, logits) = (normed.first(wanted.len() * width), logits.first(wanted.len() * vocab));
-            let Norm { weight, offset, epsilon } = self.norm;
+            let NormWeight { weight, offset, epsilon } = self.norm;
             let weight = &pass.weights.vector(weight);
             let norm = Command::Norm { x: hidden, weight, offset, epsilon, out: normed };
             if is_hidden {
