@@ -53,8 +53,8 @@ pub fn peak_resident() -> u64 {
     kib_field(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmHWM:")
 }
 
-/// Returns memory to the system that the program has freed and the allocator has kept for later allocations: hundreds of
-/// megabytes after a large structure was freed. Does nothing where the C library has no function for this.
+/// Returns memory to the system that the program has freed and the allocator has kept for later allocations: hundreds
+/// of megabytes after a large structure was freed. Does nothing where the C library has no function for this.
 pub fn give_back_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointer and touches only what is free, under the allocator's own locks.

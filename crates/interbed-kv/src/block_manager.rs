@@ -425,9 +425,9 @@ impl BlockManager {
     ///
     /// The copies must be carried out in this order, and one after the other wherever that makes a difference: a block
     /// may be first a source and later a destination, or the reverse. They must be done before the next pass reads or
-    /// writes KV, before the transfers of any [`crate::Swap`] begin, and before the memory of removed blocks is given
-    /// back, which [`take_resize`](Self::take_resize) reports. Memory for added blocks, which `take_resize` reports too,
-    /// must be there before the copies are made.
+    /// writes KV, before the transfers of any [`crate::Swap`] begin, and before the memory of removed blocks, which
+    /// [`take_resize`](Self::take_resize) reports, is given back. Memory for added blocks, which `take_resize` reports
+    /// too, must be there before the copies are made.
     pub fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.transfers.take_copies(copies);
     }

@@ -162,8 +162,8 @@ pub(super) fn divide(total: u64, needs: &MemoryNeeds, kv_tokens: Option<u64>) ->
     Ok((plan, kv))
 }
 
-/// Counts the KV of `kv_tokens` tokens among the memory that must fit in any case. The plan that then divides the memory
-/// adds as little KV of its own as it can.
+/// Counts the KV of `kv_tokens` tokens among the memory that must fit in any case. The plan that then divides the
+/// memory adds as little KV of its own as it can.
 fn reserve_kv(needs: &MemoryNeeds, kv_tokens: Option<u64>) -> (MemoryNeeds, u64) {
     let Some(tokens) = kv_tokens else { return (*needs, 0) };
     let bytes = needs.block.0.saturating_mul(tokens.div_ceil(needs.block_size as u64));
