@@ -22,9 +22,9 @@ pub(crate) const MESSAGE_END: &str = "<|end|>";
 /// A short answer, which no template writes by itself.
 const ANSWER: &str = "interbed9417";
 
-/// Returns the tokens that end a text, each once, those that files name first. Without a tokenizer, only the tokens in
-/// files are returned. The function renders the template, which keeps a CPU busy, so it must not run on an async
-/// thread.
+/// Returns the tokens that end a text, each once. The tokens that the model's configuration files name come first;
+/// without a tokenizer, these are all. The function renders the template, which keeps a CPU busy, so it must not run on
+/// an async thread.
 pub fn end_tokens(
     generation: &GenerationConfig,
     config: &ModelConfig,

@@ -173,9 +173,9 @@ impl StreamedWeights {
     }
 }
 
-/// Wraps `files` so that their bytes are hashed as they are read, if the catalog has anything left to hash. Threads
-/// then do the reads and hash what they have read. Where the kernel reads by itself, the thread of the pass would have
-/// to hash.
+/// Wraps `files` so that their bytes are hashed as they are read, if the catalog has anything left to hash. In that
+/// case the reads are done by threads, which hash what they have read: if the kernel read on its own, the thread that
+/// computes the pass would have to hash.
 fn hashed(
     catalog: &Catalog,
     files: Vec<Arc<dyn DirectRead>>,

@@ -22,7 +22,7 @@ pub(super) static FAMILY: Family = Family {
         epsilon: 1e-5,
         bos: Some(0),
         // Every fourth layer sees all.
-        slides_in_gguf: |layer| !(layer + 1).is_multiple_of(4),
+        slides_in_gguf: |layer| windows::slides_by(4, layer),
         ..Habits::PLAIN
     },
     read: |keys, mut decoder| {

@@ -40,5 +40,5 @@ pub(super) static FAMILY: Family = Family {
 
 /// Every fourth layer sees all.
 fn slides(layer: usize) -> bool {
-    !(layer + 1).is_multiple_of(4)
+    windows::slides_by(4, layer)
 }

@@ -21,7 +21,8 @@ const GROWN_BYTES_MAX: usize = 64 << 20;
 const AFFIX_BYTES_MAX: usize = 64;
 /// The most special tokens that may be put around a text.
 const AROUND_MAX: usize = 1024;
-/// A short text. Normalizing this text shows how long a text between two added tokens becomes at least.
+/// The shortest text that may stand between two added tokens. The length of this text after normalization is a lower
+/// bound for all texts there.
 const PART: &str = " a";
 
 /// The bounds on the number of bytes that the steps of a tokenizer may make of one byte of text.

@@ -90,8 +90,8 @@ impl Cut {
     }
 }
 
-/// Returns whether a character is a letter of one of the commonest scripts. Each of these is a `\p{L}`, and no
-/// normalization joins it to the end of a line.
+/// Returns whether a character is a letter of one of the commonest scripts. Each of these letters is a `\p{L}`, and
+/// Unicode normalization composes none of them with a line end before it.
 fn is_letter(character: char) -> bool {
     matches!(character, 'A'..='Z' | 'a'..='z' | 'А'..='я' | '\u{3041}'..='\u{3096}' | '\u{30A1}'..='\u{30FA}'
         | '\u{4E00}'..='\u{9FFF}' | '\u{AC00}'..='\u{D7A3}')

@@ -18,9 +18,11 @@ const NAME_BYTES_MAX: u64 = 1024;
 const TEXT_BYTES_MAX: u64 = 16 << 20;
 /// Maximum number of entries of a list, which is the size of the largest vocabulary that is supported.
 const ENTRIES_MAX: u64 = 1 << 24;
-/// The format's numbers of the kinds that are not numbers.
+/// Id of truth values among the format's types of metadata.
 pub(super) const BOOL: u32 = 7;
+/// Id of texts among the format's types of metadata.
 pub(super) const TEXT: u32 = 8;
+/// Id of lists among the format's types of metadata.
 pub(super) const ARRAY: u32 = 9;
 
 /// A place in a header.

@@ -148,7 +148,8 @@ pub enum StoreProblem {
         /// Name of the element type.
         found: String,
     },
-    /// A tensor of a coded type does not say its patches, or a tensor of another type does.
+    /// The manifest states no number of patches for a tensor of a coded type, or states a number for a tensor of
+    /// another type.
     #[error("tensor {tensor} is {found:?} with patches {patches:?}: the manifest is damaged, pack the model again")]
     Patches {
         /// Name of the tensor.

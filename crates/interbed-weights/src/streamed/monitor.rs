@@ -81,8 +81,8 @@ impl StreamMonitor {
         self.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Copies the places of units that were shown last to `sight`, unless they were showing number `seen`. Returns the
-    /// number of the last showing.
+    /// Copies the places of units that a pass published last to `sight`. Publications are numbered; if the last one is
+    /// number `seen`, which the caller has, nothing is copied. Returns the number of the last publication.
     pub fn sight(&self, seen: u64, sight: &mut WindowSight) -> u64 {
         if self.sights.load(Ordering::Acquire) == seen {
             return seen;

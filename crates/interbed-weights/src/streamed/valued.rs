@@ -3,7 +3,7 @@
 use super::telemetry::StreamStats;
 use crate::experts::ShadowHits;
 
-/// Figures from which the value of memory for experts follows.
+/// Figures that tell how much time more memory for experts would save.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertFigures {
     /// Misses that a slightly larger arena would have hit.

@@ -36,7 +36,7 @@ pub enum Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResidentConfig {
     /// Number of slots that units stream through, and also the maximum number of residents that are loaded at the same
-    /// time. There are no slots if all units fit. There are more slots than this if all units of the order fit and
-    /// memory is left for units on demand.
+    /// time. If all units fit into memory, the window has no slots. If only the units that passes read in order fit, it
+    /// adds slots for the other units as far as memory is left.
     pub stream_slots: usize,
 }

@@ -140,8 +140,9 @@ impl Decoder {
         })
     }
 
-    /// Gives the layers with a window a rotation of their own, whose base `key` or rope parameters by type of layer
-    /// state; the default is `theta` or, without one, the base of the other layers. Windows must have been set before.
+    /// Gives the layers with a window a rotation of their own. The configuration states its base under `key` or in rope
+    /// parameters by type of layer; otherwise the base is `theta` or, without a `theta`, that of the other layers. The
+    /// family must have set the windows before.
     pub fn rotate_windows(&mut self, keys: &Keys<'_>, key: Key, theta: Option<f64>) -> Result<(), ConfigProblem> {
         if self.windows.iter().all(Option::is_none) {
             return Ok(());

@@ -56,8 +56,13 @@ pub(in crate::families) fn in_layers(
     layers: usize,
     slides: impl Fn(usize) -> bool,
 ) -> Result<Windows, ConfigProblem> {
-    let slides = read_layer_types(fields, layers)?.unwrap_or_else(|| (0..layers).map(slides).collect());
+    let slides = which_slide(fields, layers, slides)?;
     Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
+}
+
+/// Returns for each layer whether `layer_types` names it or, without that key, whether `slides` holds.
+fn which_slide(fields: &Fields<'_>, layers: usize, slides: impl Fn(usize) -> bool) -> Result<Vec<bool>, ConfigProblem> {
+    Ok(read_layer_types(fields, layers)?.unwrap_or_else(|| (0..layers).map(slides).collect()))
 }
 
 /// Reads windows that hold only if `use_sliding_window` is set: for the layers that `layer_types` names or, without
@@ -86,7 +91,7 @@ pub(in crate::families) fn required(
     slides: impl Fn(usize) -> bool,
 ) -> Result<Windows, ConfigProblem> {
     let window = read_or_default(fields)?;
-    let slides = read_layer_types(fields, layers)?.unwrap_or_else(|| (0..layers).map(slides).collect());
+    let slides = which_slide(fields, layers, slides)?;
     if window.is_none() && slides.contains(&true) {
         let why = "it is null, but some layers have a window, as layer_types says or as this architecture is known";
         return Err(ConfigProblem::Missing { key: fields.name("sliding_window"), why });
