@@ -5,15 +5,15 @@ use std::num::NonZeroUsize;
 
 use arrayvec::ArrayVec;
 use interbed_kernels::{
-    Activation, Activations, AttentionLayer, Columns, Level, Matrix, Pool, PreparedForm, Product, Rotation, activate,
-    add_and_norm, add_scaled, attention, combine_rows, gated_activation, gather_rows, matmul, matmul_gated, rms_norm,
-    rms_norm_heads, rotate_and_store, scale,
+    Activation, Activations, AttentionLayer, Columns, KvLayout, Level, Matrix, Pool, PreparedForm, Product, Rotation,
+    activate, add_and_norm, add_scaled, attention, combine_rows, gated_activation, gather_rows, matmul, matmul_gated,
+    rms_norm, rms_norm_heads, rotate_and_store, scale,
 };
 
 use crate::command::best_of_row;
 use crate::{
-    AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, KvSequences, OUTS_MAX, Operand,
-    PRODUCTS_MAX, Queue, Tensor, TensorArea, Token,
+    AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, KvSequences, KvStrips, OUTS_MAX,
+    Operand, PRODUCTS_MAX, Queue, Tensor, TensorArea, Token,
 };
 
 /// Threads that compute together, and the instructions that they use.
@@ -227,6 +227,37 @@ impl Device for CpuDevice {
 
     fn is_complete(&mut self, _token: Token) -> Result<bool, DeviceError> {
         Ok(true)
+    }
+
+    fn kv_layout(&self) -> &KvLayout {
+        self.kv.layout()
+    }
+
+    fn num_blocks(&self) -> usize {
+        self.kv.num_blocks()
+    }
+
+    fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
+        into.copy_from_slice(&self.kv.block(block)[..into.len()]);
+        Ok(())
+    }
+
+    fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
+        let content = self.kv.layout().content_bytes();
+        fill(&mut self.kv.block_mut(block)[..content]);
+        Ok(())
+    }
+
+    fn prepare_blocks(&mut self, count: usize) {
+        self.kv.touch(count, self.cpu.pool.threads());
+    }
+
+    fn give_back_blocks(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        Ok(self.kv.give_back(blocks)?)
+    }
+
+    fn strips(&mut self) -> Option<&mut KvStrips> {
+        self.kv.strips()
     }
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {

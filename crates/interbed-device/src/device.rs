@@ -3,9 +3,13 @@
 
 use std::sync::Arc;
 
+use interbed_kernels::{DType, KvLayout};
 use thiserror::Error;
 
-use crate::{Command, GpuError, HostBuffer, OutOfTensors, PlacedBytes, Tensor};
+use crate::{
+    Bytes, Command, Cpu, DeviceEvent, DeviceStats, GpuError, HostBuffer, HostRates, KvStrips, OutOfTensors,
+    PlacedBytes, Tensor,
+};
 
 /// A queue of a device. A device executes the commands of one queue as if one after the other, in the order in which
 /// they were submitted. Between queues, only waits establish an order. Queues may share one piece of hardware.
@@ -60,12 +64,15 @@ pub enum DeviceError {
     /// The device computes in host memory.
     #[error("this device has no memory of its own")]
     NoMemory,
+    /// The system refused to take the memory of KV blocks back.
+    #[error("the system does not take the memory of KV blocks back: {0}")]
+    GiveBack(#[from] std::io::Error),
     /// The GPU or its driver failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
 }
 
-/// Executes the operations of passes on tensors and KV blocks.
+/// Executes the operations of forward passes on tensors and KV blocks, and owns the memory of both.
 ///
 /// - Everything that a command borrows is read before [`submit`](Self::submit) returns, but for memory that the device
 ///   [shares](Self::share). When its *results* may be used depends on tokens: later commands of the same queue may use
@@ -138,5 +145,104 @@ pub trait Device: Send {
     /// Fails if there is no memory for the bytes.
     fn place(&mut self, bytes: &Arc<HostBuffer>) -> Result<PlacedBytes, DeviceError> {
         Ok(PlacedBytes::Host(Arc::clone(bytes)))
+    }
+
+    /// Returns whether the device computes in memory of its own, to which weights have to be copied from host memory.
+    fn has_own_memory(&self) -> bool {
+        false
+    }
+
+    /// Returns the layout of the device's KV blocks.
+    fn kv_layout(&self) -> &KvLayout;
+
+    /// Returns the number of KV blocks that the device has room for.
+    fn num_blocks(&self) -> usize;
+
+    /// Copies the first `into.len()` bytes of a KV block to the host, after everything that was submitted before.
+    ///
+    /// # Errors
+    /// Fails if the device fails; the content of `into` is then unspecified.
+    ///
+    /// # Panics
+    /// Panics if there is no such block, or if `into` is longer than a block.
+    fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Replaces the keys and values of a KV block by what `fill` writes, before everything that is submitted later.
+    /// `fill` is called once, with all bytes of the block but its [padding](KvLayout::padding_bytes).
+    ///
+    /// # Errors
+    /// Fails if the device fails, or has no memory; the content of the block is then unspecified.
+    ///
+    /// # Panics
+    /// Panics if there is no such block.
+    fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError>;
+
+    /// Makes the memory of the first `count` KV blocks ready now rather than when the blocks are first written. The
+    /// blocks lose their content.
+    fn prepare_blocks(&mut self, _count: usize) {}
+
+    /// Gives the memory of `blocks` back to the system. The blocks lose their content.
+    ///
+    /// # Errors
+    /// Fails if the system refuses; the blocks may then still have their memory.
+    ///
+    /// # Panics
+    /// Panics if a block does not exist.
+    fn give_back_blocks(&mut self, _blocks: &[u32]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Returns the strips in which blocks can be mapped side by side, if the device has any.
+    fn strips(&mut self) -> Option<&mut KvStrips> {
+        None
+    }
+
+    /// Has `cpu` compute products with weights in host memory on [`Queue::Host`], if trials show that the processor
+    /// gives products with weights of these `dtypes` the same bits as the device. Returns whether it does. This must be
+    /// called before the first pass.
+    ///
+    /// # Errors
+    /// Fails if the device fails.
+    fn compute_on_host(&mut self, _cpu: Cpu, _dtypes: &[DType]) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    /// Measures with at most `most` bytes of weights of a type how fast these are copied to the device, and how fast
+    /// the [host](Self::compute_on_host) multiplies with them. Returns `None` if this cannot be measured. This must be
+    /// called before the first pass.
+    ///
+    /// # Errors
+    /// Fails if the device fails, or has no memory.
+    fn host_rates(&mut self, _dtype: DType, _most: Bytes) -> Result<Option<HostRates>, DeviceError> {
+        Ok(None)
+    }
+
+    /// Waits until everything that was submitted has been executed.
+    ///
+    /// # Errors
+    /// Fails if the device fails.
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Returns the figures of a device with memory of its own.
+    fn stats(&self) -> Option<DeviceStats> {
+        None
+    }
+
+    /// Records from now on when batches of commands are executed, if the device can tell.
+    ///
+    /// # Errors
+    /// Fails if the device fails.
+    fn note_times(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Returns the recorded batches that have been executed since the last call, queue by queue.
+    ///
+    /// # Errors
+    /// Fails if the device fails.
+    fn take_times(&mut self) -> Result<Vec<DeviceEvent>, DeviceError> {
+        Ok(Vec::new())
     }
 }

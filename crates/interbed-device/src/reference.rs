@@ -2,6 +2,7 @@
 //! submissions that use the same memory without an order between them. The device computes with plain f32 arithmetic,
 //! and serves tests.
 
+mod blocks;
 mod bytes;
 mod operations;
 
@@ -23,6 +24,8 @@ type Known = [u64; QUEUES];
 pub struct ReferenceDevice {
     memory: DeviceMemory,
     capacity: usize,
+    layout: KvLayout,
+    num_blocks: usize,
     /// Commands that were submitted but not executed, in the order of submission.
     pending: Vec<Pending>,
     /// Submissions that the host does not know to be complete, in the order of submission.
@@ -56,14 +59,17 @@ struct Open {
 }
 
 impl ReferenceDevice {
-    /// Creates a device for passes of these `needs`, with KV blocks of `layout`; `seed` chooses the order of execution.
+    /// Creates a device for passes of these `needs`, with `num_blocks` KV blocks of `layout`; `seed` chooses the order
+    /// of execution.
     /// All memory is poisoned, so that reading anything before it is written shows in the results. With an odd seed,
     /// the device [shares](Device::share) host memory.
-    pub fn new(needs: &PassNeeds, layout: &KvLayout, seed: u64) -> Self {
+    pub fn new(needs: &PassNeeds, layout: &KvLayout, num_blocks: usize, seed: u64) -> Self {
         let capacity = needs.tensors.bytes() / size_of::<f32>();
         Self {
             memory: DeviceMemory::poisoned(capacity, layout.block_size()),
             capacity,
+            layout: layout.clone(),
+            num_blocks,
             pending: Vec::new(),
             open: Vec::new(),
             last: [[0; QUEUES]; QUEUES],
@@ -72,6 +78,43 @@ impl ReferenceDevice {
             random: seed,
             shares: !seed.is_multiple_of(2),
         }
+    }
+
+    /// Checks that a submission to `queue`, which comes after what `after` names, is ordered with every other one that
+    /// uses the same memory.
+    fn check_order(&self, queue: Queue, after: &Known, uses: &[Use]) -> Result<(), DeviceError> {
+        let unordered = self.open.iter().find(|earlier| {
+            let ordered = earlier.token.queue == queue || earlier.token.number <= after[index_of(earlier.token.queue)];
+            !ordered && conflict(&earlier.uses, uses)
+        });
+        match unordered {
+            Some(first) => Err(DeviceError::Unordered { first: first.token.number, second: self.submitted + 1 }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes note of a submission whose commands are pending, and executes some commands.
+    fn submitted(&mut self, queue: Queue, after: Known, uses: Vec<Use>) -> Token {
+        self.submitted += 1;
+        self.last[index_of(queue)] = after;
+        let token = Token { queue, number: self.submitted };
+        self.open.push(Open { token, after, uses });
+        // While the host continues, the device executes a random number of commands, sometimes none.
+        for _ in 0..self.next_random() % 4 {
+            self.execute_any();
+        }
+        token
+    }
+
+    /// Submits an operation on KV blocks that no command describes to the queue of passes.
+    fn submit_on_blocks(&mut self, writes: bool, operation: Operation) -> Result<Token, DeviceError> {
+        let (queue, number) = (Queue::Compute, self.submitted + 1);
+        let mut after = self.last[index_of(queue)];
+        raise(&mut after, &self.host);
+        let uses = vec![Use { place: Operand::Kv, writes }];
+        self.check_order(queue, &after, &uses)?;
+        self.pending.push(Pending { number, queue, after, uses: uses.clone(), operation });
+        Ok(self.submitted(queue, after, uses))
     }
 
     /// Executes one of the commands that may be executed now, chosen at random. Returns false if there is none.
@@ -120,13 +163,7 @@ impl Device for ReferenceDevice {
             raise(&mut after, &self.last_of(*token));
         }
         let uses: Vec<_> = commands.iter().flat_map(Command::uses).collect();
-        let unordered = self.open.iter().find(|earlier| {
-            let ordered = earlier.token.queue == queue || earlier.token.number <= after[index_of(earlier.token.queue)];
-            !ordered && conflict(&earlier.uses, &uses)
-        });
-        if let Some(first) = unordered {
-            return Err(DeviceError::Unordered { first: first.token.number, second: number });
-        }
+        self.check_order(queue, &after, &uses)?;
         for command in commands {
             let uses: Vec<_> = command.uses().into_iter().collect();
             for used in &uses {
@@ -136,15 +173,7 @@ impl Device for ReferenceDevice {
             }
             self.pending.push(Pending { number, queue, after, uses, operation: operations::of(command, self.shares) });
         }
-        self.submitted = number;
-        self.last[index_of(queue)] = after;
-        let token = Token { queue, number };
-        self.open.push(Open { token, after, uses });
-        // While the host continues, the device executes a random number of commands, sometimes none.
-        for _ in 0..self.next_random() % 4 {
-            self.execute_any();
-        }
-        Ok(token)
+        Ok(self.submitted(queue, after, uses))
     }
 
     fn copies_downloads(&self) -> bool {
@@ -183,6 +212,39 @@ impl Device for ReferenceDevice {
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         Ok(PlacedBytes::Reference(Arc::new(ReferenceBytes::poisoned(len))))
+    }
+
+    fn has_own_memory(&self) -> bool {
+        true
+    }
+
+    fn kv_layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    fn num_blocks(&self) -> usize {
+        self.num_blocks
+    }
+
+    fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
+        assert!((block as usize) < self.num_blocks, "block {block} of {}", self.num_blocks);
+        let last = self.submit_on_blocks(false, Box::new(|_| ()))?;
+        self.complete(last)?;
+        self.memory.read_block(&self.layout, block, into);
+        Ok(())
+    }
+
+    fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
+        assert!((block as usize) < self.num_blocks, "block {block} of {}", self.num_blocks);
+        let (layout, mut bytes) = (self.layout.clone(), vec![0; self.layout.content_bytes()]);
+        fill(&mut bytes);
+        self.submit_on_blocks(true, Box::new(move |memory| memory.fill_block(&layout, block, &bytes))).map(|_| ())
+    }
+
+    fn give_back_blocks(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
+        assert!(blocks.iter().all(|&block| (block as usize) < self.num_blocks), "blocks of {}", self.num_blocks);
+        let blocks = blocks.to_vec();
+        self.submit_on_blocks(true, Box::new(move |memory| memory.poison_blocks(&blocks))).map(|_| ())
     }
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {

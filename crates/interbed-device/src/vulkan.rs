@@ -30,7 +30,7 @@ use std::sync::Arc;
 use interbed_kernels::{DType, KvLayout};
 
 use crate::{
-    Command, Cpu, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use,
+    Bytes, Command, Cpu, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use,
 };
 use arguments::{Arguments, PIECE_MAX};
 use block_tables::BlockTables;
@@ -149,111 +149,9 @@ impl VulkanDevice {
         })
     }
 
-    /// Has `cpu` compute products with weights in host memory ([`Queue::Host`]), if trials show that the processor
-    /// gives products with weights of these `dtypes` the same bits as the GPU. Returns whether the processor will
-    /// compute them. Must be called before the first pass.
-    ///
-    /// # Errors
-    /// Fails if the GPU or its driver fails.
-    pub fn compute_on_host(&mut self, cpu: Cpu, dtypes: &[DType]) -> Result<bool, DeviceError> {
-        // The host adds up as the GPU does in f32, and has no bytes.
-        let in_integers = dtypes.iter().any(|&dtype| self.integers.address(dtype).is_some());
-        let order = if in_integers { None } else { self.order_of_sums(dtypes)? };
-        self.host = order.map(|order| HostQueue::new(&self.gpu, cpu, order)).transpose()?;
-        Ok(self.host.is_some())
-    }
-
-    /// Returns how often the host has waited for the GPU although nobody asked for a result: because the host was so
-    /// far ahead that there was no room for what it hands over.
-    pub fn waits_for_room(&self) -> u64 {
-        self.waits_for_room
-    }
-
-    /// Returns the memory of the GPU in use, and the bytes that went over its link.
-    pub fn stats(&self) -> DeviceStats {
-        let [memory_used, memory_budget] = self.gpu.used();
-        DeviceStats {
-            name: Arc::clone(&self.name),
-            memory_used,
-            memory_budget,
-            bytes_to_device: self.arguments.bytes_put() + self.beside[0],
-            bytes_to_host: self.downloads.bytes() + self.beside[1],
-            waits_for_room: self.waits_for_room,
-        }
-    }
-
-    /// Waits for everything that was submitted.
-    ///
-    /// # Errors
-    /// Fails if the GPU fails.
-    pub fn settle(&mut self) -> Result<(), GpuError> {
-        self.queues.iter_mut().try_for_each(GpuQueue::settle)
-    }
-
-    /// Notes from now on when batches of commands run, as far as the GPU's queues can tell.
-    ///
-    /// # Errors
-    /// Fails if the GPU refuses.
-    pub fn note_times(&mut self) -> Result<(), GpuError> {
-        for (own, queue) in self.queues.iter_mut().zip(QUEUES) {
-            own.note_times(queue)?;
-        }
-        self.clock = Some(Clock::new(&self.gpu));
-        Ok(())
-    }
-
-    /// Returns the batches that were done since the last call, queue by queue, if times are noted.
-    ///
-    /// # Errors
-    /// Fails if the GPU fails.
-    pub fn take_times(&mut self) -> Result<Vec<DeviceEvent>, GpuError> {
-        let Some(clock) = &mut self.clock else { return Ok(Vec::new()) };
-        let mut batches = Vec::new();
-        for queue in &mut self.queues {
-            batches.extend(queue.take_times()?);
-        }
-        Ok(clock.events(&batches).collect())
-    }
-
     /// Returns the GPU.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
-    }
-
-    /// Copies the content of a KV block to the host, once everything submitted before is done.
-    ///
-    /// # Errors
-    /// Fails if the GPU fails; the content of `into` is then unspecified.
-    ///
-    /// # Panics
-    /// Panics if there is no such block, or `into` is longer than a block.
-    pub fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
-        let room = match self.block_room.take() {
-            Some(room) => room,
-            None => Arc::new(GpuBuffer::new(&self.gpu, Heap::Readback, self.kv.layout().block_bytes())?),
-        };
-        let token = self.copy_block(block, true, (&room, 0), into.len())?;
-        self.try_complete(token)?;
-        self.beside[1] += into.len() as u64;
-        // SAFETY: the copy into it is done, and nothing else uses it.
-        into.copy_from_slice(unsafe { room.on_host(0..into.len()) });
-        self.block_room = Some(room);
-        Ok(())
-    }
-
-    /// Has `write` write the first `len` bytes of a KV block, before everything that is submitted later.
-    ///
-    /// # Errors
-    /// Fails if the GPU fails, or has no memory.
-    ///
-    /// # Panics
-    /// Panics if there is no such block, or `len` is more than the bytes of a block.
-    pub fn write_block(&mut self, block: u32, len: usize, write: impl FnOnce(&mut [u8])) -> Result<(), DeviceError> {
-        self.make_room()?;
-        let submission = (COMPUTE, self.submitted + 1);
-        let put = self.arguments.put(submission, len, write)?;
-        self.copy_block(block, false, (&put.buffer, put.offset), len)?;
-        Ok(())
     }
 
     /// Copies the first `len` bytes of a block to `room` if `is_read`, otherwise from `room` to the block.
@@ -480,6 +378,85 @@ impl Device for VulkanDevice {
 
     fn computes_on_host(&self) -> bool {
         self.host.is_some()
+    }
+
+    fn compute_on_host(&mut self, cpu: Cpu, dtypes: &[DType]) -> Result<bool, DeviceError> {
+        // The host adds up as the GPU does in f32, and has no bytes.
+        let in_integers = dtypes.iter().any(|&dtype| self.integers.address(dtype).is_some());
+        let order = if in_integers { None } else { self.order_of_sums(dtypes)? };
+        self.host = order.map(|order| HostQueue::new(&self.gpu, cpu, order)).transpose()?;
+        Ok(self.host.is_some())
+    }
+
+    fn host_rates(&mut self, dtype: DType, most: Bytes) -> Result<Option<HostRates>, DeviceError> {
+        HostRates::measure(self, dtype, most)
+    }
+
+    fn has_own_memory(&self) -> bool {
+        true
+    }
+
+    fn kv_layout(&self) -> &KvLayout {
+        self.kv.layout()
+    }
+
+    fn num_blocks(&self) -> usize {
+        self.kv.num_blocks()
+    }
+
+    fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
+        let room = match self.block_room.take() {
+            Some(room) => room,
+            None => Arc::new(GpuBuffer::new(&self.gpu, Heap::Readback, self.kv.layout().block_bytes())?),
+        };
+        let token = self.copy_block(block, true, (&room, 0), into.len())?;
+        self.try_complete(token)?;
+        self.beside[1] += into.len() as u64;
+        // SAFETY: the copy into it is done, and nothing else uses it.
+        into.copy_from_slice(unsafe { room.on_host(0..into.len()) });
+        self.block_room = Some(room);
+        Ok(())
+    }
+
+    fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
+        self.make_room()?;
+        let (submission, len) = ((COMPUTE, self.submitted + 1), self.kv.layout().content_bytes());
+        let put = self.arguments.put(submission, len, |bytes| fill(bytes))?;
+        self.copy_block(block, false, (&put.buffer, put.offset), len)?;
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        Ok(self.queues.iter_mut().try_for_each(GpuQueue::settle)?)
+    }
+
+    fn stats(&self) -> Option<DeviceStats> {
+        let [memory_used, memory_budget] = self.gpu.used();
+        Some(DeviceStats {
+            name: Arc::clone(&self.name),
+            memory_used,
+            memory_budget,
+            bytes_to_device: self.arguments.bytes_put() + self.beside[0],
+            bytes_to_host: self.downloads.bytes() + self.beside[1],
+            waits_for_room: self.waits_for_room,
+        })
+    }
+
+    fn note_times(&mut self) -> Result<(), DeviceError> {
+        for (own, queue) in self.queues.iter_mut().zip(QUEUES) {
+            own.note_times(queue)?;
+        }
+        self.clock = Some(Clock::new(&self.gpu));
+        Ok(())
+    }
+
+    fn take_times(&mut self) -> Result<Vec<DeviceEvent>, DeviceError> {
+        let Some(clock) = &mut self.clock else { return Ok(Vec::new()) };
+        let mut batches = Vec::new();
+        for queue in &mut self.queues {
+            batches.extend(queue.take_times()?);
+        }
+        Ok(clock.events(&batches).collect())
     }
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {

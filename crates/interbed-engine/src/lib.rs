@@ -3,11 +3,11 @@
 //! The engine knows nothing of HTTP or of text: token ids go in through [`EngineHandle::submit`], and [`Event`]s come
 //! out. [`text`] turns token ids into text.
 
+mod device_timeline;
 mod drafter;
 mod engine;
 mod event;
 mod forecast;
-mod gpu_runner;
 mod group;
 mod handle;
 mod kv_disk;
@@ -32,10 +32,10 @@ mod tiers_below;
 mod unread;
 mod vocabulary;
 
+pub use device_timeline::DeviceTimeline;
 pub use drafter::Drafter;
 pub use engine::{Attachments, Engine, EngineConfig, StartError};
 pub use event::*;
-pub use gpu_runner::{DeviceTimeline, GpuRunner, GpuWeights};
 pub use handle::{EngineHandle, EventStream};
 pub use interbed_device::{DeviceEvent, DeviceStats};
 pub use interbed_grammar::{

@@ -15,6 +15,7 @@ use interbed_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Log
 use interbed_weights::{StreamMonitor, StreamStats, WeightSource};
 use thiserror::Error;
 
+use crate::device_timeline::DeviceTimeline;
 use crate::drafter::Drafter;
 use crate::memory_trade::{KvDemand, KvGrant, MemoryTrade};
 
@@ -139,7 +140,7 @@ impl From<ForwardError> for PassError {
 const COPIES_AT_A_TIME: usize = 64;
 
 /// Has `device` copy blocks before the passes that follow, which are in the same queue.
-pub(crate) fn copy_blocks(device: &mut dyn Device, copies: &[BlockCopy]) -> Result<(), DeviceError> {
+fn copy_blocks(device: &mut dyn Device, copies: &[BlockCopy]) -> Result<(), DeviceError> {
     copies.chunks(COPIES_AT_A_TIME).try_for_each(|copies| {
         let copies: ArrayVec<_, COPIES_AT_A_TIME> =
             copies.iter().map(|copy| (copy.source.0, copy.destination.0)).collect();
@@ -167,7 +168,7 @@ pub trait StripMemory {
     fn config(&self) -> StripConfig;
 
     /// Returns the number by which passes know a strip's first block.
-    fn first_block(&self, strip: u32) -> u32;
+    fn first_block(&mut self, strip: u32) -> u32;
 
     /// Asks for changes that are made beside passes, in this order.
     fn change_beside(&mut self, changes: &[Mapping]);
@@ -186,7 +187,7 @@ pub trait StripMemory {
     fn pin(&mut self, strip: u32, blocks: Range<u32>, written: u32);
 
     /// Returns the counts of the mapping work so far.
-    fn stats(&self) -> StripStats;
+    fn stats(&mut self) -> StripStats;
 }
 
 /// The memory that a runner takes, in bytes.
@@ -199,33 +200,75 @@ pub struct RunnerMemory {
 }
 
 /// A model, and the device that computes it.
-pub struct ModelRunner {
+pub struct ModelRunner<D> {
     /// The model, with its weights.
     pub model: Model,
     /// The device, with the KV blocks.
-    pub device: CpuDevice,
+    pub device: D,
     /// The room to swap KV blocks to, until the engine takes it.
     pub swap: Option<Box<dyn SwapStore>>,
     /// The memory of the model's weights.
     pub weights: WeightMemory,
     /// How the device's strips are managed, if it has any.
     pub strips: Option<StripConfig>,
+    timeline: Option<Arc<DeviceTimeline>>,
+    /// The reason why a write to blocks failed. Once it is set, nothing more is computed over the blocks.
+    failure: Option<String>,
 }
 
-/// The amount of memory that weights take.
-pub enum WeightMemory {
-    /// All weights are in memory.
-    Resident(Bytes),
-    /// Some weights are in memory, and they trade memory with KV.
-    Streamed {
-        /// The figures about the streaming, which passes keep up to date.
-        monitor: Arc<StreamMonitor>,
-        /// The division of memory between weights and KV.
-        trade: MemoryTrade,
-    },
+/// The memory of the weights that a runner computes with.
+pub struct WeightMemory {
+    /// The bytes of weights that stay in memory, unless their memory changes from pass to pass.
+    pub bytes: Bytes,
+    /// The figures about streamed weights, which passes keep up to date; `None` if all weights stay in memory.
+    pub monitor: Option<Arc<StreamMonitor>>,
+    /// The division of memory between streamed weights and KV; `None` if they do not trade memory.
+    pub trade: Option<MemoryTrade>,
 }
 
-impl ModelRunner {
+impl WeightMemory {
+    /// Describes weights of which all `bytes` bytes stay in memory.
+    pub fn resident(bytes: Bytes) -> Self {
+        Self { bytes, monitor: None, trade: None }
+    }
+}
+
+impl<D: Device> ModelRunner<D> {
+    /// Creates a model of `blueprint` with the weights of `source` on a device.
+    pub fn new(mut device: D, blueprint: Blueprint, source: Box<dyn WeightSource>, weights: WeightMemory) -> Self {
+        let (layout, num_blocks) = (device.kv_layout().clone(), device.num_blocks());
+        let strips = device.strips().map(|strips| strip_config(strips.shape(), num_blocks));
+        let model = Model::new(blueprint, source, layout);
+        Self { model, device, swap: None, weights, strips, timeline: None, failure: None }
+    }
+
+    /// Begins to record when the device executes batches of commands, and returns the timeline of these records.
+    ///
+    /// # Errors
+    /// Fails if the device fails.
+    pub fn keep_timeline(&mut self) -> Result<Arc<DeviceTimeline>, DeviceError> {
+        self.device.note_times()?;
+        Ok(Arc::clone(self.timeline.insert(Arc::default())))
+    }
+
+    /// Waits until nothing is under way any more: on the device, and in reads of weights ahead of the next pass. This is
+    /// for measurements.
+    ///
+    /// # Errors
+    /// Fails if the device fails.
+    pub fn settle(&mut self) -> Result<(), DeviceError> {
+        if let Some(weights) = self.model.weights().elastic() {
+            weights.settle();
+        }
+        self.device.settle()
+    }
+
+    fn kv_strips(&mut self) -> &mut KvStrips {
+        self.device.strips().expect("whoever asks for them was told that there are strips")
+    }
+}
+
+impl ModelRunner<CpuDevice> {
     /// Creates a model with the weights of `source` on the processor, for passes of up to `max_tokens` tokens.
     ///
     /// # Errors
@@ -238,10 +281,8 @@ impl ModelRunner {
         cpu: Cpu,
         max_tokens: usize,
     ) -> Result<Self, AllocError> {
-        let (needs, layout) = (Model::pass_needs(&blueprint, max_tokens, max_tokens), kv.layout().clone());
-        let strips = kv.strip_shape().map(|shape| strip_config(shape, kv.num_blocks()));
-        let device = CpuDevice::new(cpu, &needs, kv)?;
-        Ok(Self { model: Model::new(blueprint, source, layout), device, swap: None, weights, strips })
+        let device = CpuDevice::new(cpu, &Model::pass_needs(&blueprint, max_tokens, max_tokens), kv)?;
+        Ok(Self::new(device, blueprint, source, weights))
     }
 }
 
@@ -266,7 +307,7 @@ const MAPPINGS_USUAL: usize = 65_530;
 /// page. All of them together take less than a hundredth of the block.
 const MAPPED_PER_BLOCK: usize = 4;
 
-impl Runner for ModelRunner {
+impl<D: Device> Runner for ModelRunner<D> {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
@@ -281,7 +322,14 @@ impl Runner for ModelRunner {
         below: &mut dyn KvBelow,
         sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), PassError> {
-        Ok(self.model.forward_from(&mut self.device, batch, below, sink)?)
+        if let Some(failure) = &self.failure {
+            return Err(PassError::Failed(failure.clone()));
+        }
+        let computed = self.model.forward_from(&mut self.device, batch, below, sink);
+        if let Some(timeline) = &self.timeline {
+            timeline.add(self.device.take_times().map_err(|error| PassError::Failed(error.to_string()))?);
+        }
+        Ok(computed?)
     }
 
     fn streams_kv(&self) -> bool {
@@ -289,7 +337,9 @@ impl Runner for ModelRunner {
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
-        copy_blocks(&mut self.device, copies).expect("the processor copies blocks at once, and never fails");
+        if let Err(error) = copy_blocks(&mut self.device, copies) {
+            self.failure = Some(format!("KV blocks could not be copied: {error}"));
+        }
     }
 
     fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
@@ -305,12 +355,11 @@ impl Runner for ModelRunner {
     }
 
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
-        matches!(self.weights, WeightMemory::Streamed { .. }).then_some(self)
+        self.weights.trade.is_some().then_some(self)
     }
 
     fn strips(&mut self) -> Option<&mut dyn StripMemory> {
-        let is_mapped = self.strips.is_some() && self.device.kv_mut().strips().is_some();
-        is_mapped.then_some(self)
+        self.strips.is_some().then_some(self)
     }
 
     fn stream_stats(&self) -> Option<StreamStats> {
@@ -318,42 +367,33 @@ impl Runner for ModelRunner {
     }
 
     fn stream_monitor(&self) -> Option<Arc<StreamMonitor>> {
-        match &self.weights {
-            WeightMemory::Resident(_) => None,
-            WeightMemory::Streamed { monitor, .. } => Some(Arc::clone(monitor)),
-        }
+        self.weights.monitor.clone()
     }
 
     fn show_weights(&mut self) {
         self.model.weights().show();
     }
 
+    fn device_stats(&self) -> Option<DeviceStats> {
+        self.device.stats()
+    }
+
     fn memory(&mut self) -> RunnerMemory {
-        let weights = match (&self.weights, self.model.weights().elastic()) {
-            (WeightMemory::Streamed { .. }, Some(weights)) => Bytes(weights.memory().held),
-            (WeightMemory::Resident(bytes), _) => *bytes,
-            (WeightMemory::Streamed { .. }, None) => Bytes(0),
-        };
-        RunnerMemory { weights, kv_block: Bytes(self.device.kv().layout().block_bytes() as u64) }
+        let held = self.model.weights().elastic().map(|weights| Bytes(weights.memory().held));
+        let kv_block = Bytes(self.device.kv_layout().block_bytes() as u64);
+        RunnerMemory { weights: held.unwrap_or(self.weights.bytes), kv_block }
     }
 }
 
-impl BlockBytes for ModelRunner {
+impl<D: Device> BlockBytes for ModelRunner<D> {
     fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
-        into.copy_from_slice(&self.device.kv().block(block.0)[..into.len()]);
-        Ok(())
+        self.device.read_block(block.0, into).map_err(|error| error.to_string())
     }
 
     fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
-        let kv = self.device.kv_mut();
-        let content = kv.layout().content_bytes();
-        fill(&mut kv.block_mut(block.0)[..content]);
-    }
-}
-
-impl ModelRunner {
-    fn kv_strips(&mut self) -> &mut KvStrips {
-        self.device.kv_mut().strips().expect("whoever asks for them was told that there are strips")
+        if let Err(error) = self.device.fill_block(block.0, fill) {
+            self.failure = Some(format!("a KV block could not be brought back: {error}"));
+        }
     }
 }
 
@@ -379,13 +419,13 @@ fn mapping_of(change: &StripChange) -> Mapping {
     Mapping { strip: change.strip, first: change.first, count: change.count, to }
 }
 
-impl StripMemory for ModelRunner {
+impl<D: Device> StripMemory for ModelRunner<D> {
     fn config(&self) -> StripConfig {
         self.strips.expect("whoever asks was told that there are strips")
     }
 
-    fn first_block(&self, strip: u32) -> u32 {
-        self.device.kv().first_of_strip(strip)
+    fn first_block(&mut self, strip: u32) -> u32 {
+        self.kv_strips().first_block(strip)
     }
 
     fn change_beside(&mut self, changes: &[Mapping]) {
@@ -408,23 +448,19 @@ impl StripMemory for ModelRunner {
         self.kv_strips().pin(strip, blocks.start as usize..blocks.end as usize, written as usize);
     }
 
-    fn stats(&self) -> StripStats {
-        self.device.kv().strip_stats()
+    fn stats(&mut self) -> StripStats {
+        self.kv_strips().stats()
     }
 }
 
-impl KvMemory for ModelRunner {
+impl<D: Device> KvMemory for ModelRunner<D> {
     fn blocks_at_start(&self) -> usize {
-        match &self.weights {
-            WeightMemory::Resident(_) => self.device.kv().num_blocks(),
-            WeightMemory::Streamed { trade, .. } => trade.blocks_start(),
-        }
+        self.weights.trade.as_ref().map_or(self.device.num_blocks(), MemoryTrade::blocks_start)
     }
 
     fn balance(&mut self, demand: KvDemand) -> KvGrant {
-        let (WeightMemory::Streamed { trade, .. }, Some(weights)) = (&mut self.weights, self.model.weights().elastic())
-        else {
-            return KvGrant { blocks: self.device.kv().num_blocks(), settled: true };
+        let (Some(trade), Some(weights)) = (&mut self.weights.trade, self.model.weights().elastic()) else {
+            return KvGrant { blocks: self.device.num_blocks(), settled: true };
         };
         let budget = trade.plan(demand, weights.worth());
         // The budget is set only if it has changed: the window may have lowered its own budget when the system had no
@@ -440,8 +476,8 @@ impl KvMemory for ModelRunner {
     }
 
     fn give_back(&mut self, blocks: &[u32]) {
-        if let Err(error) = self.device.kv_mut().give_back(blocks) {
-            tracing::error!("the system did not take {} KV blocks back: {error}", blocks.len());
+        if let Err(error) = self.device.give_back_blocks(blocks) {
+            tracing::error!("{} KV blocks: {error}", blocks.len());
         }
     }
 }

@@ -215,7 +215,7 @@ mod tests {
         let catalog = Catalog::open(&dir).unwrap();
         let weights = ResidentWeights::load(&catalog, &group_specs(&blueprint), &mut |_, _| ()).unwrap();
         let layout = Model::kv_layout(&blueprint, 4, KvDType::F32);
-        let mut device = ReferenceDevice::new(&Model::pass_needs(&blueprint, 2, 1), &layout, 1);
+        let mut device = ReferenceDevice::new(&Model::pass_needs(&blueprint, 2, 1), &layout, 8, 1);
         let mut model = Model::new(blueprint, Box::new(weights), layout);
         if peeks {
             let spec = GroupSpec { name: "peeking".into(), role: Role::FeedForward, layer: 0, tensors: Vec::new() };

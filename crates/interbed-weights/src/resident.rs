@@ -58,8 +58,8 @@ impl ResidentWeights {
         Ok(Self::over(plan, buffers.into_iter().map(|buffer| Arc::new(buffer).into()).collect()))
     }
 
-    /// Loads the weights in the way of [`load`](Self::load), to where `device` reads them fastest. One group is loaded
-    /// after the other, so that no more than one group is in host memory if the device has memory of its own.
+    /// Loads the weights in the way of [`load`](Self::load), to where `device` reads them fastest. If the device has
+    /// memory of its own, one group is loaded after the other, so that no more than one group is in host memory.
     ///
     /// # Errors
     /// Fails in the cases of [`load`](Self::load), or if the device has no memory for the weights.
@@ -69,6 +69,9 @@ impl ResidentWeights {
         specs: &[GroupSpec],
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, WeightError> {
+        if !device.has_own_memory() {
+            return Self::load(catalog, specs, progress);
+        }
         let plan = LoadPlan::new(catalog, specs)?;
         let (mut buffers, mut done, all) = (Vec::new(), 0, plan.bytes());
         progress(done, all);

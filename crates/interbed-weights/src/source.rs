@@ -164,6 +164,12 @@ pub trait ElasticWeights {
     /// if passes wait for nothing.
     fn worth(&mut self) -> f64;
 
+    /// Returns the least budget that [`set_budget`](Self::set_budget) accepts, in bytes.
+    fn least_budget(&self) -> u64;
+
+    /// Returns the budget with which all weights stay in memory, in bytes. A larger budget has no further effect.
+    fn full_budget(&self) -> u64;
+
     /// Returns the number of bytes of weights that stay in memory from pass to pass.
     fn resident_bytes(&self) -> u64;
 

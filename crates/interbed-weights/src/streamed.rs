@@ -149,17 +149,6 @@ impl StreamedWeights {
         Ok(Self::over(partition, [vectors.clone(), vectors], rows, files, driver, experts, slots))
     }
 
-    /// Returns the least budget that [`set_budget`](ElasticWeights::set_budget) accepts, in bytes.
-    pub fn least_budget(&self) -> u64 {
-        let of_experts = self.partition.experts().map_or(0, |(_, shape)| shape.least_bytes());
-        self.partition.fixed_bytes().saturating_add(self.driver.window().least_budget()).saturating_add(of_experts)
-    }
-
-    /// Returns the budget with which all weights stay in memory, in bytes. A larger budget has no further effect.
-    pub fn full_budget(&self) -> u64 {
-        self.partition.full_budget()
-    }
-
     /// Returns the arena, which says which experts are in memory and what reading experts has cost; `None` if the model
     /// has no experts.
     pub fn arena(&self) -> Option<&Arena> {
@@ -602,6 +591,15 @@ impl ElasticWeights for StreamedWeights {
         // Asked in each turn of the engine: a dense model's many bands are not walked for it.
         let all_bands_stay = experts.is_some() && self.resident_bytes() >= self.monitor.swept_bytes();
         self.valued.worth(self.driver.recorder().stats, all_bands_stay, experts)
+    }
+
+    fn least_budget(&self) -> u64 {
+        let of_experts = self.partition.experts().map_or(0, |(_, shape)| shape.least_bytes());
+        self.partition.fixed_bytes().saturating_add(self.driver.window().least_budget()).saturating_add(of_experts)
+    }
+
+    fn full_budget(&self) -> u64 {
+        self.partition.full_budget()
     }
 
     fn resident_bytes(&self) -> u64 {

@@ -6,6 +6,7 @@ mod kv_remote;
 mod kv_tiers;
 mod limits;
 mod on_gpu;
+mod passes;
 mod report;
 pub mod server;
 mod stream;
@@ -14,14 +15,12 @@ mod work;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use interbed_device::Bytes;
-use interbed_engine::{ModelRunner, Runner};
+use interbed_device::{Bytes, CpuDevice};
 use interbed_kernels::Unit;
-use interbed_model::{BatchSequence, LogitRows, SequenceBlocks};
 use serde_json::json;
 
 use crate::audience::{Audience, Surroundings};
@@ -29,11 +28,13 @@ use crate::device_option::DeviceOption;
 use crate::footprint::Footprint;
 use crate::gpu;
 use crate::hub;
-use crate::load::{Runnable, load_weights};
+use crate::load::load_onto;
 use crate::model_dir::ModelDir;
 use crate::options::{ComputeOptions, LimitOptions};
+use crate::place::Processor;
 use crate::progress;
 use limits::{Bound, MachineLimits};
+use passes::{Passes, Sizes};
 use report::{Figure, Report};
 use work::{ModelWork, Work};
 
@@ -100,27 +101,13 @@ pub enum What {
 }
 
 impl BenchArgs {
-    /// Returns what is measured on a GPU.
-    fn on_gpu(&self) -> on_gpu::GpuMeasurements<'static> {
-        on_gpu::GpuMeasurements {
+    fn sizes(&self) -> Sizes {
+        Sizes {
             batch: self.batch.iter().map(|batch| batch.get()).collect(),
             context: self.context.get(),
             prompt_tokens: self.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
             repeat: self.repeat.get(),
-            policies: None,
-            timeline: None,
-            json: self.json,
         }
-    }
-
-    fn prefill_repeat(&self) -> usize {
-        self.repeat.get().min(5)
-    }
-
-    /// Returns the number of positions that a decoding sequence reaches: its context, a warm-up pass and the measured
-    /// passes. Returns `None` if the sum overflows.
-    fn decode_len(&self) -> Option<usize> {
-        self.context.get().checked_add(self.repeat.get())?.checked_add(1)
     }
 }
 
@@ -142,64 +129,48 @@ pub fn run(args: BenchArgs) -> Result<()> {
     }
     let asked = LimitOptions { compute: args.compute.clone(), ..args.limits.clone() };
     let device = gpu::settled(&dir, &asked);
+    let (sizes, vocab) = (args.sizes(), dir.config.blueprint.vocab_size);
     if device != DeviceOption::Cpu {
-        let wanted = args.on_gpu();
         let limits = LimitOptions { compute: ComputeOptions { device, ..args.compute }, ..args.limits };
-        return on_gpu::run(&dir, &limits, &wanted);
+        return on_gpu::run(&dir, &limits, &on_gpu::Wanted { sizes, policies: None, timeline: None, json: args.json });
     }
-    let Runnable { runner, plan, batched_tokens: chunk, .. } = load_weights(&dir, &args.limits, &surroundings)?;
-    let (block_size, capacity) = (runner.device.kv().layout().block_size(), plan.num_blocks);
-    let longest_prompt = args.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(0);
-    let fits = args.decode_len().is_some_and(|decode| {
-        decode.max(longest_prompt) <= plan.max_model_len
-            && largest.saturating_mul(decode.div_ceil(block_size)) <= capacity
-    });
-    if !fits {
-        bail!(
-            "KV memory holds {} tokens, {} a sequence, which is too little for this measurement; give more --memory, \
-             or \
-             measure a smaller --batch, --context, --repeat or --prompt-tokens",
-            capacity * block_size,
-            plan.max_model_len
-        );
-    }
+    let mut runnable = load_onto(&Processor, &dir, &args.limits, &surroundings)?;
+    sizes.check(&runnable.plan, runnable.block_size, "--memory")?;
+    let _streamed = runnable.streamed.take();
+    let passes = Passes::new(runnable, vocab);
     let work = ModelWork::of(&dir, &args.limits);
-    let limits =
-        MachineLimits::new(runner.device.cpu(), Unit::of(runner.device.cpu().level, work.weights), args.sweep)?;
-    let mut bench = Bench { runner, limits, block_size, chunk, vocab: dir.config.blueprint.vocab_size };
+    let cpu = passes.runner.device.cpu();
+    let limits = MachineLimits::new(cpu, Unit::of(cpu.level, work.weights), args.sweep)?;
+    let mut bench = Bench { passes, limits };
 
-    let bar = progress::steps("measuring", (args.batch.len() + args.prompt_tokens.len()) as u64);
+    let bar = progress::steps("measuring", (sizes.batch.len() + sizes.prompt_tokens.len()) as u64);
     let mut figures = Vec::new();
-    for batch in args.batch.iter().map(|batch| batch.get()) {
-        let moved = work.decode(batch, args.context.get() + 1 + args.repeat.get() / 2);
-        let measured = bench.decode(batch, args.context.get(), args.repeat.get(), moved)?;
-        figures.push(Figure {
-            name: "decode.tokens_per_s",
-            tokens: batch,
-            params: json!({"batch": batch, "context": args.context}),
-            measured,
-            work: moved,
-        });
+    for &batch in &sizes.batch {
+        let tables = bench.passes.begin_decode(batch, &sizes)?;
+        let moved = work.decode(batch, sizes.context + 1 + sizes.repeat / 2);
+        let measured = bench.measure(sizes.repeat, moved, |passes, i| passes.decode(&tables, sizes.context + 1 + i))?;
+        let params = json!({"batch": batch, "context": args.context});
+        figures.push(Figure { name: "decode.tokens_per_s", tokens: batch, params, measured, work: moved });
         bar.inc(1);
     }
-    for tokens in args.prompt_tokens.iter().map(|tokens| tokens.get()) {
-        let moved = work.prefill(tokens, chunk);
-        let measured = bench.prefill(tokens, args.prefill_repeat(), moved)?;
-        figures.push(Figure {
-            name: "prefill.tokens_per_s",
-            tokens,
-            params: json!({"prompt_tokens": tokens}),
-            measured,
-            work: moved,
-        });
+    for &tokens in &sizes.prompt_tokens {
+        let moved = work.prefill(tokens, bench.passes.chunk());
+        // An unmeasured prompt warms up the caches.
+        bench.passes.prefill(tokens)?;
+        let measured = bench.measure(sizes.repeat.min(PREFILLS_MAX), moved, |passes, _| passes.prefill(tokens))?;
+        let params = json!({"prompt_tokens": tokens});
+        figures.push(Figure { name: "prefill.tokens_per_s", tokens, params, measured, work: moved });
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let (cpu, machine) = (bench.runner.device.cpu(), bench.limits.summary());
+    let (cpu, machine) = (bench.passes.runner.device.cpu(), bench.limits.summary());
     let report = Report { model: dir.name(), work, level: cpu.level, threads: cpu.pool.threads(), machine, figures };
     print!("{}", if args.json { report.json_lines() } else { report.table() });
     Ok(())
 }
+
+/// The maximum number of times that the prefill of a prompt is measured.
+const PREFILLS_MAX: usize = 5;
 
 /// The measurements of one amount of work.
 struct Measured {
@@ -211,107 +182,29 @@ struct Measured {
 }
 
 struct Bench {
-    runner: ModelRunner,
+    passes: Passes<CpuDevice>,
     limits: MachineLimits,
-    block_size: usize,
-    /// The maximum number of tokens of a prompt that one pass computes.
-    chunk: usize,
-    vocab: usize,
 }
 
 impl Bench {
-    /// Measures passes that each decode one token of each of `batch` sequences.
-    fn decode(&mut self, batch: usize, context: usize, repeat: usize, work: Work) -> Result<Measured> {
-        let each = (context + repeat + 1).div_ceil(self.block_size);
-        let tables: Vec<Vec<u32>> =
-            (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
-        for table in &tables {
-            for start in (0..context).step_by(self.chunk) {
-                self.pass(std::slice::from_ref(table), start, self.chunk.min(context - start), LogitRows::None)?;
-            }
-        }
-        // An unmeasured pass warms up the caches.
-        self.pass(&tables, context, 1, LogitRows::Last)?;
-        self.measure(repeat, work, |bench, i| bench.pass(&tables, context + 1 + i, 1, LogitRows::Last))
-    }
-
-    /// Measures the computation of a prompt in chunks, with the logits of its last token.
-    fn prefill(&mut self, tokens: usize, repeat: usize, work: Work) -> Result<Measured> {
-        let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
-        // An unmeasured prompt warms up the caches.
-        self.prompt(&tables, tokens)?;
-        self.measure(repeat, work, |bench, _| bench.prompt(&tables, tokens))
-    }
-
-    /// Computes a prompt once, and returns the time of all its chunks.
-    fn prompt(&mut self, tables: &[Vec<u32>], tokens: usize) -> Result<Duration> {
-        let mut time = Duration::ZERO;
-        for start in (0..tokens).step_by(self.chunk) {
-            let count = self.chunk.min(tokens - start);
-            let logits = if start + count == tokens { LogitRows::Last } else { LogitRows::None };
-            time += self.pass(tables, start, count, logits)?;
-        }
-        Ok(time)
-    }
-
     /// Measures `pass` repeatedly. The speed of a shared machine varies, so the machine's limits are measured anew
     /// before every pass, and the median of the ratios counts.
     fn measure(
         &mut self,
         repeat: usize,
         work: Work,
-        mut pass: impl FnMut(&mut Self, usize) -> Result<Duration>,
+        mut pass: impl FnMut(&mut Passes<CpuDevice>, usize) -> Result<Duration>,
     ) -> Result<Measured> {
         let (mut times, mut shares, mut bounds) = (Vec::new(), Vec::new(), Vec::new());
         for i in 0..repeat {
-            let bound = self.limits.bound(self.runner.device.cpu(), work);
-            let seconds = pass(self, i)?.as_secs_f64();
+            let bound = self.limits.bound(self.passes.runner.device.cpu(), work);
+            let seconds = pass(&mut self.passes, i)?.as_secs_f64();
             times.push(seconds);
             shares.push(bound.seconds / seconds);
             bounds.push(bound);
         }
         Ok(Measured { seconds: median(times), share_of_bound: median(shares), bound: Bound::median(bounds) })
     }
-
-    /// Computes `count` tokens of each sequence from position `start` on, and returns the time.
-    fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<Duration> {
-        timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)
-    }
-}
-
-/// Returns the time of one pass that computes `count` tokens of each sequence from position `start` on.
-fn timed_pass(
-    runner: &mut dyn Runner,
-    vocab: usize,
-    tables: &[Vec<u32>],
-    start: usize,
-    count: usize,
-    logits: LogitRows,
-) -> Result<Duration> {
-    let tokens: Vec<u32> = (0..count).map(|i| ((start + i) * 7919 % vocab) as u32).collect();
-    let batch: Vec<_> = tables
-        .iter()
-        .map(|table| BatchSequence {
-            tokens: &tokens,
-            first_position: start,
-            prompt_len: start + count,
-            below: 0,
-            blocks: SequenceBlocks::Listed(table),
-            logits,
-        })
-        .collect();
-    timed(runner, &batch)
-}
-
-/// Returns the time of one pass over `batch`.
-fn timed(runner: &mut dyn Runner, batch: &[BatchSequence<'_>]) -> Result<Duration> {
-    let begin = Instant::now();
-    runner
-        .forward(batch, &mut |_, logits| {
-            std::hint::black_box(&logits);
-        })
-        .map_err(anyhow::Error::msg)?;
-    Ok(begin.elapsed())
 }
 
 /// Returns the median of `values`, which must not be empty: for an even number of values, the mean of the two in the

@@ -1,10 +1,11 @@
-//! Runs a model on a GPU: chooses the GPU, divides its memory and loads the weights.
+//! A GPU as the place where a model is computed: chooses the GPU, divides its memory and the host's, and opens it.
 
 use std::sync::Arc;
 
 use anyhow::Result;
-use interbed_device::{Bytes, Gpu, GpuError, GpuInfo, ProductArithmetic, Vulkan, VulkanDevice};
-use interbed_engine::{GpuRunner, GpuWeights, LEAST_CONTEXT, MemoryPlan, SchemaNeeds};
+use interbed_device::{Bytes, CopyRates, Gpu, GpuError, GpuInfo, ProductArithmetic, Vulkan, VulkanDevice};
+use interbed_engine::{LEAST_CONTEXT, MemoryNeeds, MemoryPlan, SchemaNeeds};
+use interbed_kernels::KvLayout;
 use interbed_model::Model;
 use interbed_model::layers::LOGIT_ROWS;
 use interbed_weights::ResidentWeights;
@@ -13,17 +14,17 @@ use crate::audience::Surroundings;
 use crate::budget::budget;
 use crate::device_option::DeviceOption;
 use crate::failure::Advised;
-use crate::lower_tiers::{Below, LowerTiers};
-use crate::model_dir::ModelDir;
+use crate::model_dir::{Division, ModelDir};
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
-use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, LimitOptions};
-use crate::progress::Loading;
+use crate::options::{KvLayoutOption, LimitOptions};
+use crate::place::{Place, Processor};
 use crate::report::report;
-use crate::streaming::{self, Streaming};
-use crate::{routing, swap};
 
 /// The host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
+
+/// The copies that measure a GPU's speed take at most one part in this many of its memory.
+const COPY_SHARE: u64 = 8;
 
 /// The percentage of a GPU's memory that is used by default. The system needs the rest.
 const GPU_SHARE: u64 = 90;
@@ -31,111 +32,84 @@ const GPU_SHARE: u64 = 90;
 /// The percentage of a GPU's memory that is used by default if the processor shares that memory.
 const UNIFIED_SHARE: u64 = 40;
 
-/// A model on a GPU, with the division of host memory.
-pub struct OnGpu {
-    pub runner: GpuRunner,
-    /// The division of host memory. Only its numbers of blocks and of context tokens are those of the GPU.
-    pub plan: MemoryPlan,
-    /// The weights, if they are streamed.
-    pub streamed: Option<Streaming>,
-    pub batched_tokens: usize,
-    pub block_size: usize,
-    /// The tiers of KV below memory.
-    pub below: Below,
+/// A GPU that the options choose for a model.
+pub struct GpuPlace {
+    vulkan: Arc<Vulkan>,
+    number: usize,
+    info: GpuInfo,
+    /// The bytes of the GPU's memory that may be used.
+    total: Bytes,
+    /// The arithmetic of products with quantised weights.
+    arithmetic: ProductArithmetic,
 }
 
-/// Loads the model onto a GPU if the options choose one. Returns `None` if the processor computes.
-///
-/// # Errors
-/// Fails if the GPU does not exist, has too little memory for the model, or an option does not work with a GPU.
-pub fn load(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Option<OnGpu>> {
-    let number = match limits.compute.device {
-        DeviceOption::Cpu => {
-            refuse_unused(&limits.compute)?;
-            return Ok(None);
+impl GpuPlace {
+    /// Returns the GPU that the options choose, or `None` if the processor computes.
+    ///
+    /// # Errors
+    /// Fails if the GPU does not exist, or an option does not work with the chosen device.
+    pub fn chosen(dir: &ModelDir, limits: &LimitOptions) -> Result<Option<Self>> {
+        if limits.compute.device == DeviceOption::Cpu {
+            Processor::check(&limits.compute)?;
         }
-        DeviceOption::Vulkan(number) => number,
-        DeviceOption::Auto => match settled(dir, limits) {
-            DeviceOption::Vulkan(number) => number,
-            DeviceOption::Cpu | DeviceOption::Auto => return Ok(None),
-        },
-    };
-    check(limits)?;
-    let arithmetic: ProductArithmetic = limits.compute.gpu_products.into();
-    let vulkan = Vulkan::load().map_err(to_input)?;
-    let info = vulkan.gpus().map_err(to_input)?.into_iter().nth(number);
-    let info = info.ok_or_else(|| to_input(GpuError::NotFound { number }))?;
-    if arithmetic == ProductArithmetic::Integer && !info.has_dot_products {
-        return Err(to_input(GpuError::NoDotProducts { gpu: info.name }));
-    }
-    let total = gpu_memory(&info, limits);
-    check_memory(&info, total, limits)?;
-    let gpu_plan = divide(dir, limits, surroundings, total)?;
-    let (host_plan, swap_memory) = host(dir, limits, surroundings, &gpu_plan)?;
-    let (layout, tokens) = (dir.kv_layout(limits), batched_tokens(limits, BATCHED_TOKENS));
-    let block_size = layout.block_size();
-    report!("device  {:>10}  {} ({})", total, info.name, limits.compute.device);
-    for (name, bytes) in gpu_plan.budget.entries().iter().filter(|(_, bytes)| bytes.0 > 0) {
-        let blocks = match name.as_str() {
-            "KV blocks" => format!("  {} x {block_size} tokens", gpu_plan.num_blocks),
-            _ => String::new(),
-        };
-        report!("  {name:<10}{bytes:>10}{blocks}");
-    }
-    report!("host    {:>10}", host_plan.budget.total());
-    let (num_blocks, max_model_len) = (gpu_plan.num_blocks, gpu_plan.max_model_len);
-    let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host_plan };
-    // Loading takes long, so options that cannot work are refused before it.
-    let swap = swap::open(limits, &plan, swap_memory, &layout)?;
-    let computes = format!("{}, {}, {} products", info.name, info.driver, arithmetic);
-    let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
-    let lower_tiers = LowerTiers::prepare(dir.identified(), limits, plan.budget.total(), &layout, &computes)?;
-    let gpu = Gpu::open(&vulkan, number, total).map_err(to_input)?;
-    let (config, blocks, mut streamed) = (dir.config.blueprint.clone(), gpu_plan.num_blocks, None);
-    let mut runner = GpuRunner::new(&gpu, config, layout, blocks, tokens, arithmetic, |device| -> Result<_> {
-        if gpu_plan.streamed {
-            let turns = lower_tiers.turns(&dir.catalog);
-            // Streamed weights get all memory that nothing else needs, for the slots through which they pass.
-            let budgets = [Bytes(plan.weights.0 + plan.budget.left().0), gpu_plan.weights];
-            let (weights, streaming) = streaming::start_on(device, dir, budgets, limits, turns)?;
-            let [on_device, on_host] = weights.resident_bytes();
-            let monitor = Arc::clone(&streaming.monitor);
-            streamed = Some(streaming);
-            return Ok((Box::new(weights), GpuWeights { bytes: Bytes(on_device + on_host), monitor: Some(monitor) }));
+        let DeviceOption::Vulkan(number) = settled(dir, limits) else { return Ok(None) };
+        check(limits)?;
+        let arithmetic: ProductArithmetic = limits.compute.gpu_products.into();
+        let vulkan = Vulkan::load().map_err(to_input)?;
+        let info = vulkan.gpus().map_err(to_input)?.into_iter().nth(number);
+        let info = info.ok_or_else(|| to_input(GpuError::NotFound { number }))?;
+        if arithmetic == ProductArithmetic::Integer && !info.has_dot_products {
+            return Err(to_input(GpuError::NoDotProducts { gpu: info.name }));
         }
-        let loading = Loading::begin(limits.watch.clone());
-        let progress = &mut |done, all| loading.set(done, all);
-        let weights = ResidentWeights::load_on(device, &dir.catalog, &dir.specs, progress)?;
-        drop(loading);
-        let bytes = Bytes(weights.bytes());
-        Ok((Box::new(weights), GpuWeights { bytes, monitor: None }))
-    })?;
-    runner.swap = swap;
-    if let Some(routes) = routes {
-        runner.tell_routes(routes);
+        let total = gpu_memory(&info, limits);
+        check_memory(&info, total, limits)?;
+        Ok(Some(Self { vulkan, number, info, total, arithmetic }))
     }
-    if let Some(streaming) = streamed.as_mut().filter(|_| limits.stream.timeline) {
-        streaming.device = Some(runner.keep_timeline().map_err(to_input)?);
+
+    /// Measures the speeds of the GPU's memory and of the link to it by copies of `bytes` bytes, or fewer if the GPU
+    /// has little memory. Nothing else may be on the GPU.
+    ///
+    /// # Errors
+    /// Fails if the GPU fails.
+    pub fn rates(&self, bytes: u64) -> Result<CopyRates> {
+        let gpu = Gpu::open(&self.vulkan, self.number, self.info.memory)?;
+        let bytes = bytes.min(self.info.memory.0 / COPY_SHARE).min(gpu.buffer_max() as u64);
+        Ok(CopyRates::measure(&gpu, usize::try_from(bytes)?)?)
     }
-    let below = match streamed {
-        Some(_) => lower_tiers.open_known()?,
-        None => Below::Now(lower_tiers.open_loaded()?),
-    };
-    Ok(Some(OnGpu { runner, plan, streamed, batched_tokens: tokens, block_size, below }))
 }
 
-/// Returns the number of the GPU that the options choose, and facts about it.
-///
-/// # Errors
-/// Fails if the GPU does not exist, or the options choose the processor.
-pub fn wanted(dir: &ModelDir, limits: &LimitOptions) -> Result<(usize, GpuInfo)> {
-    let number = match limits.compute.device {
-        DeviceOption::Cpu => anyhow::bail!("--device cpu is no GPU"),
-        DeviceOption::Vulkan(number) => number,
-        DeviceOption::Auto => choose(dir, limits).map_err(|why| anyhow::anyhow!("the processor computes: {why}"))?,
-    };
-    let info = Vulkan::load().and_then(|vulkan| vulkan.gpus()).map_err(to_input)?.into_iter().nth(number);
-    Ok((number, info.ok_or_else(|| to_input(GpuError::NotFound { number }))?))
+impl Place for GpuPlace {
+    type Device = VulkanDevice;
+
+    fn divide(&self, dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
+        let on_gpu = divide(dir, limits, surroundings, self.total)?;
+        let (needs, host) = divide_host(dir, limits, surroundings, &on_gpu)?;
+        let block_size = needs.block_size;
+        report!("device  {:>10}  {} ({})", self.total, self.info.name, limits.compute.device);
+        for (name, bytes) in on_gpu.budget.entries().iter().filter(|(_, bytes)| bytes.0 > 0) {
+            let blocks = match name.as_str() {
+                "KV blocks" => format!("  {} x {block_size} tokens", on_gpu.num_blocks),
+                _ => String::new(),
+            };
+            report!("  {name:<10}{bytes:>10}{blocks}");
+        }
+        report!("host    {:>10}", host.budget.total());
+        let (num_blocks, max_model_len) = (on_gpu.num_blocks, on_gpu.max_model_len);
+        let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host };
+        let batched_tokens = batched_tokens(limits, BATCHED_TOKENS);
+        Ok(Division { needs, plan, batched_tokens, device: Some(on_gpu) })
+    }
+
+    fn computes(&self) -> String {
+        format!("{}, {}, {} products", self.info.name, self.info.driver, self.arithmetic)
+    }
+
+    fn open(&self, dir: &ModelDir, division: &Division, layout: KvLayout, _: &LimitOptions) -> Result<VulkanDevice> {
+        let gpu = Gpu::open(&self.vulkan, self.number, self.total).map_err(to_input)?;
+        let tokens = division.batched_tokens;
+        let needs = Model::pass_needs(&dir.config.blueprint, tokens, tokens);
+        Ok(VulkanDevice::with_products(&gpu, &needs, &layout, division.plan.num_blocks, self.arithmetic)?)
+    }
 }
 
 /// Returns the device that the options choose: instead of `auto` a GPU, or the processor, after a report why.
@@ -176,22 +150,6 @@ fn check(limits: &LimitOptions) -> Result<()> {
         KvLayoutOption::Virtual => Err(Advised::input(
             format!("--kv-layout virtual does not go with --device {} yet", limits.compute.device),
             "leave out one of the two: without --kv-layout virtual KV is on the GPU, in blocks",
-        )),
-    }
-}
-
-/// Refuses options about a GPU if the processor computes.
-fn refuse_unused(compute: &ComputeOptions) -> Result<()> {
-    let given = [
-        ("--gpu-memory", compute.gpu_memory.is_some()),
-        ("--gpu-products", compute.gpu_products != GpuProducts::default()),
-        ("--host-products", compute.host_products != HostProducts::default()),
-    ];
-    match given.iter().find(|(_, is_given)| *is_given) {
-        None => Ok(()),
-        Some((option, _)) => Err(Advised::input(
-            format!("{option} is about a GPU, but the processor computes (--device cpu)"),
-            "leave it out, or add --device auto, or --device vulkan:N for a GPU that `interbed devices` lists",
         )),
     }
 }
@@ -245,13 +203,13 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
     })
 }
 
-/// Divides host memory beside a GPU. Also returns the part of it for KV that is swapped out or written to disk.
-fn host(
+/// Divides host memory beside a GPU. Also returns the needs that it was divided by.
+fn divide_host(
     dir: &ModelDir,
     limits: &LimitOptions,
     surroundings: &Surroundings<'_>,
     on_gpu: &MemoryPlan,
-) -> Result<(MemoryPlan, Bytes)> {
+) -> Result<(MemoryNeeds, MemoryPlan)> {
     let (mut needs, total) = (dir.needs(limits, surroundings)?, budget(limits)?);
     needs.swap = dir.swap_memory(limits, total);
     if !on_gpu.streamed {
@@ -266,7 +224,7 @@ fn host(
     let bytes = dir.kv_layout(limits).block_bytes() as u64;
     (needs.block, needs.block_returnable) = (Bytes(needs.block.0.saturating_sub(bytes)), Bytes(0));
     needs.blocks_most = on_gpu.num_blocks;
-    Ok((MemoryPlan::divide(total, &needs)?, needs.swap))
+    Ok((needs, MemoryPlan::divide(total, &needs)?))
 }
 
 fn to_input(error: GpuError) -> anyhow::Error {

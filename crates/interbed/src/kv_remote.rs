@@ -70,6 +70,12 @@ pub struct RemotePlace {
 pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Option<RemotePlace>> {
     let Some(options) = &limits.kv_remote else { return Ok(None) };
     let Some((address, secret)) = settings(options)? else { return Ok(None) };
+    if limits.no_prefix_caching {
+        return Err(Advised::input(
+            "--kv-remote shares the KV of prompt prefixes, which --no-prefix-caching does without",
+            "leave out one of the two",
+        ));
+    }
     options.kv_remote_key.iter().for_each(|path| secret_files::warn_if_open(KEY_OPTION, path));
     let store = address.open(Some(options.kv_remote_ttl)).map_err(failed)?;
     let tier_options = RemoteOptions {

@@ -37,6 +37,7 @@ pub mod needs;
 pub mod opened;
 pub mod options;
 mod pack;
+pub mod place;
 mod plan;
 mod printable;
 pub mod progress;

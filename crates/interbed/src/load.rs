@@ -6,13 +6,13 @@ pub mod report;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use interbed_device::{Budget, Bytes, Cpu, KvPool};
+use anyhow::Result;
+use interbed_device::{Budget, Bytes, Device};
 use interbed_engine::{
     Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner, SchedulerConfig,
     WeightMemory, blocks_beside_disk,
 };
-use interbed_kernels::{KvLayout, LEVEL_VARIABLE, Level};
+use interbed_kernels::Level;
 use interbed_kv::KvConfig;
 use interbed_model::Pooling;
 use interbed_model::chat_template::ChatTemplate;
@@ -23,16 +23,17 @@ use interbed_server::ModelFacts;
 use interbed_weights::{ResidentWeights, WeightSource};
 
 use crate::audience::{Audience, Surroundings};
-use crate::budget::budget;
+use crate::gpu::GpuPlace;
 use crate::lower_tiers::{Below, LowerTiers};
 use crate::model_dir::{Division, ModelDir};
 use crate::model_facts::model_facts;
-use crate::needs::{self, kv_config, threads};
+use crate::needs::{kv_config, threads};
 use crate::opened::Opened;
-use crate::options::{KvLayoutOption, LimitOptions};
+use crate::options::LimitOptions;
+use crate::place::{Place, Processor};
 use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
-use crate::{gpu, kv_events, routing, small_files, swap};
+use crate::{kv_events, routing, small_files, swap};
 
 /// The maximum number of log-probabilities per token that a request may ask for, as in vLLM.
 const MAX_LOGPROBS: usize = 20;
@@ -130,117 +131,97 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
 }
 
 /// A model in memory, with the division of its budget.
-pub struct Runnable {
+pub struct Runnable<R> {
     /// The runner that computes passes.
-    pub runner: ModelRunner,
-    /// The division of the memory budget.
-    pub plan: MemoryPlan,
-    /// The weights, if they are streamed.
-    pub streamed: Option<Streaming>,
-    /// The maximum number of tokens in one pass.
-    pub batched_tokens: usize,
-    /// The tiers of KV below memory.
-    pub below: Below,
-}
-
-/// Divides memory and loads the weights into host memory.
-pub fn load_weights(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Runnable> {
-    let division = dir.divide(budget(limits)?, limits, surroundings)?;
-    let Division { needs, mut plan, batched_tokens } = division;
-    report::division(dir, &plan, &needs, limits);
-
-    let layout = dir.kv_layout(limits);
-    // Loading takes long, so options that cannot work are refused before it.
-    let swap = swap::open(limits, &plan, needs.swap, &layout)?;
-    let computes = Level::detect().name();
-    let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
-    let lower_tiers = LowerTiers::prepare(dir.identified(), limits, plan.budget.total(), &layout, computes)?;
-    let (source, weights, kv, streamed, below): (Box<dyn WeightSource>, _, _, _, _) = if plan.streamed {
-        // Until weights and KV are allocated, all memory is free except the process's own.
-        let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
-        let (weights, streaming) = streaming::start(dir, plan.weights, room, limits, lower_tiers.turns(&dir.catalog))?;
-        let trade = plan.trade(&needs, Bytes(weights.least_budget()), Bytes(weights.full_budget()));
-        let kv = kv_pool(layout, &plan, limits)?;
-        let monitor = Arc::clone(&streaming.monitor);
-        (Box::new(weights), WeightMemory::Streamed { monitor, trade }, kv, Some(streaming), lower_tiers.open_known()?)
-    } else {
-        let loading = Loading::begin(limits.watch.clone());
-        let weights = ResidentWeights::load(&dir.catalog, &dir.specs, &mut |done, all| loading.set(done, all))?;
-        drop(loading);
-        let memory = WeightMemory::Resident(Bytes(weights.bytes()));
-        let mut kv = kv_pool(layout, &plan, limits)?;
-        // A prefix that is on disk should not have to wait for its memory to become resident.
-        let tiers = lower_tiers.open_loaded()?;
-        let found = tiers.kv_disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
-        kv.touch(found.min(KV_TOUCHED / kv.layout().block_bytes()), threads(limits).get());
-        (Box::new(weights), memory, kv, None, Below::Now(tiers))
-    };
-    if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != Level::detect().name()) {
-        tracing::warn!(
-            "{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {}",
-            Level::detect().name()
-        );
-    }
-    let cpu = Cpu::new(threads(limits));
-    let mut runner = ModelRunner::on_cpu(dir.config.blueprint.clone(), source, weights, kv, cpu, batched_tokens)?;
-    if let Some(routes) = routes {
-        runner.model.tell_routes(routes);
-    }
-    runner.swap = swap;
-    if let Some(strips) = &mut runner.strips {
-        strips.hiding = limits.hiding;
-    }
-    Ok(Runnable { runner, plan, streamed, batched_tokens, below })
-}
-
-/// Allocates the memory of KV blocks.
-fn kv_pool(layout: KvLayout, plan: &MemoryPlan, limits: &LimitOptions) -> Result<KvPool> {
-    // If weights are streamed, KV and weights trade memory, so the pool has the maximum number of blocks and is
-    // sparse.
-    let (num_blocks, sparse) = (if plan.streamed { plan.num_blocks_max } else { plan.num_blocks }, plan.streamed);
-    let shape = needs::strips(limits, layout.block_size(), plan.max_model_len, num_blocks);
-    Ok(match (limits.kv_layout, sparse) {
-        (KvLayoutOption::Virtual, _) => KvPool::new_in_strips(layout, num_blocks, shape).context(
-            "there are no addresses for --kv-layout virtual; give a smaller --max-model-len or --max-num-seqs, or take \
-             --kv-layout paged",
-        )?,
-        (KvLayoutOption::Paged, true) => KvPool::new_sparse(layout, num_blocks)?,
-        (KvLayoutOption::Paged, false) => KvPool::new(layout, num_blocks)?,
-    })
-}
-
-/// A model on the device that the options name, with the other values that an engine is started with.
-pub struct Started {
-    /// The runner that computes passes.
-    pub runner: Box<dyn Runner>,
-    /// The division of the memory budget.
+    pub runner: R,
+    /// The division of the memory budget. Its number of KV blocks is that of the device.
     pub plan: MemoryPlan,
     /// Streams weights that do not fit into memory. Dropping it stops every pass.
     pub streamed: Option<Streaming>,
     /// The maximum number of tokens in one pass.
     pub batched_tokens: usize,
-    on_gpu: bool,
-    below: Below,
-    block_size: usize,
-    num_swap_blocks: usize,
+    /// The number of tokens in a KV block.
+    pub block_size: usize,
+    /// The tiers of KV below memory.
+    pub below: Below,
+    /// The number of blocks that the swap space has room for.
+    pub num_swap_blocks: usize,
 }
 
-impl Started {
-    /// Divides memory and loads the weights onto the device.
-    pub fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
-        let on_gpu = gpu::load(dir, limits, surroundings)?;
-        if let Some(gpu::OnGpu { runner, plan, streamed, batched_tokens, block_size, below }) = on_gpu {
-            let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
-            let runner = Box::new(runner);
-            let on_gpu = true;
-            return Ok(Self { runner, plan, streamed, batched_tokens, on_gpu, below, block_size, num_swap_blocks });
-        }
-        let Runnable { runner, plan, streamed, batched_tokens, below } = load_weights(dir, limits, surroundings)?;
-        let block_size = runner.device.kv().layout().block_size();
-        let num_swap_blocks = runner.swap.as_ref().map_or(0, |store| store.num_slots());
-        let (runner, on_gpu) = (Box::new(runner), false);
-        Ok(Self { runner, plan, streamed, batched_tokens, on_gpu, below, block_size, num_swap_blocks })
+impl Runnable<Box<dyn Runner>> {
+    /// Divides memory and loads the weights onto the device that the options name. Also returns whether that is a GPU.
+    pub fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<(Self, bool)> {
+        Ok(match GpuPlace::chosen(dir, limits)? {
+            Some(gpu) => (load_onto(&gpu, dir, limits, surroundings)?.boxed(), true),
+            None => (load_onto(&Processor, dir, limits, surroundings)?.boxed(), false),
+        })
     }
+}
+
+impl<R: Runner + 'static> Runnable<R> {
+    fn boxed(self) -> Runnable<Box<dyn Runner>> {
+        let Self { runner, plan, streamed, batched_tokens, block_size, below, num_swap_blocks } = self;
+        Runnable { runner: Box::new(runner), plan, streamed, batched_tokens, block_size, below, num_swap_blocks }
+    }
+}
+
+/// Divides memory and loads the weights onto the device of `place`.
+pub fn load_onto<P: Place>(
+    place: &P,
+    dir: &ModelDir,
+    limits: &LimitOptions,
+    surroundings: &Surroundings<'_>,
+) -> Result<Runnable<ModelRunner<P::Device>>> {
+    let mut division = place.divide(dir, limits, surroundings)?;
+    let layout = dir.kv_layout(limits);
+    let (block_size, block_bytes) = (layout.block_size(), layout.block_bytes().max(1));
+    // Loading takes long, so options that cannot work are refused before it.
+    let swap = swap::open(limits, &division.plan, division.needs.swap, &layout)?;
+    let num_swap_blocks = swap.as_ref().map_or(0, |store| store.num_slots());
+    let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
+    let total = division.plan.budget.total();
+    let lower_tiers = LowerTiers::prepare(dir.identified(), limits, total, &layout, &place.computes())?;
+    let mut device = place.open(dir, &division, layout, limits)?;
+    let (source, weights, mut streamed) = if division.is_streamed() {
+        let turns = lower_tiers.turns(&dir.catalog);
+        let (mut source, streaming) = streaming::start(&mut device, dir, &division, limits, turns)?;
+        let Division { needs, plan, .. } = &mut division;
+        let trade = source
+            .elastic()
+            .map(|weights| plan.trade(needs, Bytes(weights.least_budget()), Bytes(weights.full_budget())));
+        let monitor = Some(Arc::clone(&streaming.monitor));
+        (source, WeightMemory { bytes: Bytes(streaming.resident), monitor, trade }, Some(streaming))
+    } else {
+        let loading = Loading::begin(limits.watch.clone());
+        let progress = &mut |done, all| loading.set(done, all);
+        let weights = ResidentWeights::load_on(&mut device, &dir.catalog, &dir.specs, progress)?;
+        drop(loading);
+        let memory = WeightMemory::resident(Bytes(weights.bytes()));
+        (Box::new(weights) as Box<dyn WeightSource>, memory, None)
+    };
+    let mut runner = ModelRunner::new(device, dir.config.blueprint.clone(), source, weights);
+    runner.swap = swap;
+    if let Some(routes) = routes {
+        runner.model.tell_routes(routes);
+    }
+    if let Some(strips) = &mut runner.strips {
+        strips.hiding = limits.hiding;
+    }
+    if let Some(streaming) = streamed.as_mut().filter(|_| limits.stream.timeline) {
+        streaming.device = Some(runner.keep_timeline()?);
+    }
+    let below = match streamed {
+        Some(_) => lower_tiers.open_known()?,
+        None => {
+            let tiers = lower_tiers.open_loaded()?;
+            // A prefix that is on disk should not have to wait for its memory to become resident.
+            let found = tiers.kv_disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
+            runner.device.prepare_blocks(found.min(KV_TOUCHED / block_bytes));
+            Below::Now(tiers)
+        }
+    };
+    let Division { plan, batched_tokens, .. } = division;
+    Ok(Runnable { runner, plan, streamed, batched_tokens, block_size, below, num_swap_blocks })
 }
 
 /// Starts the engine. Also returns the division of memory, the weights if they are streamed, and whether a GPU
@@ -253,8 +234,8 @@ fn start_engine(
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>, bool)> {
     // Loading takes long, so options that cannot work are refused before it.
     let publisher = kv_events::bind(limits.kv_events.as_ref())?;
-    let Started { runner, plan, streamed, batched_tokens, on_gpu, below, block_size, num_swap_blocks } =
-        Started::new(dir, limits, surroundings)?;
+    let (runnable, on_gpu) = Runnable::new(dir, limits, surroundings)?;
+    let Runnable { runner, plan, streamed, batched_tokens, below, block_size, num_swap_blocks } = runnable;
     // KV that memory does not hold is read from disk in each pass.
     let on_disk = below.long_tokens()?;
     let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;

@@ -10,7 +10,7 @@ use interbed_model::{BatchSequence, LogitRows, SequenceBlocks};
 use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
 use crate::hub;
-use crate::load::Started;
+use crate::load::Runnable;
 use crate::model_dir::ModelDir;
 use crate::options::{ComputeOptions, LimitOptions};
 
@@ -46,8 +46,8 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     }
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let limits = LimitOptions { compute: args.compute, ..args.limits };
-    let Started { mut runner, plan, batched_tokens: chunk, streamed: _streamed, .. } =
-        Started::new(&dir, &limits, &surroundings)?;
+    let (runnable, _) = Runnable::new(&dir, &limits, &surroundings)?;
+    let Runnable { mut runner, plan, batched_tokens: chunk, streamed: _streamed, .. } = runnable;
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }

@@ -226,12 +226,13 @@ impl ModelDir {
             }
         }
         let plan = MemoryPlan::divide(total, &needs).map_err(|refused| refused.advising(least))?;
-        let mut division = Division { needs, plan, batched_tokens: batched_tokens(limits, BATCHED_TOKENS) };
+        let batched = batched_tokens(limits, BATCHED_TOKENS);
+        let mut division = Division { needs, plan, batched_tokens: batched, device: None };
         if division.plan.streamed
             && let Some((needs, batched_tokens)) = longer_passes(&self.config, &needs, total, limits)
             && let Ok(plan) = MemoryPlan::divide(total, &needs)
         {
-            division = Division { needs, plan, batched_tokens };
+            division = Division { needs, plan, batched_tokens, device: None };
         }
         // Memory for a long conversation is reserved only if the budget is larger than the minimum.
         if let Some(requests) = surroundings.audience.of_context(division.plan.max_model_len, total)
@@ -313,6 +314,15 @@ pub struct Division {
     pub plan: MemoryPlan,
     /// The maximum number of tokens in one pass.
     pub batched_tokens: usize,
+    /// The parts of the memory of a device that has its own, or `None` if all memory is the host's.
+    pub device: Option<MemoryPlan>,
+}
+
+impl Division {
+    /// Returns whether weights are streamed, because they do not fit into the memory that they are computed in.
+    pub fn is_streamed(&self) -> bool {
+        self.device.as_ref().unwrap_or(&self.plan).streamed
+    }
 }
 
 /// Returns `NAME` for a folder `models--ORG--NAME/snapshots/COMMIT`.

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use interbed_device::{Bytes, Cpu, HostRates, VulkanDevice};
+use interbed_device::{Bytes, Cpu, Device, HostRates};
 use interbed_engine::DeviceTimeline;
 use interbed_io::{DirectRead, DiskTurns, ProbeLimits, ReadSettings, probe};
 use interbed_weights::experts::{Arena, ArenaShape};
 use interbed_weights::{
     ElasticWeights, Partition, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, TieredWeights, WeightError,
-    band_bytes, open_direct,
+    WeightSource, band_bytes, open_direct,
 };
 
 use crate::expert_counts::KeptCounts;
 use crate::failure::Advised;
-use crate::model_dir::ModelDir;
+use crate::model_dir::{Division, ModelDir};
 use crate::needs;
 use crate::options::{HostProducts, LimitOptions, StreamOptions};
 use crate::progress::Loading;
@@ -26,6 +26,8 @@ pub struct Streaming {
     pub settings: ReadSettings,
     /// The model's files, which may be used to measure the disk.
     pub files: Vec<Arc<dyn DirectRead>>,
+    /// The number of bytes of weights that stay in memory at first.
+    pub resident: u64,
     /// The number of bytes of weights that the budget could keep in memory, with the policy that keeps most.
     pub most_resident: u64,
     /// The number of bytes of weights that stay in a device's own memory.
@@ -50,18 +52,33 @@ const DECODED_TOKENS: usize = 64;
 /// The maximum bytes of weights that are used to measure whether processor or GPU multiplies faster.
 const MEASURED: Bytes = Bytes(16 << 20);
 
-/// Measures the disk with `room` bytes of memory, which is still unused. Then loads the weights that stay in memory,
-/// and starts streaming the others within `budget`. `turns` coordinates reads with KV on the same disk.
+/// Measures the disk, loads the weights that stay in memory, and starts streaming the others to `device` within the
+/// memory of `division`. `turns` coordinates reads with KV on the same disk.
 ///
 /// # Errors
-/// Fails if a file cannot be read, the budget is too small, or the system refuses memory.
+/// Fails if a file cannot be read, the memory is too small, or the system or the device refuses memory.
 pub fn start(
+    device: &mut dyn Device,
     dir: &ModelDir,
-    budget: Bytes,
-    room: Bytes,
+    division: &Division,
     limits: &LimitOptions,
     turns: Option<Arc<DiskTurns>>,
-) -> Result<(StreamedWeights, Streaming)> {
+) -> Result<(Box<dyn WeightSource>, Streaming)> {
+    match &division.device {
+        None => start_in_host_memory(dir, division, limits, turns),
+        Some(plan) => start_on(device, plan.weights, dir, division, limits, turns),
+    }
+}
+
+fn start_in_host_memory(
+    dir: &ModelDir,
+    Division { needs, plan, .. }: &Division,
+    limits: &LimitOptions,
+    turns: Option<Arc<DiskTurns>>,
+) -> Result<(Box<dyn WeightSource>, Streaming)> {
+    // Until weights and KV have their memory, all of it is free except the process's own.
+    let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
+    let budget = plan.weights;
     let Ready { plan, files, config, settings } = Ready::new(dir, budget, budget, room, &limits.stream, turns)?;
     let most_resident = plan.resident_bytes(&config)?;
     let loading = Loading::begin(limits.watch.clone());
@@ -83,7 +100,9 @@ pub fn start(
     let keeps_counts = limits.stream.keep_expert_counts;
     let counts = if keeps_counts { KeptCounts::keep(&mut weights, &dir.catalog) } else { None };
     let files = files[..dir.catalog.stored_files().len()].to_vec();
-    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device: 0, experts, counts, device: None }))
+    let (device, on_device) = (None, 0);
+    let streaming = Streaming { monitor, settings, files, resident, most_resident, on_device, experts, counts, device };
+    Ok((Box::new(weights), streaming))
 }
 
 /// Reports how many bytes of a mixture's experts fit into memory.
@@ -100,19 +119,17 @@ fn report_experts(arena: &Arena) {
     }
 }
 
-/// Starts streaming with weights in host memory and in the memory of `device`. `budgets` has the budgets of host memory
-/// and of the device, in this order.
-///
-/// # Errors
-/// Fails like [`start`], or if the device refuses memory.
-pub fn start_on(
-    device: &mut VulkanDevice,
+/// Starts streaming with weights in host memory and in `of_device` bytes of the memory of `device`.
+fn start_on(
+    device: &mut dyn Device,
+    of_device: Bytes,
     dir: &ModelDir,
-    budgets: [Bytes; 2],
+    Division { plan, .. }: &Division,
     limits: &LimitOptions,
     turns: Option<Arc<DiskTurns>>,
-) -> Result<(TieredWeights, Streaming)> {
-    let [of_host, of_device] = budgets;
+) -> Result<(Box<dyn WeightSource>, Streaming)> {
+    // Streamed weights get all host memory that nothing else needs, for the slots through which they pass.
+    let of_host = Bytes(plan.weights.0 + plan.budget.left().0);
     let least = of_host.min(of_device);
     let Ready { plan, files, mut config, settings } = Ready::new(dir, of_host, least, of_host, &limits.stream, turns)?;
     config.host_tokens_max = host_tokens_max(device, plan.partition(), of_device, limits)?;
@@ -130,10 +147,11 @@ pub fn start_on(
         Bytes(on_host),
         Bytes(swept.saturating_sub(on_device).saturating_sub(on_host))
     );
-    let most_resident = on_device + on_host;
+    let resident = on_device + on_host;
     let files = files[..catalog.stored_files().len()].to_vec();
-    let (experts, counts, device) = (None, None, None);
-    Ok((weights, Streaming { monitor, settings, files, most_resident, on_device, experts, counts, device }))
+    let (experts, counts, device, most_resident) = (None, None, None, resident);
+    let streaming = Streaming { monitor, settings, files, resident, most_resident, on_device, experts, counts, device };
+    Ok((Box::new(weights), streaming))
 }
 
 /// Returns the maximum number of tokens of a pass in which the processor multiplies with the weights in host memory.
@@ -142,7 +160,7 @@ pub fn start_on(
 /// Fails if the device fails, or the options demand products on the processor although their bits would differ from the
 /// GPU's.
 fn host_tokens_max(
-    device: &mut VulkanDevice,
+    device: &mut dyn Device,
     partition: &Partition,
     of_device: Bytes,
     limits: &LimitOptions,

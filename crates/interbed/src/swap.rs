@@ -141,9 +141,10 @@ mod tests {
     use super::*;
     use crate::audience::{Audience, Surroundings};
     use crate::footprint::Footprint;
-    use crate::load::load_weights;
+    use crate::load::load_onto;
     use crate::model_dir::ModelDir;
     use crate::options::ModelOptions;
+    use crate::place::Processor;
 
     #[derive(Parser)]
     struct Line {
@@ -211,7 +212,7 @@ mod tests {
         let surroundings = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
         let error = |more: &[&str]| {
             let limits = limits(&[&["--memory", "512M"], more].concat());
-            format!("{:#}", load_weights(&dir, &limits, &surroundings).err().unwrap())
+            format!("{:#}", load_onto(&Processor, &dir, &limits, &surroundings).err().unwrap())
         };
         assert!(error(&[]).contains("model.safetensors"), "{}", error(&[]));
         assert!(error(&["--preemption", "swap", "--swap-space", "0"]).contains("nowhere to swap to"));

@@ -43,7 +43,7 @@ pub fn open(dir: &Path) -> Result<Opened> {
     let end_tokens = end_tokens(&GenerationConfig::from_dir(dir)?, &config, Some(&tokenizer), None);
 
     let weights = ResidentWeights::load(&catalog, &layers::group_specs(&config.blueprint), &mut |_, _| {})?;
-    let memory = WeightMemory::Resident(Bytes(weights.bytes()));
+    let memory = WeightMemory::resident(Bytes(weights.bytes()));
     let kv = KvPool::new(Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::BF16), BLOCKS)?;
     let limits = Limits {
         vocab_size: config.blueprint.vocab_size,

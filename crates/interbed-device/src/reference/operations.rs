@@ -20,12 +20,12 @@ pub struct DeviceMemory {
     numbers: Vec<f32>,
     /// A copy of equal size, where the host reads.
     host: Vec<f32>,
-    kv: HashMap<Slot, Vec<f32>>,
+    pub(super) kv: HashMap<Slot, Vec<f32>>,
     block_size: usize,
 }
 
 /// One head of one token in the KV: block, slot, where the layer begins in a block, head, and whether it is a value.
-type Slot = (u32, usize, usize, usize, bool);
+pub type Slot = (u32, usize, usize, usize, bool);
 
 impl DeviceMemory {
     /// Creates memory in which nothing has been written.

@@ -10,7 +10,7 @@ fn device(seed: u64) -> (ReferenceDevice, [Tensor; 3]) {
     let mut area = TensorArea::default();
     let tensors = [(); 3].map(|()| area.take(4));
     let layout = KvLayout::new(2, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 2 }]);
-    (ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &layout, seed), tensors)
+    (ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &layout, 64, seed), tensors)
 }
 
 fn fill(device: &mut ReferenceDevice, queue: Queue, out: Tensor, value: f32, waits: &[Token]) -> Token {
@@ -115,7 +115,7 @@ fn attention_to_a_frame_goes_on_in_the_next() {
     for seed in 0..10 {
         let mut area = TensorArea::default();
         let [q, state, out] = [2, ATTENTION_STATE, 2].map(|len| area.take(len));
-        let mut device = ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &layout, seed);
+        let mut device = ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &layout, 64, seed);
         let mut last = fill(&mut device, Queue::Compute, q, 1.0, &[]);
         for (stretch, frame) in frames.iter().enumerate() {
             // The last token is that of the second frame.

@@ -35,53 +35,52 @@ pub struct HostRates {
     pub tokens_max: usize,
 }
 
-impl VulkanDevice {
-    /// Measures both ways with weights of a type, of at most `most` bytes. `None` if the device's tensors are too small
-    /// for it. Comes before the first pass, on a device that [computes on the host](Self::compute_on_host).
+impl HostRates {
+    /// Measures by the rules of [`Device::host_rates`]. Returns `None` if the tensors of `device` are too small.
     ///
     /// # Errors
     /// Fails if the GPU fails, or has no memory.
-    pub fn host_rates(&mut self, dtype: DType, most: Bytes) -> Result<Option<HostRates>, DeviceError> {
+    pub(super) fn measure(device: &mut VulkanDevice, dtype: DType, most: Bytes) -> Result<Option<Self>, DeviceError> {
         let row = dtype.row_bytes(COLS).expect("whole blocks of every type");
         let rows = usize::try_from(most.0).unwrap_or(usize::MAX) / row;
         let mut area = TensorArea::default();
         let (x, out) = (area.take(TOKENS * COLS), area.take(TOKENS * rows));
-        if rows == 0 || area.check(self.tensor_capacity()).is_err() {
+        if rows == 0 || area.check(device.tensor_capacity()).is_err() {
             return Ok(None);
         }
         let bytes = row * rows;
         let host = HostBuffer::new_zeroed(bytes).map_err(|error| GpuError::Host(Arc::new(error)))?;
         let host = Arc::new(host);
-        self.share(&host);
-        let on_gpu = PlacedBytes::Gpu(Arc::new(GpuBuffer::new(self.gpu(), Heap::Device, bytes)?));
+        device.share(&host);
+        let on_gpu = PlacedBytes::Gpu(Arc::new(GpuBuffer::new(device.gpu(), Heap::Device, bytes)?));
         let copying = fastest(|| {
             let mut last = None;
             for at in (0..bytes).step_by(PIECE) {
                 let range = at..(at + PIECE).min(bytes);
                 let copy = Command::CopyWeights { from: &host, range, to: &on_gpu, at };
-                last = Some(self.submit(Queue::Upload, &[copy], &[])?);
+                last = Some(device.submit(Queue::Upload, &[copy], &[])?);
             }
-            last.map_or(Ok(()), |token| self.complete(token))
+            last.map_or(Ok(()), |token| device.complete(token))
         })?;
         let weights = Weights::new(dtype, rows, COLS, Arc::clone(&host), 0..bytes);
         let mut multiplying = |tokens: usize| {
             let (x, out) = (x.first(tokens * COLS), out.first(tokens * rows));
             let fill = Command::Fill { out: x, values: &|numbers: &mut [f32]| numbers.fill(1.0) };
-            self.submit(Queue::Compute, &[fill], &[])?;
+            device.submit(Queue::Compute, &[fill], &[])?;
             let products = [BandProduct { weights: &weights, rows: 0..rows, bias: None, out }];
             fastest(|| {
                 let command = Command::Products { x, cols: COLS, products: &products, gate: None };
-                let token = self.submit(Queue::Host, &[command], &[])?;
-                self.complete(token)?;
+                let token = device.submit(Queue::Host, &[command], &[])?;
+                device.complete(token)?;
                 // Nobody wants the results.
-                self.submit(Queue::Compute, &[], &[token]).map(|_| ())
+                device.submit(Queue::Compute, &[], &[token]).map(|_| ())
             })
         };
         let (one, several) = (multiplying(1)?, multiplying(TOKENS)?);
         let [copying, one, several] = [copying, one, several].map(|time| time.as_secs_f64().max(1e-9));
         let further = ((several - one) / (TOKENS - 1) as f64).max(one / 64.0);
         let tokens_max = if one < copying { 1 + ((copying - one) / further) as usize } else { 0 };
-        Ok(Some(HostRates { link: bytes as f64 / copying, host: bytes as f64 / one, tokens_max }))
+        Ok(Some(Self { link: bytes as f64 / copying, host: bytes as f64 / one, tokens_max }))
     }
 }
 

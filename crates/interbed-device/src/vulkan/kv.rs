@@ -36,6 +36,10 @@ impl GpuKv {
         &self.layout
     }
 
+    pub fn num_blocks(&self) -> usize {
+        self.num_blocks
+    }
+
     /// Returns the slab of a block, and the byte in the slab at which the block begins.
     ///
     /// # Panics

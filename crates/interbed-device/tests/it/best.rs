@@ -20,7 +20,7 @@ fn devices() -> Vec<(&'static str, Box<dyn Device>)> {
     let cpu = Cpu::new(NonZeroUsize::MIN);
     let mut devices: Vec<(_, Box<dyn Device>)> = vec![
         ("cpu", Box::new(CpuDevice::new(cpu, &needs, KvPool::new(layout.clone(), 0).unwrap()).unwrap())),
-        ("reference", Box::new(ReferenceDevice::new(&needs, &layout, 3))),
+        ("reference", Box::new(ReferenceDevice::new(&needs, &layout, 1, 3))),
     ];
     match Gpu::first(Bytes(1 << 30)) {
         Ok(gpu) => devices.push(("vulkan", Box::new(VulkanDevice::new(&gpu, &needs, &layout, 0).unwrap()))),

@@ -650,7 +650,7 @@ fn blocks_come_to_the_host_and_go_back() {
     let mut bench = Bench::with_kv(&gpu, &layout, 3);
     let bytes = |seed: u8| (0..layout.block_bytes()).map(|at| at as u8 ^ seed).collect::<Vec<_>>();
     for block in 0..3 {
-        bench.device.write_block(block, layout.block_bytes(), |to| to.copy_from_slice(&bytes(block as u8))).unwrap();
+        bench.device.fill_block(block, &mut |to| to.copy_from_slice(&bytes(block as u8))).unwrap();
     }
     bench.run(Command::CopyBlocks { copies: &[(0, 2)] });
     let mut read = |block| {

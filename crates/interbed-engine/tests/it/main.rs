@@ -4,6 +4,7 @@ mod beams;
 mod compaction;
 mod company;
 mod constraints;
+mod devices;
 mod disk;
 mod drafts;
 mod embeddings;

@@ -41,7 +41,7 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     };
     let kv = KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, num_swap_blocks: blocks, ..KvConfig::default() };
     let engine = engine_config(&config, scheduler, kv);
-    let memory = WeightMemory::Resident(Bytes(weights.bytes()));
+    let memory = WeightMemory::resident(Bytes(weights.bytes()));
     let (kv, cpu) = (kv_pool(layout, blocks), Cpu::new(threads));
     let mut runner = ModelRunner::on_cpu(config.blueprint, Box::new(weights), memory, kv, cpu, BATCHED_TOKENS).unwrap();
     runner.swap = Some(Box::new(swap));

@@ -41,7 +41,7 @@ fn start_paced(
             .unwrap();
     let block_size = 4;
     let kv = kv_pool(Model::kv_layout(&config.blueprint, block_size, KvDType::BF16), blocks);
-    let memory = WeightMemory::Resident(Bytes(weights.bytes()));
+    let memory = WeightMemory::resident(Bytes(weights.bytes()));
     let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
     let runner = ModelRunner::on_cpu(config.blueprint.clone(), Box::new(weights), memory, kv, cpu, budget).unwrap();
     let preemption = PreemptionMode::Auto;

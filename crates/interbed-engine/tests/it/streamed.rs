@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use interbed_device::{Bytes, Cpu};
+use interbed_device::{Bytes, Cpu, CpuDevice};
 use interbed_engine::{
     Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, RunnerMemory,
     SchedulerConfig, StripMemory, TradeLimits, WeightMemory,
@@ -33,7 +33,7 @@ const BAND_BYTES: usize = 64 << 10;
 
 /// The model's runner, looked at before and after each pass.
 struct Watched {
-    runner: ModelRunner,
+    runner: ModelRunner<CpuDevice>,
     total: u64,
     block: u64,
     /// Blocks that may have memory.
@@ -150,7 +150,7 @@ impl Parts {
         Self { catalog: Catalog::open(&dir).unwrap(), config: ModelConfig::from_dir(&dir).unwrap() }
     }
 
-    fn runner(&self, source: Box<dyn WeightSource>, weights: WeightMemory, blocks: usize) -> ModelRunner {
+    fn runner(&self, source: Box<dyn WeightSource>, weights: WeightMemory, blocks: usize) -> ModelRunner<CpuDevice> {
         let layout = Model::kv_layout(&self.config.blueprint, BLOCK_SIZE, KvDType::BF16);
         let (kv, cpu) = (kv_pool(layout, blocks), Cpu::new(NonZeroUsize::MIN));
         ModelRunner::on_cpu(self.config.blueprint.clone(), source, weights, kv, cpu, BATCHED_TOKENS).unwrap()
@@ -172,7 +172,7 @@ impl Parts {
     fn expected(&self, requests: &[Request]) -> Vec<Vec<u32>> {
         let specs = layers::group_specs(&self.config.blueprint);
         let weights = ResidentWeights::load(&self.catalog, &specs, &mut |_, _| ()).unwrap();
-        let memory = WeightMemory::Resident(Bytes(weights.bytes()));
+        let memory = WeightMemory::resident(Bytes(weights.bytes()));
         let engine = self.engine(Box::new(self.runner(Box::new(weights), memory, 64)), 64);
         requests.iter().map(|request| collect(engine.handle().submit(request.clone()).unwrap()).tokens).collect()
     }
@@ -201,7 +201,7 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
     let blocks = trade.blocks_max();
     assert!(trade.blocks_start() == BLOCKS_START && (60..120).contains(&blocks), "{blocks}");
     let (resident, held) = (weights.resident_bytes(), weights.memory().held);
-    let memory = WeightMemory::Streamed { monitor: weights.monitor(), trade };
+    let memory = WeightMemory { bytes: Bytes(0), monitor: Some(weights.monitor()), trade: Some(trade) };
     let runner = parts.runner(Box::new(weights), memory, blocks);
     let seen = Arc::new(Seen {
         kv_most: AtomicU64::new(0),
@@ -267,7 +267,7 @@ fn the_window_is_seen_to_move() {
         blocks_max: BLOCKS_START,
     });
     let (monitor, held) = (weights.monitor(), weights.memory().held);
-    let memory = WeightMemory::Streamed { monitor: monitor.clone(), trade };
+    let memory = WeightMemory { bytes: Bytes(0), monitor: Some(monitor.clone()), trade: Some(trade) };
     let engine = parts.engine(Box::new(parts.runner(Box::new(weights), memory, BLOCKS_START)), BLOCKS_START);
     let run = || drop(collect(engine.handle().submit(greedy(vec![20, 21, 22], 60)).unwrap()));
     let mut sight = WindowSight::default();

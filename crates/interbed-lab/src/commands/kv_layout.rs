@@ -10,12 +10,13 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use interbed::audience::{Audience, Surroundings};
 use interbed::footprint::Footprint;
-use interbed::load::{Runnable, load, load_weights};
+use interbed::load::{Runnable, load, load_onto};
 use interbed::median;
 use interbed::model_dir::ModelDir;
 use interbed::needs::threads;
 use interbed::opened::Opened;
 use interbed::options::{KvLayoutOption, LimitOptions};
+use interbed::place::Processor;
 use interbed::progress;
 use interbed_device::{Cpu, CpuDevice, KvPool};
 use interbed_engine::{
@@ -129,11 +130,11 @@ fn steps(asked: Option<NonZeroUsize>, dir: &ModelDir) -> Result<u64> {
 fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Block)> {
     let dir = ModelDir::open(args.model.as_deref())?;
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-    let Runnable { runner, plan, batched_tokens, streamed, .. } = load_weights(&dir, limits, &surroundings)?;
+    let Runnable { runner, plan, batched_tokens, streamed, block_size, .. } =
+        load_onto(&Processor, &dir, limits, &surroundings)?;
     if streamed.is_some() {
         bail!("{} does not fit into {}; give more --memory", dir.name(), plan.budget.total());
     }
-    let block_size = runner.device.kv().layout().block_size();
     let room = plan.max_model_len.min(plan.num_blocks * block_size);
     let (chunk, behind) = (CHUNK.min(batched_tokens), args.repeat.get() + 1);
     let fits = |context: &usize| context.saturating_add(behind) <= room;
@@ -208,7 +209,7 @@ const SMALL_NUMBERS: u8 = 0x3c;
 
 /// Two devices with the same blocks: one has them mapped side by side, the other reads them through a table.
 struct Compared {
-    runner: ModelRunner,
+    runner: ModelRunner<CpuDevice>,
     other: CpuDevice,
     /// Whether the runner has the device with mapped blocks now.
     is_mapped: bool,

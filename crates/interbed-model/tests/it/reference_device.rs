@@ -3,7 +3,7 @@
 
 use interbed_device::{Command, Device, DeviceError, HostBuffer, PlacedBytes, Queue, ReferenceDevice, Tensor, Token};
 use interbed_io::EngineKind;
-use interbed_kernels::{KvDType, Level};
+use interbed_kernels::{KvDType, KvLayout, Level};
 use interbed_model::config::ModelConfig;
 use interbed_model::{BatchSequence, ForwardError, LogitRows, Logits, Model, SequenceBlocks, layers};
 use interbed_weights::{
@@ -40,6 +40,51 @@ fn every(usual: usize) -> usize {
     if std::env::var_os("INTERBED_EVERY_WAIT").is_some() { 1 } else { usual }
 }
 
+/// Defines the methods that a device around a [`ReferenceDevice`] leaves to it.
+macro_rules! passes_the_rest_on {
+    () => {
+        fn tensor_capacity(&self) -> usize {
+            self.device.tensor_capacity()
+        }
+
+        fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+            self.device.is_complete(token)
+        }
+
+        fn share(&mut self, memory: &HostBuffer) -> bool {
+            self.device.share(memory)
+        }
+
+        fn computes_on_host(&self) -> bool {
+            self.device.computes_on_host()
+        }
+
+        fn has_own_memory(&self) -> bool {
+            self.device.has_own_memory()
+        }
+
+        fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
+            self.device.downloaded(tensor)
+        }
+
+        fn kv_layout(&self) -> &KvLayout {
+            self.device.kv_layout()
+        }
+
+        fn num_blocks(&self) -> usize {
+            self.device.num_blocks()
+        }
+
+        fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
+            self.device.read_block(block, into)
+        }
+
+        fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
+            self.device.fill_block(block, fill)
+        }
+    };
+}
+
 /// A device that ignores one of its waits and passes everything else on.
 struct Forgetful {
     device: ReferenceDevice,
@@ -58,10 +103,6 @@ impl Forgetful {
 }
 
 impl Device for Forgetful {
-    fn tensor_capacity(&self) -> usize {
-        self.device.tensor_capacity()
-    }
-
     fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
         let kept: Vec<_> = waits.iter().copied().filter(|_| !self.forgets()).collect();
         let submitted = self.device.submit(queue, commands, &kept);
@@ -73,25 +114,11 @@ impl Device for Forgetful {
         if self.forgets() { Ok(()) } else { self.device.complete(token) }
     }
 
-    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
-        self.device.is_complete(token)
-    }
-
-    fn share(&mut self, memory: &HostBuffer) -> bool {
-        self.device.share(memory)
-    }
-
-    fn computes_on_host(&self) -> bool {
-        self.device.computes_on_host()
-    }
-
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         self.device.allocate(len)
     }
 
-    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
-        self.device.downloaded(tensor)
-    }
+    passes_the_rest_on!();
 }
 
 /// Passes of two sequences: first both prompts in chunks, then tokens of both together.
@@ -190,7 +217,7 @@ fn try_model_over(
 fn reference(name: &str, seed: u64) -> ReferenceDevice {
     let config = ModelConfig::from_dir(fixtures().join(name)).unwrap();
     let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F32);
-    ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 16, 16), &layout, seed)
+    ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 16, 16), &layout, 64, seed)
 }
 
 /// All logits of [`PASSES`].
@@ -300,10 +327,6 @@ struct Hasty {
 }
 
 impl Device for Hasty {
-    fn tensor_capacity(&self) -> usize {
-        self.device.tensor_capacity()
-    }
-
     fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
         self.device.submit(queue, commands, waits)
     }
@@ -318,25 +341,11 @@ impl Device for Hasty {
         self.device.complete(token)
     }
 
-    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
-        self.device.is_complete(token)
-    }
-
-    fn share(&mut self, memory: &HostBuffer) -> bool {
-        self.device.share(memory)
-    }
-
-    fn computes_on_host(&self) -> bool {
-        self.device.computes_on_host()
-    }
-
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         self.device.allocate(len)
     }
 
-    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
-        self.device.downloaded(tensor)
-    }
+    passes_the_rest_on!();
 }
 
 #[test]
@@ -452,10 +461,6 @@ struct Refusing {
 }
 
 impl Device for Refusing {
-    fn tensor_capacity(&self) -> usize {
-        self.device.tensor_capacity()
-    }
-
     fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let is_copy = matches!(commands, [Command::CopyWeights { .. }]);
@@ -469,26 +474,12 @@ impl Device for Refusing {
         self.device.complete(token)
     }
 
-    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
-        self.device.is_complete(token)
-    }
-
-    fn share(&mut self, memory: &HostBuffer) -> bool {
-        self.device.share(memory)
-    }
-
-    fn computes_on_host(&self) -> bool {
-        self.device.computes_on_host()
-    }
-
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
         self.allocations = self.allocations.checked_sub(1).ok_or(DeviceError::NoMemory)?;
         self.device.allocate(len)
     }
 
-    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
-        self.device.downloaded(tensor)
-    }
+    passes_the_rest_on!();
 }
 
 #[test]

@@ -266,7 +266,7 @@ fn a_batch_that_is_too_large_begins_no_pass() {
     let weights = stream(&catalog, &config, 5000, budget, StreamPolicy::Resident, EngineKind::Pread);
     let monitor = weights.monitor();
     let layout = Model::kv_layout(&config.blueprint, 4, KvDType::F32);
-    let mut device = ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 1, 1), &layout, 0);
+    let mut device = ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 1, 1), &layout, 8, 0);
     let mut model = Model::new(config.blueprint, Box::new(weights), layout);
     let mut forward = |tokens: &[u32]| {
         let (prompt_len, blocks) = (tokens.len(), SequenceBlocks::From(0));

@@ -286,7 +286,7 @@ fn the_host_waits_for_logits_alone_where_it_holds_more_than_it_could_hand_over()
     // A pass copies twice what the ring has room for.
     assert!(on_host == swept - on_device && on_host > 64 << 20, "{on_host} of {swept} bytes, {made:?}");
     assert_eq!(model.greedy(3), want);
-    let waits = (model.device.waits_for_room(), monitor.stats().waits_for_copies);
+    let waits = (model.device.stats().unwrap().waits_for_room, monitor.stats().waits_for_copies);
     assert!(waits == (0, 0) || !gpu.info().reads_host_memory, "{waits:?}");
 }
 
@@ -308,7 +308,7 @@ fn what_is_read_and_copied_is_what_stays_nowhere_and_what_does_not_stay_on_the_g
         assert_eq!(model.greedy(PASSES as usize), want);
         let taken = monitor.stats().since(&before);
         assert_eq!(taken.passes, PASSES);
-        assert_eq!(model.device.waits_for_room(), 0, "the host waits for logits, and for reads");
+        assert_eq!(model.device.stats().unwrap().waits_for_room, 0, "the host waits for logits, and for reads");
         // Where reads are in the way of copies, it is by chance whether one must end first.
         assert!(shares[0] < 1.0 || taken.waits_for_copies == 0, "{shares:?}: {taken:?}");
         let by_host = if host_tokens_max > 0 { on_host } else { 0 };
@@ -333,10 +333,10 @@ fn a_ring_copies_all_that_a_pass_sweeps_once() {
         let (mut model, Streamed { monitor, .. }) =
             streamed(&gpu, STORYTELLER, &prompt, StreamPolicy::Ring, 64 << 10, shares, 0);
         model.greedy(4);
-        let (before, link) = (monitor.stats(), model.device.stats().bytes_to_device);
+        let (before, link) = (monitor.stats(), model.device.stats().unwrap().bytes_to_device);
         assert_eq!(model.greedy(PASSES as usize), want);
         let (copied, swept) = (monitor.stats().since(&before).bytes_copied, PASSES * monitor.swept_bytes());
-        let link = model.device.stats().bytes_to_device - link;
+        let link = model.device.stats().unwrap().bytes_to_device - link;
         // What else goes to the device are tokens, tables and rotations.
         for bytes in [copied, link] {
             assert!(bytes.abs_diff(swept) <= swept / 100, "{shares:?}: {copied} copied, {link} in all, of {swept}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use interbed_device::{Bytes, peak_resident};
+use interbed_device::{Bytes, CpuDevice, peak_resident};
 use interbed_engine::ModelRunner;
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DirectRead, IoError, ReadSettings, sequential_bandwidth};
 use interbed_model::{BatchSequence, LogitRows, RouteSink, RoutedRow, SequenceBlocks};
@@ -17,13 +17,15 @@ use interbed_plan::routing::{LayerVisit, Routing, RoutingPass, least_bytes_per_t
 use interbed_weights::{ElasticWeights, StreamStats};
 
 use super::experts_report::{Beside, ComputeCost, ExpertsLine, ExpertsReport, PassCost, VisitCost};
-use super::{median, timed};
+use super::median;
+use super::passes::timed;
 use crate::audience::{Audience, Surroundings};
 use crate::failure::Advised;
 use crate::footprint::Footprint;
-use crate::load::{Runnable, load_weights};
+use crate::load::{Runnable, load_onto};
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
+use crate::place::Processor;
 use crate::streaming::Streaming;
 use crate::{hub, progress};
 
@@ -100,12 +102,12 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-    let Runnable { mut runner, plan, streamed, batched_tokens, .. } = load_weights(&dir, &args.limits, &surroundings)?;
+    let runnable = load_onto(&Processor, &dir, &args.limits, &surroundings)?;
+    let Runnable { mut runner, plan, streamed, batched_tokens, block_size, .. } = runnable;
     let Some(streaming) = streamed.filter(|streaming| streaming.experts.is_some()) else {
         let problem = format!("{} fits into {}, so that no experts are streamed", dir.name(), plan.budget.total());
         return Err(Advised::input(problem, "give a smaller --memory, or measure it with `interbed bench`"));
     };
-    let block_size = runner.device.kv().layout().block_size();
     let each = CONTEXT.saturating_add(args.warm_up).saturating_add(args.tokens.get()).div_ceil(block_size);
     if each.saturating_mul(largest) > plan.num_blocks || each.saturating_mul(block_size) > plan.max_model_len {
         bail!(
@@ -162,7 +164,7 @@ impl RouteSink for Watcher {
 }
 
 struct ExpertsBench {
-    runner: ModelRunner,
+    runner: ModelRunner<CpuDevice>,
     streaming: Streaming,
     seen: Arc<Mutex<Seen>>,
     /// The numbers of the KV blocks of each sequence.

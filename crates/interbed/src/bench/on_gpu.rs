@@ -1,20 +1,22 @@
 //! `interbed bench` and `interbed bench stream` on a GPU: measures passes, compared with what memory and link allow.
 
 use std::fmt::Write;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
-use interbed_device::{Bytes, CopyRates, Gpu, Vulkan};
-use interbed_engine::{DeviceStats, GpuRunner, Runner};
-use interbed_model::LogitRows;
+use anyhow::{Context, Result, bail};
+use interbed_device::{Bytes, CopyRates, VulkanDevice};
+use interbed_engine::{DeviceStats, Runner};
 use interbed_weights::StreamStats;
 use serde_json::{Value, json};
 
+use super::passes::{Passes, Sizes};
 use super::work::{ModelWork, Work};
-use super::{median, timed_pass};
+use super::{PREFILLS_MAX, median};
 use crate::audience::{Audience, Surroundings};
 use crate::footprint::Footprint;
-use crate::gpu::{self, OnGpu};
+use crate::gpu::GpuPlace;
+use crate::load::load_onto;
 use crate::model_dir::ModelDir;
 use crate::options::{LimitOptions, StreamPolicyOption};
 use crate::{progress, timeline};
@@ -22,24 +24,13 @@ use crate::{progress, timeline};
 /// The number of bytes of the copies that measure the GPU's memory and link, if the GPU has enough memory.
 const COPY: u64 = 256 << 20;
 
-/// The divisor for the size of a measured copy on a GPU with little memory: the copy takes one part in eight of that
-/// memory.
-const COPY_SHARE: u64 = 8;
-
 /// The measurements that the options ask for.
-pub struct GpuMeasurements<'a> {
-    /// The numbers of sequences that decode together.
-    pub batch: Vec<usize>,
-    /// The number of tokens of each sequence before decode is measured.
-    pub context: usize,
-    /// The numbers of tokens of the prompts.
-    pub prompt_tokens: Vec<usize>,
-    /// The number of passes in each measurement.
-    pub repeat: usize,
+pub struct Wanted<'a> {
+    pub sizes: Sizes,
     /// The streaming policies to measure, if only streamed weights are measured.
     pub policies: Option<&'a [StreamPolicyOption]>,
     /// The path of the file for the timeline.
-    pub timeline: Option<&'a std::path::Path>,
+    pub timeline: Option<&'a Path>,
     pub json: bool,
 }
 
@@ -47,9 +38,9 @@ pub struct GpuMeasurements<'a> {
 ///
 /// # Errors
 /// Fails if the GPU does not exist, it has too little memory for the model, or a pass fails.
-pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) -> Result<()> {
-    let rates = rates(dir, limits)?;
-    let work = ModelWork::of(dir, limits);
+pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &Wanted<'_>) -> Result<()> {
+    let gpu = GpuPlace::chosen(dir, limits)?.context("the processor computes")?;
+    let (rates, work) = (gpu.rates(COPY)?, ModelWork::of(dir, limits));
     let (mut figures, mut used) = (Vec::new(), None);
     let usual = [limits.stream.stream_policy];
     for &policy in wanted.policies.unwrap_or(&usual) {
@@ -57,39 +48,25 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
         limits.stream.stream_policy = policy;
         limits.stream.timeline = wanted.timeline.is_some();
         let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-        let Some(on_gpu) = gpu::load(dir, &limits, &surroundings)? else {
-            bail!(
-                "--device {} takes the processor here; name a GPU that `interbed devices` lists",
-                limits.compute.device
-            )
-        };
-        if wanted.policies.is_some() && on_gpu.streamed.is_none() {
+        let mut runnable = load_onto(&gpu, dir, &limits, &surroundings)?;
+        if wanted.policies.is_some() && runnable.streamed.is_none() {
             bail!(
                 "{} fits into the GPU's memory, so that nothing is streamed; give a smaller --gpu-memory, or measure \
                  it with `interbed bench`",
                 dir.name()
             );
         }
-        check_room(&on_gpu, wanted)?;
-        let OnGpu { runner, streamed, batched_tokens, block_size, .. } = on_gpu;
+        wanted.sizes.check(&runnable.plan, runnable.block_size, "--gpu-memory")?;
+        let streamed = runnable.streamed.take();
         let (disk, resident) = match &streamed {
             Some(streaming) => (streaming.settings.bytes_per_s, streaming.on_device),
             None => (0.0, work.swept_bytes()),
         };
-        let streamed_policy = streamed.is_some().then_some(policy);
-        let vocab = dir.config.blueprint.vocab_size;
-        let mut bench = GpuBench {
-            runner,
-            chunk: batched_tokens,
-            block_size,
-            vocab,
-            rates,
-            disk,
-            resident,
-            policy: streamed_policy,
-        };
-        bench.measure_all(wanted, &work, &mut figures)?;
-        used = bench.runner.device_stats();
+        let passes = Passes::new(runnable, dir.config.blueprint.vocab_size);
+        let mut bench =
+            GpuBench { passes, rates, disk, resident, policy: streamed.is_some().then_some(policy), work: &work };
+        bench.measure_all(&wanted.sizes, &mut figures)?;
+        used = bench.passes.runner.device_stats();
         if let (Some(path), Some(streaming)) = (wanted.timeline, &streamed) {
             timeline::write(streaming, path)?;
         }
@@ -100,35 +77,8 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
     Ok(())
 }
 
-/// Measures the speeds of the GPU's memory and link before anything else is on the GPU.
-fn rates(dir: &ModelDir, limits: &LimitOptions) -> Result<CopyRates> {
-    let (number, info) = gpu::wanted(dir, limits)?;
-    let gpu = Gpu::open(&Vulkan::load()?, number, info.memory)?;
-    let bytes = COPY.min(info.memory.0 / COPY_SHARE).min(gpu.buffer_max() as u64);
-    Ok(CopyRates::measure(&gpu, usize::try_from(bytes)?)?)
-}
-
-fn check_room(on_gpu: &OnGpu, wanted: &GpuMeasurements<'_>) -> Result<()> {
-    let largest = wanted.batch.iter().copied().max().unwrap_or(0);
-    let longest = wanted.prompt_tokens.iter().copied().max().unwrap_or(0);
-    let decode = wanted.context.saturating_add(wanted.repeat).saturating_add(1);
-    let blocks = largest.saturating_mul(decode.div_ceil(on_gpu.block_size)).max(longest.div_ceil(on_gpu.block_size));
-    if blocks > on_gpu.plan.num_blocks || longest.max(decode) > on_gpu.plan.max_model_len {
-        bail!(
-            "KV memory holds {} tokens, which is too little for this measurement; give more --gpu-memory, or measure a \
-             smaller --batch, --repeat or --prompt-tokens",
-            on_gpu.plan.num_blocks * on_gpu.block_size
-        );
-    }
-    Ok(())
-}
-
-struct GpuBench {
-    runner: GpuRunner,
-    /// The maximum number of tokens of a prompt that one pass computes.
-    chunk: usize,
-    block_size: usize,
-    vocab: usize,
+struct GpuBench<'a> {
+    passes: Passes<VulkanDevice>,
     rates: CopyRates,
     /// The number of bytes per second of the disk, measured at the start, or 0 if nothing is read from disk.
     disk: f64,
@@ -136,41 +86,44 @@ struct GpuBench {
     resident: u64,
     /// The streaming policy, if weights are streamed.
     policy: Option<StreamPolicyOption>,
+    work: &'a ModelWork,
 }
 
-impl GpuBench {
-    fn measure_all(&mut self, wanted: &GpuMeasurements<'_>, work: &ModelWork, figures: &mut Vec<Figure>) -> Result<()> {
-        let bar = progress::steps("measuring", (wanted.batch.len() + wanted.prompt_tokens.len()) as u64);
-        for &batch in &wanted.batch {
-            let (context, each) = (wanted.context, (wanted.context + wanted.repeat + 1).div_ceil(self.block_size));
-            let tables: Vec<Vec<u32>> =
-                (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
-            for table in &tables {
-                for start in (0..context).step_by(self.chunk) {
-                    let count = self.chunk.min(context - start);
-                    self.pass(std::slice::from_ref(table), start, count, LogitRows::None)?;
-                }
-            }
-            // An unmeasured pass warms up, because kernels are created when they are first used.
-            self.pass(&tables, context, 1, LogitRows::Best(1))?;
-            let moved = work.decode(batch, context + 1 + wanted.repeat / 2);
-            let name = "gpu.decode.tokens_per_s";
+/// The name and size of what one figure measures.
+struct Subject {
+    name: &'static str,
+    params: Value,
+    /// The number of tokens, and the number of passes in which they are computed.
+    tokens: usize,
+    passes: usize,
+    work: Work,
+}
+
+impl GpuBench<'_> {
+    fn measure_all(&mut self, sizes: &Sizes, figures: &mut Vec<Figure>) -> Result<()> {
+        let bar = progress::steps("measuring", (sizes.batch.len() + sizes.prompt_tokens.len()) as u64);
+        for &batch in &sizes.batch {
+            let context = sizes.context;
+            let tables = self.passes.begin_decode(batch, sizes)?;
+            let work = self.work.decode(batch, context + 1 + sizes.repeat / 2);
             let params = json!({"batch": batch, "context": context});
-            let figure = self.measure(name, params, batch, wanted.repeat, 1, work, moved, |bench, i| {
-                bench.pass(&tables, context + 1 + i, 1, LogitRows::Best(1))
-            })?;
-            figures.push(figure);
+            let of = Subject { name: "gpu.decode.tokens_per_s", params, tokens: batch, passes: 1, work };
+            figures.push(self.measure(of, sizes.repeat, |passes, i| passes.decode(&tables, context + 1 + i))?);
             bar.inc(1);
         }
-        for &tokens in &wanted.prompt_tokens {
-            let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
-            self.prompt(&tables, tokens)?;
+        for &tokens in &sizes.prompt_tokens {
+            // An unmeasured prompt warms up, because kernels are created when they are first used.
+            self.passes.prefill(tokens)?;
             let (name, params) = ("gpu.prefill.tokens_per_s", json!({"prompt_tokens": tokens}));
-            let (passes, moved) = (tokens.div_ceil(self.chunk), work.prefill(tokens, self.chunk));
-            let times = wanted.repeat.min(5);
-            let figure = self
-                .measure(name, params, tokens, times, passes, work, moved, |bench, _| bench.prompt(&tables, tokens))?;
-            figures.push(figure);
+            let chunk = self.passes.chunk();
+            let of = Subject {
+                name,
+                params,
+                tokens,
+                passes: tokens.div_ceil(chunk),
+                work: self.work.prefill(tokens, chunk),
+            };
+            figures.push(self.measure(of, sizes.repeat.min(PREFILLS_MAX), |passes, _| passes.prefill(tokens))?);
             bar.inc(1);
         }
         bar.finish_and_clear();
@@ -178,42 +131,36 @@ impl GpuBench {
     }
 
     /// Measures `pass` repeatedly. The median of the times counts.
-    #[expect(clippy::too_many_arguments, reason = "what a figure consists of")]
     fn measure(
         &mut self,
-        name: &'static str,
-        params: Value,
-        tokens: usize,
+        of: Subject,
         repeat: usize,
-        passes: usize,
-        work: &ModelWork,
-        moved: Work,
-        mut pass: impl FnMut(&mut Self, usize) -> Result<Duration>,
+        mut pass: impl FnMut(&mut Passes<VulkanDevice>, usize) -> Result<Duration>,
     ) -> Result<Figure> {
         let (stream, device) = (self.stream(), self.stats());
         let mut times = Vec::new();
         for i in 0..repeat {
-            times.push(pass(self, i)?.as_secs_f64());
+            times.push(pass(&mut self.passes, i)?.as_secs_f64());
         }
         let (stream, now) = (self.stream().since(&stream), self.stats());
         let each = |bytes: u64| bytes as f64 / repeat as f64;
-        let through = (work.swept_bytes().saturating_sub(self.resident) * passes as u64) as f64;
+        let through = (self.work.swept_bytes().saturating_sub(self.resident) * of.passes as u64) as f64;
         let read = each(stream.bytes_read);
         let terms = [
-            ("GPU memory", moved.bytes / self.rates.device),
+            ("GPU memory", of.work.bytes / self.rates.device),
             ("link", through / self.rates.to_device),
             ("disk", if self.disk > 0.0 { read / self.disk } else { 0.0 }),
         ];
         let (limit, bound) = terms.into_iter().fold(terms[0], |most, term| if term.1 > most.1 { term } else { most });
         Ok(Figure {
-            name,
-            params,
-            tokens,
+            name: of.name,
+            params: of.params,
+            tokens: of.tokens,
             policy: self.policy,
             seconds: median(times),
             bound,
             limit,
-            bytes: moved.bytes,
+            bytes: of.work.bytes,
             read,
             to_device: each(now.bytes_to_device - device.bytes_to_device),
             to_host: each(now.bytes_to_host - device.bytes_to_host),
@@ -221,30 +168,12 @@ impl GpuBench {
         })
     }
 
-    fn prompt(&mut self, tables: &[Vec<u32>], tokens: usize) -> Result<Duration> {
-        let begin = Instant::now();
-        for start in (0..tokens).step_by(self.chunk) {
-            let count = self.chunk.min(tokens - start);
-            let logits = if start + count == tokens { LogitRows::Best(1) } else { LogitRows::None };
-            self.pass(tables, start, count, logits)?;
-        }
-        Ok(begin.elapsed())
-    }
-
-    /// Runs a pass, and waits until the host has its results and the GPU is idle.
-    fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<Duration> {
-        let begin = Instant::now();
-        timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;
-        self.runner.settle()?;
-        Ok(begin.elapsed())
-    }
-
     fn stream(&self) -> StreamStats {
-        self.runner.stream_stats().unwrap_or_default()
+        self.passes.runner.stream_stats().unwrap_or_default()
     }
 
     fn stats(&self) -> DeviceStats {
-        self.runner.device_stats().expect("a GPU has figures")
+        self.passes.runner.device_stats().expect("a GPU has figures")
     }
 }
 

@@ -7,26 +7,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use interbed_device::{Bytes, Cpu, peak_resident};
-use interbed_engine::{MemoryPlan, ModelRunner};
+use interbed_device::{Bytes, Cpu, CpuDevice, peak_resident};
 use interbed_io::{DirectRead, ReadSettings, sequential_bandwidth};
 use interbed_kernels::Unit;
-use interbed_model::LogitRows;
 use interbed_weights::{ElasticWeights, StreamStats};
 
 use super::limits::{MachineLimits, Summary};
+use super::passes::{Passes, Sizes};
 use super::stream_report::{Line, Measured, Shape, StreamReport, bound_seconds};
 use super::work::{ModelWork, Work};
-use super::{median, on_gpu, timed_pass};
+use super::{median, on_gpu};
 use crate::audience::{Audience, Surroundings};
 use crate::device_option::DeviceOption;
 use crate::footprint::Footprint;
 use crate::gpu;
 use crate::hub;
-use crate::load::{Runnable, load_weights};
+use crate::load::load_onto;
 use crate::model_dir::ModelDir;
 use crate::needs::threads;
 use crate::options::{ComputeOptions, LimitOptions, StreamPolicyOption, TimelineOption};
+use crate::place::Processor;
 use crate::streaming::Streaming;
 use crate::{progress, timeline};
 
@@ -98,18 +98,16 @@ pub fn run(args: StreamArgs) -> Result<()> {
     }
     let asked = LimitOptions { compute: args.compute.clone(), ..args.limits.clone() };
     let device = gpu::settled(&dir, &asked);
+    let sizes = Sizes {
+        batch: args.batch.iter().map(|batch| batch.get()).collect(),
+        context: CONTEXT,
+        prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
+        repeat: args.repeat.get(),
+    };
     if device != DeviceOption::Cpu {
         let limits = LimitOptions { compute: ComputeOptions { device, ..args.compute }, ..args.limits };
-        let wanted = on_gpu::GpuMeasurements {
-            batch: args.batch.iter().map(|batch| batch.get()).collect(),
-            context: CONTEXT,
-            prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
-            repeat: args.repeat.get(),
-            policies: Some(&args.policy),
-            timeline: args.timeline.timeline.as_deref(),
-            json: args.json,
-        };
-        return on_gpu::run(&dir, &limits, &wanted);
+        let (policies, timeline) = (Some(&args.policy[..]), args.timeline.timeline.as_deref());
+        return on_gpu::run(&dir, &limits, &on_gpu::Wanted { sizes, policies, timeline, json: args.json });
     }
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let work = ModelWork::of(&dir, &args.limits);
@@ -120,29 +118,25 @@ pub fn run(args: StreamArgs) -> Result<()> {
         let mut limits = args.limits.clone();
         limits.stream.stream_policy = policy;
         limits.stream.timeline = args.timeline.timeline.is_some();
-        let Runnable { runner, plan, streamed, batched_tokens, .. } = load_weights(&dir, &limits, &surroundings)?;
-        let Some(streaming) = streamed else {
+        let mut runnable = load_onto(&Processor, &dir, &limits, &surroundings)?;
+        let Some(streaming) = runnable.streamed.take() else {
             bail!(
                 "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `interbed \
                  bench`",
                 dir.name(),
-                plan.budget.total()
+                runnable.plan.budget.total()
             )
         };
-        let block_size = runner.device.kv().layout().block_size();
-        check_room(&args, &plan, block_size)?;
+        sizes.check(&runnable.plan, runnable.block_size, "--memory")?;
         settings = Some(streaming.settings.clone());
         let mut bench = StreamBench {
-            runner,
-            chunk: batched_tokens,
-            block_size,
-            vocab: dir.config.blueprint.vocab_size,
+            passes: Passes::new(runnable, dir.config.blueprint.vocab_size),
             most_resident: streaming.most_resident,
             streaming,
             machine: &machine,
             sampled: false,
         };
-        bench.measure_all(&args, policy, &work, &mut lines)?;
+        bench.measure_all(&sizes, policy, &work, &mut lines)?;
         if let Some(path) = &args.timeline.timeline {
             timeline::write(&bench.streaming, path)?;
         }
@@ -169,32 +163,12 @@ fn measure_machine(limits: &LimitOptions, work: &ModelWork) -> Result<Summary> {
     Ok(machine.summary())
 }
 
-fn check_room(args: &StreamArgs, plan: &MemoryPlan, block_size: usize) -> Result<()> {
-    let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
-    let longest = args.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(0);
-    let decode = CONTEXT.saturating_add(args.repeat.get()).saturating_add(1);
-    let blocks = largest.saturating_mul(decode.div_ceil(block_size)).max(longest.div_ceil(block_size));
-    if blocks > plan.num_blocks || longest.max(decode) > plan.max_model_len {
-        bail!(
-            "KV memory holds {} tokens, which is too little for this measurement; give more --memory, or measure a \
-             smaller \
-             --batch, --repeat or --prompt-tokens",
-            plan.num_blocks * block_size
-        );
-    }
-    Ok(())
-}
-
 struct StreamBench<'a> {
-    runner: ModelRunner,
+    passes: Passes<CpuDevice>,
     streaming: Streaming,
     machine: &'a Summary,
     /// The number of bytes of weights that the budget can keep in memory, under the policy that keeps most.
     most_resident: u64,
-    /// The maximum number of tokens of a prompt that one pass computes.
-    chunk: usize,
-    block_size: usize,
-    vocab: usize,
     /// Whether the part of the file that measures the disk has been read before, as the data of passes has.
     sampled: bool,
 }
@@ -202,32 +176,24 @@ struct StreamBench<'a> {
 impl StreamBench<'_> {
     fn measure_all(
         &mut self,
-        args: &StreamArgs,
+        sizes: &Sizes,
         policy: StreamPolicyOption,
         work: &ModelWork,
         lines: &mut Vec<Line>,
     ) -> Result<()> {
-        let bar =
-            progress::steps("measuring", ((args.batch.len() + args.prompt_tokens.len()) * args.repeat.get()) as u64);
-        for batch in args.batch.iter().map(|batch| batch.get()) {
-            let each = (CONTEXT + args.repeat.get() + 1).div_ceil(self.block_size);
-            let tables: Vec<Vec<u32>> =
-                (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
-            // All prompts are computed at once, and then one pass warms up.
-            self.pass(&tables, 0, CONTEXT, LogitRows::None)?;
-            self.pass(&tables, CONTEXT, 1, LogitRows::Last)?;
+        let figures = sizes.batch.len() + sizes.prompt_tokens.len();
+        let bar = progress::steps("measuring", (figures * sizes.repeat) as u64);
+        for &batch in &sizes.batch {
+            let tables = self.passes.begin_decode(batch, sizes)?;
             let moved = work.decode(batch, CONTEXT + 1);
-            let measured = self.measure(args.repeat.get(), 1, moved, &bar, |bench, i| {
-                bench.pass(&tables, CONTEXT + 1 + i, 1, LogitRows::Last)
-            })?;
+            let measured =
+                self.measure(sizes.repeat, 1, moved, &bar, |passes, i| passes.decode(&tables, CONTEXT + 1 + i))?;
             lines.push(Line { policy, shape: Shape::Decode { batch }, measured });
         }
-        for tokens in args.prompt_tokens.iter().map(|tokens| tokens.get()) {
-            let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
-            let passes = tokens.div_ceil(self.chunk);
-            let moved = work.prefill(tokens, self.chunk);
-            let measured =
-                self.measure(args.repeat.get(), passes, moved, &bar, |bench, _| bench.prompt(&tables, tokens))?;
+        for &tokens in &sizes.prompt_tokens {
+            let chunk = self.passes.chunk();
+            let (passes, moved) = (tokens.div_ceil(chunk), work.prefill(tokens, chunk));
+            let measured = self.measure(sizes.repeat, passes, moved, &bar, |passes, _| passes.prefill(tokens))?;
             lines.push(Line { policy, shape: Shape::Prefill { tokens }, measured });
         }
         bar.finish_and_clear();
@@ -241,7 +207,7 @@ impl StreamBench<'_> {
         passes: usize,
         work: Work,
         bar: &indicatif::ProgressBar,
-        mut pass: impl FnMut(&mut Self, usize) -> Result<Duration>,
+        mut pass: impl FnMut(&mut Passes<CpuDevice>, usize) -> Result<Duration>,
     ) -> Result<Measured> {
         let monitor = Arc::clone(&self.streaming.monitor);
         let swept = monitor.swept_bytes();
@@ -252,7 +218,7 @@ impl StreamBench<'_> {
         for i in 0..repeat {
             let disk = self.disk_bandwidth()?;
             let bound = bound_seconds(streamed_least as f64, disk, work, self.machine);
-            let took = pass(self, i)?.as_secs_f64();
+            let took = pass(&mut self.passes, i)?.as_secs_f64();
             seconds.push(took);
             shares.push(bound / took);
             bounds.push(bound);
@@ -287,26 +253,7 @@ impl StreamBench<'_> {
         Ok(sequential_bandwidth(file, range, engine, depth, chunk_bytes)?)
     }
 
-    /// Runs a pass, and waits until the reads that it has started for the next pass have ended.
-    fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<Duration> {
-        let begin = std::time::Instant::now();
-        timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;
-        self.weights().settle();
-        Ok(begin.elapsed())
-    }
-
-    fn prompt(&mut self, tables: &[Vec<u32>], tokens: usize) -> Result<Duration> {
-        let begin = std::time::Instant::now();
-        for start in (0..tokens).step_by(self.chunk) {
-            let count = self.chunk.min(tokens - start);
-            let logits = if start + count == tokens { LogitRows::Last } else { LogitRows::None };
-            timed_pass(&mut self.runner, self.vocab, tables, start, count, logits)?;
-        }
-        self.weights().settle();
-        Ok(begin.elapsed())
-    }
-
     fn weights(&mut self) -> &mut dyn ElasticWeights {
-        self.runner.model.weights().elastic().expect("only models that are streamed are measured here")
+        self.passes.runner.model.weights().elastic().expect("only models that are streamed are measured here")
     }
 }

@@ -118,7 +118,7 @@ mod tests {
         let least = MemoryPlan::least(&needs);
         let shown = budgets(least, &|budget| {
             let plan = MemoryPlan::divide(budget, &needs).ok()?;
-            Some(Division { needs, plan, batched_tokens: 512 })
+            Some(Division { needs, plan, batched_tokens: 512, device: None })
         });
         assert_eq!(shown[0].budget, least);
         assert!(shown[0].kv_tokens >= 256 && shown[0].sequences == 1, "{}", shown[0].kv_tokens);

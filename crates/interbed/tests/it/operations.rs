@@ -190,6 +190,8 @@ fn the_address_of_a_shared_store_is_refused_without_its_password() {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key");
     std::fs::write(&key, "hush").unwrap();
+    let prefixes = ["redis://cache", "--no-prefix-caching"];
+    refused(&[&serve[..], &prefixes].concat(), &["--kv-remote", "--no-prefix-caching", "hint: "]);
     let more = ["redis://cache", "--kv-remote-key", text(&key)];
     let said = refused(&[&serve[..], &more].concat(), &["holds 4 bytes", "hint: "]);
     assert!(!said.contains("hush"), "{said}");

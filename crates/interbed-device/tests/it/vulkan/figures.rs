@@ -39,11 +39,11 @@ fn batches_have_times_that_the_host_has_seen_pass() {
 fn bytes_over_the_link_are_counted() {
     let Some(gpu) = gpu() else { return };
     let mut bench = Bench::new(&gpu);
-    let before = bench.device.stats();
+    let before = bench.device.stats().unwrap();
     let x = bench.tensor(&[1.0; 1000]);
     bench.get(x);
     bench.weights(DType::F32, 10, 100, &[0; 4000], true);
-    let now = bench.device.stats();
+    let now = bench.device.stats().unwrap();
     assert_eq!(now.bytes_to_device - before.bytes_to_device, 8000);
     assert_eq!(now.bytes_to_host - before.bytes_to_host, 4000);
     assert!(now.memory_used.0 >= before.memory_used.0 + 4000 && now.memory_used.0 <= now.memory_budget.0);

@@ -92,7 +92,7 @@ impl StripMemory for SimStrips {
         CONFIG
     }
 
-    fn first_block(&self, strip: u32) -> u32 {
+    fn first_block(&mut self, strip: u32) -> u32 {
         FIRST + strip * CONFIG.blocks as u32
     }
 
@@ -125,7 +125,7 @@ impl StripMemory for SimStrips {
         self.pinned[strip as usize] = (blocks, written);
     }
 
-    fn stats(&self) -> StripStats {
+    fn stats(&mut self) -> StripStats {
         self.stats
     }
 }

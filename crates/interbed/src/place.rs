@@ -1,0 +1,103 @@
+//! Where a model is computed. A place divides its memory for a model, and opens the device that computes.
+
+use anyhow::{Context, Result};
+use interbed_device::{Cpu, CpuDevice, Device, KvPool};
+use interbed_kernels::{KvLayout, LEVEL_VARIABLE, Level};
+use interbed_model::Model;
+
+use crate::audience::Surroundings;
+use crate::budget::budget;
+use crate::failure::Advised;
+use crate::load::report;
+use crate::model_dir::{Division, ModelDir};
+use crate::needs::{self, threads};
+use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, LimitOptions};
+
+/// A place where a model can be computed.
+pub trait Place {
+    /// The type of the place's device.
+    type Device: Device + 'static;
+
+    /// Divides the memory budget for a model, and reports the parts on stderr.
+    ///
+    /// # Errors
+    /// Fails if the options contradict the model or the place, or if a budget is too small.
+    fn divide(&self, dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division>;
+
+    /// Returns a text that names what computes KV. KV that is computed elsewhere differs in some bits, so only places
+    /// with the same text share it.
+    fn computes(&self) -> String;
+
+    /// Opens the device, with memory for the passes and the KV blocks of a division.
+    ///
+    /// # Errors
+    /// Fails if the system or the device refuses the memory.
+    fn open(
+        &self,
+        dir: &ModelDir,
+        division: &Division,
+        layout: KvLayout,
+        limits: &LimitOptions,
+    ) -> Result<Self::Device>;
+}
+
+/// The processor, which computes in host memory.
+pub struct Processor;
+
+impl Place for Processor {
+    type Device = CpuDevice;
+
+    fn divide(&self, dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
+        let division = dir.divide(budget(limits)?, limits, surroundings)?;
+        report::division(dir, &division.plan, &division.needs, limits);
+        Ok(division)
+    }
+
+    fn computes(&self) -> String {
+        Level::detect().name().to_owned()
+    }
+
+    fn open(&self, dir: &ModelDir, division: &Division, layout: KvLayout, limits: &LimitOptions) -> Result<CpuDevice> {
+        let level = Level::detect().name();
+        if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != level) {
+            tracing::warn!("{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {level}");
+        }
+        let tokens = division.batched_tokens;
+        let needs = Model::pass_needs(&dir.config.blueprint, tokens, tokens);
+        Ok(CpuDevice::new(Cpu::new(threads(limits)), &needs, kv_pool(layout, division, limits)?)?)
+    }
+}
+
+impl Processor {
+    /// Refuses options about a GPU, because the processor computes.
+    pub fn check(compute: &ComputeOptions) -> Result<()> {
+        let given = [
+            ("--gpu-memory", compute.gpu_memory.is_some()),
+            ("--gpu-products", compute.gpu_products != GpuProducts::default()),
+            ("--host-products", compute.host_products != HostProducts::default()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((option, _)) => Err(Advised::input(
+                format!("{option} is about a GPU, but the processor computes (--device cpu)"),
+                "leave it out, or add --device auto, or --device vulkan:N for a GPU that `interbed devices` lists",
+            )),
+        }
+    }
+}
+
+/// Allocates the memory of KV blocks.
+fn kv_pool(layout: KvLayout, Division { plan, .. }: &Division, limits: &LimitOptions) -> Result<KvPool> {
+    // If weights are streamed, KV and weights trade memory, so the pool has the maximum number of blocks and is
+    // sparse.
+    let num_blocks = if plan.streamed { plan.num_blocks_max } else { plan.num_blocks };
+    let shape = needs::strips(limits, layout.block_size(), plan.max_model_len, num_blocks);
+    Ok(match (limits.kv_layout, plan.streamed) {
+        (KvLayoutOption::Virtual, _) => KvPool::new_in_strips(layout, num_blocks, shape).context(
+            "there are no addresses for --kv-layout virtual; give a smaller --max-model-len or --max-num-seqs, or take \
+             --kv-layout paged",
+        )?,
+        (KvLayoutOption::Paged, true) => KvPool::new_sparse(layout, num_blocks)?,
+        (KvLayoutOption::Paged, false) => KvPool::new(layout, num_blocks)?,
+    })
+}
