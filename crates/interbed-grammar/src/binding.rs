@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use crate::{GrammarSource, Trigger, json_value};
 
-/// A grammar with the part of the answer that it constrains. This is the whole answer, or the part behind a trigger.
+/// A grammar, and the part of an answer that it constrains. This part is the whole answer or what follows a trigger.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Binding {
-    /// The grammar that the constrained part has to match.
+    /// The grammar that the constrained part must match.
     pub source: GrammarSource,
-    /// The trigger after which the grammar applies, and whether the answer is free again after the constrained part.
-    /// `None` constrains the whole answer.
+    /// The trigger after which the grammar applies, and whether the answer becomes unconstrained again after the
+    /// constrained part. If this is `None`, the grammar constrains the whole answer.
     pub after: Option<(Trigger, bool)>,
 }
 

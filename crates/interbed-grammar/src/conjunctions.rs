@@ -14,12 +14,12 @@ const PLACES_MAX: usize = 50_000;
 /// The deepest nesting that is followed, also through references.
 const DEPTH_MAX: usize = 100;
 
-/// Checks `schema` for use after `%json` in a grammar, and returns it with its white-space settings and without
-/// keywords that constrain nothing.
+/// Checks that `schema` can be enforced after `%json` in a grammar. Returns the schema without keywords that constrain
+/// nothing.
 ///
 /// # Errors
-/// Fails at the first keyword that cannot be enforced, or at a string to which too many patterns apply. The error names
-/// the place.
+/// Fails at the first keyword that cannot be enforced, or at a string to which too many patterns apply. The error
+/// contains a JSON pointer to this place.
 pub fn checked_schema(schema: &Value) -> Result<Value, GrammarError> {
     let checked = schema::checked(schema)?;
     check(schema)?;

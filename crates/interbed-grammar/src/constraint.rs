@@ -9,7 +9,8 @@ use crate::tokens::Tokens;
 use crate::trigger::{Scan, Trigger};
 use crate::{GrammarError, Standing, TokenMask};
 
-/// The state of one answer under a grammar, which says which tokens are allowed next. Clones advance independently.
+/// The state of one answer that a grammar constrains. It determines which tokens are allowed next. Clones advance
+/// independently.
 #[derive(Clone)]
 pub struct Constraint {
     tokens: Arc<Tokens>,
@@ -24,7 +25,8 @@ pub struct Constraint {
 
 #[derive(Clone)]
 enum State {
-    /// Any token is allowed, and the scan looks for a marker.
+    /// Any token is allowed, unless it begins a constrained part in a way that the grammar forbids. The scan looks for
+    /// a marker.
     Free(Scan),
     /// The grammar decides which tokens are allowed.
     Bound(Box<Matching>),
@@ -52,8 +54,8 @@ impl Constraint {
         Self { tokens, state: State::Free(Scan::at_start()), lazy, preface: None, heading: None }
     }
 
-    /// Puts a preface before this constraint, which then applies to what follows the preface. A constrained answer
-    /// cannot end within the preface.
+    /// Puts a preface before the text that this constraint applies to. The answer cannot end within the preface unless
+    /// the constraint allows an empty text.
     #[must_use]
     pub fn behind(mut self, preface: Preface) -> Self {
         let stage = preface.first();
@@ -61,15 +63,16 @@ impl Constraint {
         self
     }
 
-    /// Puts a heading before this constraint, so that the answer has to begin with a complete text of `heading`. No
-    /// text of `heading` may be a prefix of another one, and its last token has to end where the heading ends.
+    /// Requires the answer to begin with a complete text that `heading` allows. This constraint then applies to what
+    /// follows the heading. No text that `heading` allows may be a prefix of another one. The last token of the heading
+    /// must end where the heading ends.
     #[must_use]
     pub fn headed(mut self, heading: Self) -> Self {
         self.heading = Some(Box::new(heading));
         self
     }
 
-    /// Computes which tokens are allowed next. Returns `None` if all are.
+    /// Computes the set of tokens that are allowed next. Returns `None` if all tokens are allowed.
     ///
     /// # Errors
     /// Fails if the grammar is too complex in this state.
@@ -102,12 +105,13 @@ impl Constraint {
         }
     }
 
-    /// Computes the masks before, between and after the draft tokens `drafts` without changing the state. Mask `i`
-    /// assumes that the first `i` drafts were accepted. The list ends at the first draft that is not allowed.
+    /// Computes the mask at the position of each draft token in `drafts` and after the last one, without changing the
+    /// state. Mask `i` assumes that the first `i` draft tokens were accepted. The list ends at the first draft token
+    /// that is not allowed or that completes the answer.
     ///
     /// # Errors
-    /// Fails if the grammar is too complex in this state. If it becomes too complex only after a draft, the list of
-    /// masks ends there instead, because another token may be sampled.
+    /// Fails if the grammar is too complex in this state. If it becomes too complex only after a draft token, the list
+    /// ends there without an error, because another token may be sampled.
     pub fn masks_along(&mut self, drafts: &[u32]) -> Result<Vec<Option<TokenMask>>, GrammarError> {
         let mut masks = vec![self.mask()?];
         if drafts.is_empty() {
@@ -124,11 +128,11 @@ impl Constraint {
         Ok(masks)
     }
 
-    /// Advances the state by `token`. An end-of-sequence token ends the answer, if it is allowed.
+    /// Advances the state by `token`. An end-of-sequence token completes the answer.
     ///
     /// # Errors
-    /// Fails if the token is not allowed here; the state then stays unchanged. Also fails if the grammar is too complex
-    /// in this state.
+    /// Fails if the token is not allowed in this state, and leaves the state unchanged. Also fails if the grammar is
+    /// too complex in this state.
     pub fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         if let Some(heading) = &mut self.heading {
             if heading.advance(token)? == Standing::Complete {
@@ -230,7 +234,8 @@ impl Constraint {
         }
     }
 
-    /// Returns whether every token is allowed next, as far as cheap checks can tell.
+    /// Returns whether all tokens are allowed next. Uses only cheap checks, so it may return `false` although all
+    /// tokens are allowed.
     pub fn is_free(&self) -> bool {
         let State::Free(scan) = &self.state else { return false };
         let is_inside = matches!(&self.preface, Some((_, Stage::Inside(_))));

@@ -195,10 +195,10 @@ fn ends_entries(text: &[u8]) -> bool {
 
 /// The result of following a token.
 enum Step {
-    /// No current item can become equal to an earlier one any more.
+    /// No array item that has begun can become equal to an earlier item of its array.
     Away,
-    /// A current item may still become equal to an earlier one.
+    /// An array item that has begun may still become equal to an earlier item of its array. Contains the new state.
     Alike(Entries),
-    /// The item repeats an earlier one, or the token leads nowhere.
+    /// The token completes a repeated array item, or the search does not follow this token.
     Repeated,
 }

@@ -86,7 +86,7 @@ enum Begun {
         is_name: bool,
         is_escaped: bool,
     },
-    /// A number, `true`, `false` or `null`, with the number of its bytes so far.
+    /// A number, `true`, `false` or `null`. `length` is the number of its bytes so far.
     Word {
         length: usize,
     },

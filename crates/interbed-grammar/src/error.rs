@@ -2,10 +2,10 @@
 
 use thiserror::Error;
 
-/// The reason why a grammar is refused, or cannot be followed any further.
+/// The reason why a grammar is rejected or can no longer be followed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GrammarError {
-    /// The schema has a keyword that cannot be enforced. No keyword is ignored silently.
+    /// The schema contains a keyword that cannot be enforced.
     #[error("{place} of the schema: {problem}")]
     Schema {
         /// The JSON pointer to the keyword; `#` is the schema itself.
@@ -36,10 +36,10 @@ pub enum GrammarError {
     /// The grammar is too complex in the current state to compute which tokens may follow.
     #[error("what may follow could not be computed: {0}; simplify the schema or grammar")]
     TooComplex(String),
-    /// Compiled grammars use up the memory budget that is set for them.
+    /// Compiled grammars have used up their memory budget.
     #[error("schemas and grammars hold all the memory that there is for them; simplify this one, or send it later")]
     NoMemory,
-    /// The token with this id is not allowed here.
+    /// The grammar does not allow the token with this id as the next token.
     #[error("token {0} is not what the schema or grammar allows here")]
     NotAllowed(u32),
 }

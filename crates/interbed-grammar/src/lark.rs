@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Quotes a text for Lark, which has the quotes and escapes of JSON.
+/// Returns a string literal for `text` in Lark's syntax, which has the quotes and escapes of JSON.
 pub fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -26,11 +26,11 @@ pub(crate) fn canonical_number(number: &serde_json::Number) -> String {
 /// The result of comparing a text with a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fit {
-    /// The text belongs to another value, however it continues.
+    /// The text does not describe the value, however it continues.
     Differs,
-    /// The text ends before the comparison is decided.
+    /// The text ends before it is clear whether it describes the value.
     Open,
-    /// The text is complete, and belongs to this value.
+    /// The text is complete and describes the value.
     Equal,
 }
 

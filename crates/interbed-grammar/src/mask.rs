@@ -49,7 +49,8 @@ impl TokenMask {
         other.allowed.iter_set_entries(|token| self.allow(token as u32));
     }
 
-    /// Sets the logits of all tokens outside of the set to negative infinity. `logits` has one value for each token.
+    /// Sets the logits of all tokens outside the set to negative infinity. `logits` contains one value for each token
+    /// id.
     pub fn apply(&self, logits: &mut [f32]) {
         let mut words = self.allowed.as_slice().iter();
         for chunk in logits.chunks_mut(32) {

@@ -23,9 +23,9 @@ pub(crate) struct Opening {
 pub(crate) enum Opened {
     /// The answer stays free.
     No,
-    /// The token completes a marker and begins a constrained part. The values are the state after the token.
+    /// The token completes a marker and begins a constrained part. Contains the state of this part after the token.
     Yes(Box<Matching>, Standing),
-    /// The token is not allowed, because it completes a marker and the grammar does not allow the rest of the token.
+    /// The token is not allowed. It completes a marker, but the grammar does not allow the rest of the token's text.
     Refused,
 }
 

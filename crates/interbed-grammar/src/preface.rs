@@ -16,15 +16,15 @@ pub struct Preface {
 }
 
 impl Preface {
-    /// Creates a preface with which the answer may begin. The token `open` opens the preface and the text `close` ends
-    /// it. Up to `blanks` bytes of white space may follow.
+    /// Creates a preface with which the answer may begin. The token `open` begins the preface, and the text `close`
+    /// ends it. Up to `blanks` bytes of white space may follow the preface.
     pub fn optional(open: Option<u32>, close: &str, blanks: usize) -> Self {
         let marker = Marker { text: close.to_owned(), at_start: false, included: false };
         Self { open, close: Trigger::new(vec![marker]), begun: false, blanks }
     }
 
-    /// Creates a preface that has begun in the prompt. The answer starts inside the preface, and `close` ends it. Up to
-    /// `blanks` bytes of white space may follow.
+    /// Creates a preface that the prompt has already begun. The answer starts inside the preface, and the text `close`
+    /// ends the preface. Up to `blanks` bytes of white space may follow the preface.
     pub fn begun(close: &str, blanks: usize) -> Self {
         Self { begun: true, ..Self::optional(None, close, blanks) }
     }
@@ -37,10 +37,10 @@ impl Preface {
 /// The stage that a preface has reached.
 #[derive(Debug, Clone)]
 pub(crate) enum Stage {
-    /// The answer has not begun, and the preface may still be opened.
+    /// The preface has not begun, and the answer is still empty.
     Before,
     /// The text is inside the preface, and the scan looks for the closing marker.
     Inside(Scan),
-    /// The preface has ended, and this many bytes of white space have followed it.
+    /// The preface has ended. Contains the number of white-space bytes that have followed it.
     Blank(usize),
 }

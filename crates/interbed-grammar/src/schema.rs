@@ -82,11 +82,10 @@ const WITH_OBJECT: [&str; 6] =
 /// Deepest nesting of schemas.
 const DEPTH_MAX: usize = 64;
 
-/// Returns `schema` without keywords that constrain nothing.
+/// Checks that `schema` can be enforced, and returns it without keywords that constrain nothing.
 ///
 /// # Errors
-/// Fails at the first keyword that cannot be enforced, and names its place. Also fails if no value satisfies the
-/// schema.
+/// Fails at the first keyword that cannot be enforced. The error contains a JSON pointer to this keyword.
 pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
     let schema = known(schema)?;
     match Rules::default().add(&schema) {
@@ -96,16 +95,16 @@ pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
     }
 }
 
-/// Checks that every `format` in the schema is enforced, as clients that send `strict: true` expect.
+/// Checks that every `format` in the schema can be enforced, as clients that send `strict: true` expect.
 ///
 /// # Errors
-/// Fails at the first `format` that is not enforced, or at another keyword that cannot be enforced, and names its
-/// place.
+/// Fails at the first `format` or other keyword that cannot be enforced. The error contains a JSON pointer to this
+/// keyword.
 pub fn check_formats(schema: &Value) -> Result<(), GrammarError> {
     walk(schema, true).map(drop)
 }
 
-/// Narrows `schema` to the objects that it describes, because the arguments of a tool call are an object.
+/// Restricts `schema` to objects, because the arguments of a tool call are an object.
 ///
 /// # Errors
 /// Fails if the schema allows no object.
@@ -137,7 +136,7 @@ pub fn arguments(schema: &Value) -> Result<Value, GrammarError> {
 /// `uniqueItems` arrays.
 ///
 /// # Errors
-/// Fails for the reasons for which [`checked`] fails.
+/// Fails for the reasons for which [`checked`] fails, or if no value satisfies the schema.
 pub(crate) fn grammar(schema: &Value) -> Result<(String, Places), GrammarError> {
     let mut rules = Rules::default();
     let first = rules.add(&known(schema)?)?;
@@ -148,7 +147,7 @@ pub(crate) fn grammar(schema: &Value) -> Result<(String, Places), GrammarError> 
 /// the `uniqueItems` arrays.
 ///
 /// # Errors
-/// Fails for the reasons for which [`checked`] fails.
+/// Fails for the reasons for which [`checked`] fails, or if no value satisfies the schema.
 pub(crate) fn with_rules(grammar: &str) -> Result<(String, Places), GrammarError> {
     let (mut rules, mut written, mut rest) = (Rules::default(), String::new(), grammar);
     while let Some(at) = directive(rest) {

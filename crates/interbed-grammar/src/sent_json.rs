@@ -2,8 +2,8 @@
 
 use serde_json::{Number, Value};
 
-/// Parses a JSON text. Numbers keep their spelling: `1e5`, `1E5` and `1e+5` stay distinct, and so do `1.0` and integers
-/// of any length.
+/// Parses a JSON text. Numbers keep their spelling, so `1e5`, `1E5` and `1e+5` stay distinct, `1.0` does not become
+/// `1`, and long integers keep all digits.
 ///
 /// # Errors
 /// Fails if `text` is not valid JSON.

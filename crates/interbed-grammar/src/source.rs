@@ -18,32 +18,32 @@ const NESTING_MAX: usize = 64;
 /// recursion, with up to 3.3 KB of stack for each level.
 const LEVELS_MAX: usize = 8192;
 
-/// A description of the texts that an answer may be.
+/// A grammar, schema or list that describes which texts an answer may be.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GrammarSource {
     /// Any JSON object.
     JsonObject,
     /// JSON that satisfies this schema.
     JsonSchema(Value),
-    /// A text that this regular expression matches as a whole, in the syntax of the `regex` crate.
+    /// A text that this regular expression matches as a whole. The expression has the syntax of the `regex` crate.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A text of this context-free grammar in Lark's syntax. The start rule is `start`, rule names are in lower case
-    /// and terminal names in upper case.
+    /// A text that this context-free grammar in Lark's syntax describes. The start rule is `start`. Rule names are in
+    /// lower case, and terminal names in upper case.
     Lark(String),
-    /// A text of this context-free grammar in the syntax that is known as EBNF or GBNF, such as `root ::= "yes" |
-    /// "no"`.
+    /// A text that this context-free grammar in EBNF (GBNF) describes, such as `root ::= "yes" | "no"`. The start rule
+    /// is `root`.
     Ebnf(String),
 }
 
 impl GrammarSource {
-    /// Recognizes whether a grammar is in Lark's syntax or in EBNF, and wraps it.
+    /// Wraps a grammar as EBNF if one of its lines begins a rule with `::=`, and otherwise as Lark.
     pub fn of_grammar(text: String) -> Self {
         if ebnf::is_ebnf(&text) { Self::Ebnf(text) } else { Self::Lark(text) }
     }
 
-    /// Names the kind of source, for messages.
+    /// Returns the kind of the source for messages, such as "regular expression".
     pub fn what(&self) -> &'static str {
         match self {
             Self::JsonObject | Self::JsonSchema(_) => "JSON schema",

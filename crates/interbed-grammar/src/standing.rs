@@ -1,6 +1,6 @@
 //! The answer to whether a constrained text can go on.
 
-/// The answer to whether a constrained text can go on after a token.
+/// Whether a constrained answer can go on after a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// More tokens are allowed.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json_value;
 
-/// A random number generator that depends on its seed alone.
+/// A random number generator whose numbers depend only on its seed.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
@@ -28,7 +28,8 @@ impl Dice {
     }
 }
 
-/// Returns a random schema, nested at most `depth` times, with short strings and arrays only.
+/// Returns a random schema of at most `depth` levels of nesting. The schema describes only short strings and short
+/// arrays.
 pub fn random_schema(dice: &mut Dice, depth: usize) -> Value {
     match dice.below(if depth == 0 { 6 } else { 10 }) {
         0 => json!({"type": "boolean"}),
@@ -61,7 +62,7 @@ pub fn random_schema(dice: &mut Dice, depth: usize) -> Value {
     }
 }
 
-/// Returns a random number of either sign and any size, in one of the spellings of JSON.
+/// Returns a random JSON number of either sign. The number is spelled as an integer, as a decimal or with an exponent.
 pub fn random_number(dice: &mut Dice) -> Value {
     let sign = *dice.one(&["", "-"]);
     let text = match dice.below(6) {
@@ -75,8 +76,8 @@ pub fn random_number(dice: &mut Dice) -> Value {
     json_value(&text).unwrap_or_default()
 }
 
-/// Returns a schema of randomly combined keywords, nested at most `depth` times. The schema may have no values, or ask
-/// for something that cannot be enforced.
+/// Returns a schema of randomly combined keywords, of at most `depth` levels of nesting. The schema may have no valid
+/// values, or require something that a grammar cannot enforce.
 pub fn random_combination(dice: &mut Dice, depth: usize) -> Value {
     match dice.below(if depth == 0 { 5 } else { 10 }) {
         0 | 1 => random_numbers(dice),
@@ -138,8 +139,8 @@ fn random_numbers(dice: &mut Dice) -> Value {
     schema
 }
 
-/// Returns whether `value` satisfies `schema`. This knows only the keywords of [`random_schema`] and
-/// [`random_combination`]. Numbers are compared in floating point, except for listed ones, which are compared as texts.
+/// Returns whether `value` satisfies `schema`. Only the keywords of [`random_schema`] and [`random_combination`] are
+/// supported. Bounds are compared in floating point. Numbers in `const` and `enum` are compared as text.
 pub fn is_valid(schema: &Value, value: &Value) -> bool {
     if let Value::Bool(allows) = schema {
         return *allows;

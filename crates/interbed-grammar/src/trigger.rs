@@ -2,19 +2,19 @@
 
 use serde_json::{Value, json};
 
-/// A text after which the grammar applies.
+/// A text that starts a constrained part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
     /// The marker's text. A special token is written as its name.
     pub text: String,
     /// Whether the marker counts only at the start of the answer or right after a constrained part. White space may
-    /// come before it.
+    /// precede the marker.
     pub at_start: bool,
     /// Whether the marker itself is part of the text that the grammar describes.
     pub included: bool,
 }
 
-/// The markers that begin a constrained part of an answer. The first marker that is complete applies.
+/// The markers that can start a constrained part of an answer. The marker that is completed first applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trigger {
     markers: Vec<Marker>,
@@ -24,14 +24,14 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// Creates a trigger with these markers. Empty ones are left out.
+    /// Creates a trigger with these markers. Markers with an empty text are ignored.
     pub fn new(markers: Vec<Marker>) -> Self {
         let markers: Vec<_> = markers.into_iter().filter(|marker| !marker.text.is_empty()).collect();
         let longest = markers.iter().map(|marker| marker.text.len()).max().unwrap_or(0);
         Self { markers, longest, separators: Vec::new() }
     }
 
-    /// Lets the bytes of `separators` come, besides white space, between a constrained part and a marker with
+    /// Allows the bytes of `separators`, in addition to white space, between a constrained part and a marker with
     /// `at_start`.
     #[must_use]
     pub fn separated_by(self, separators: &str) -> Self {
@@ -83,11 +83,11 @@ pub(crate) struct Scan {
 /// The position of the text so far: whether it is only white space and the beginning of a marker, and what it follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// The text is at the start of the answer.
+    /// The text begins the answer.
     OfAnswer,
-    /// The text is right behind a constrained part.
+    /// The text directly follows a constrained part.
     BehindPart,
-    /// The text is past the start, because other text has come.
+    /// Markers with `at_start` no longer count, because other text has come before.
     Passed,
 }
 

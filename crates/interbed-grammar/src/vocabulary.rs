@@ -41,7 +41,7 @@ const SYMBOL_BYTES: usize = 1 << 10;
 pub enum TokenText {
     /// The token is part of a text and has these bytes, which need not be whole characters.
     Text(Vec<u8>),
-    /// The token is a special token with this name. Only a grammar that names it allows it.
+    /// The token is a special token with this name. A grammar allows the token only if the grammar names it.
     Special(String),
     /// The token is never allowed.
     Unknown,
@@ -52,8 +52,8 @@ pub enum TokenText {
 #[error("this model's tokenizer cannot be used with schemas and grammars: {0}")]
 pub struct VocabularyError(pub String);
 
-/// The bytes of a model's tokens, in a trie. The trie uses about 20 bytes for each token and takes a second to build
-/// for large vocabularies, so it should be built once.
+/// The bytes of a model's tokens, in a trie. The trie uses about 20 bytes per token. Building the trie of a large
+/// vocabulary takes about a second, so it should be built only once.
 pub struct Vocabulary {
     tokens: Arc<Tokens>,
     factory: ParserFactory,
@@ -61,13 +61,15 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// The stack size that compiling and following a grammar may need, in bytes, because patterns nest.
+    /// The maximum number of bytes of stack that compiling a grammar or advancing a [`Constraint`] may need. The need
+    /// grows with the nesting of patterns.
     pub const STACK_BYTES: usize = 64 << 20;
 
-    /// Builds the trie of `tokens`, in the order of their ids. `eos` are the ids that end a sequence.
+    /// Builds the trie of `tokens`, which are in the order of their ids. `eos` lists the ids of the end-of-sequence
+    /// tokens.
     ///
     /// # Errors
-    /// Fails if there are too many tokens, or none of them is text.
+    /// Fails if there are too many tokens, if no token is text, or if the trie cannot be built.
     pub fn new(tokens: &[TokenText], eos: &[u32]) -> Result<Self, VocabularyError> {
         if tokens.len() > TOKENS_MAX {
             let problem = format!("it has {} tokens, but at most {TOKENS_MAX} are supported", tokens.len());
@@ -104,7 +106,7 @@ impl Vocabulary {
         Ok(Self { tokens, factory, memory: GrammarMemory::new(MEMORY_BYTES) })
     }
 
-    /// Sets a memory budget of `bytes` for all grammars that are compiled with this vocabulary and in use.
+    /// Sets the memory budget, in bytes, that all grammars compiled with this vocabulary share while they are in use.
     #[must_use]
     pub fn with_memory(self, bytes: usize) -> Self {
         Self { memory: GrammarMemory::new(bytes), ..self }
@@ -115,8 +117,8 @@ impl Vocabulary {
         self.tokens.len()
     }
 
-    /// Compiles a binding to the state of an answer before its first token, by [`compile`](Self::compile) or
-    /// [`compile_after`](Self::compile_after).
+    /// Compiles a binding with [`compile`](Self::compile) or [`compile_after`](Self::compile_after). Returns the state
+    /// of an answer before its first token.
     ///
     /// # Errors
     /// Fails for the reasons for which [`compile`](Self::compile) and [`compile_after`](Self::compile_after) fail.
@@ -127,8 +129,10 @@ impl Vocabulary {
         }
     }
 
-    /// Compiles `source` to the state of an answer before its first token. Takes memory and time in proportion to the
-    /// grammar, within limits, and up to [`STACK_BYTES`](Self::STACK_BYTES) of stack.
+    /// Compiles a grammar that constrains the whole answer. Returns the state of an answer before its first token.
+    ///
+    /// Memory and time are proportional to the size of the grammar, within limits. Compiling needs up to
+    /// [`STACK_BYTES`](Self::STACK_BYTES) of stack.
     ///
     /// # Errors
     /// Fails if the grammar is invalid, asks for something that cannot be enforced, or exceeds a limit.
@@ -142,8 +146,9 @@ impl Vocabulary {
         Ok(Constraint::new(self.tokens.clone(), matching))
     }
 
-    /// Compiles a constraint on parts of an answer. The answer is free until `trigger` fires, and then `source`
-    /// applies. After that, the answer is free again if `repeats` is set, and otherwise has to end.
+    /// Compiles a grammar that constrains parts of an answer. The answer is unconstrained until a marker of `trigger`
+    /// is complete. Then the answer must match `source`. After a match, the answer is unconstrained again if `repeats`
+    /// is set, and must end otherwise.
     ///
     /// # Errors
     /// Fails for the reasons for which [`Vocabulary::compile`] fails.
@@ -162,8 +167,8 @@ impl Vocabulary {
         self.tokens.words()
     }
 
-    /// Returns the bytes of a token in a text, or the name of a special token. Returns no bytes for a token that is
-    /// never allowed.
+    /// Returns the bytes that a token adds to a text, or the name of a special token. Returns an empty slice for a
+    /// token that is never allowed.
     pub fn text(&self, token: u32) -> &[u8] {
         self.tokens.text(token)
     }

@@ -12,7 +12,7 @@ const PART_MAX: usize = 255;
 /// Largest size of one file, in bytes; larger than any disk.
 const SIZE_MAX: u64 = 1 << 50;
 
-/// A file that a repository's listing names.
+/// A file in a repository's list of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeFile {
     /// The file's path in the repository, which is [safe](safe_path).

@@ -30,7 +30,7 @@ const FILES_MAX: usize = 100_000;
 /// Largest file other than weights, in bytes.
 pub(crate) const SMALL_BYTES_MAX: u64 = 256 << 20;
 
-/// A cache of models.
+/// A cache of models from the Hub, in the layout of `huggingface_hub`.
 #[derive(Debug, Clone)]
 pub struct HubCache {
     root: PathBuf,
@@ -41,21 +41,21 @@ pub struct HubCache {
 pub struct CachedModel {
     /// Name of the model as `org/name`.
     pub name: String,
-    /// Commit hash.
+    /// Commit hash, or an empty text if the cache only has unfinished downloads of the model.
     pub commit: String,
     /// Revisions (branches or tags) that pointed to this commit when they were last resolved.
     pub revisions: Vec<String>,
     /// Folder with the files of this commit.
     pub path: PathBuf,
-    /// Folder of everything that the cache has of the model.
+    /// Folder with all files of the model in the cache, for all commits.
     pub folder: PathBuf,
     /// Number of files of this commit.
     pub files: usize,
     /// Total size of the files of this commit in bytes.
     pub bytes: u64,
-    /// Bytes of unfinished downloads of the model, for all commits.
+    /// Total size of the model's unfinished downloads in bytes, for all commits.
     pub unfinished: u64,
-    /// Paths of files whose contents have been deleted.
+    /// Paths of files in this commit whose content is missing from the cache.
     pub broken: Vec<String>,
 }
 
@@ -75,17 +75,17 @@ impl HubCache {
         self.root.join(folder_name(name))
     }
 
-    /// Returns the path at which a content is stored, if it is complete.
+    /// Returns the path at which the cache stores the content of a file once it is complete.
     pub fn blob(&self, name: &HubName, blob: &BlobId) -> PathBuf {
         self.folder(name).join("blobs").join(blob.digits())
     }
 
-    /// Returns the path of an unfinished download of a content.
+    /// Returns the path at which the cache stores the content of a file during its download.
     pub fn incomplete(&self, name: &HubName, blob: &BlobId) -> PathBuf {
         self.folder(name).join("blobs").join(format!("{}.incomplete", blob.digits()))
     }
 
-    /// Returns the path of the lock that is held during the download of a content.
+    /// Returns the path of the lock file that is locked while the content of a file is downloaded.
     pub fn lock(&self, name: &HubName, blob: &BlobId) -> PathBuf {
         self.root.join(".locks").join(folder_name(name)).join(format!("{}.lock", blob.digits()))
     }
@@ -122,7 +122,7 @@ impl HubCache {
         fs::rename(&new, &path).map_err(HubProblem::file("write", &path))
     }
 
-    /// Links a file of a snapshot to its content, which has to exist.
+    /// Links the path of a file in a commit to the content of that file. The cache must already have the content.
     ///
     /// # Errors
     /// Fails if the cache cannot be written.
@@ -144,8 +144,8 @@ impl HubCache {
         fs::rename(&new, &path).map_err(HubProblem::file("create", &path))
     }
 
-    /// Returns the files of a commit in the cache with their sizes in bytes, and the paths whose contents have been
-    /// deleted.
+    /// Returns the files of a commit in the cache. The first value has the size in bytes for each path. The second
+    /// value lists the paths of files whose content is missing from the cache.
     pub fn files(&self, name: &HubName, commit: &str) -> (BTreeMap<String, u64>, Vec<String>) {
         let (mut files, mut broken) = (BTreeMap::new(), Vec::new());
         let root = self.snapshot(name, commit);
@@ -158,7 +158,7 @@ impl HubCache {
         (files, broken)
     }
 
-    /// Lists all models in the cache, by name and commit.
+    /// Lists all models in the cache, sorted by name and commit.
     ///
     /// # Errors
     /// Fails if the cache exists and cannot be read.

@@ -34,26 +34,27 @@ const USUAL_TAGS: [&str; 2] = ["Q4_K_M", "Q8_0"];
 /// Maximum number of shards that an index may name.
 const SHARDS_MAX: usize = 10_000;
 
-/// Options for the choice of files.
+/// Options for [`choose`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FileWish<'a> {
-    /// Tag of a quantization, or the name of a file.
+    /// Quantization tag such as `Q4_K_M`, or the name of a GGUF file.
     pub tag: Option<&'a str>,
-    /// The files that the index of the weights names, once it has been read.
+    /// Names of the weight files that the safetensors index lists; `None` if the index has not been read.
     pub shards: Option<&'a BTreeSet<String>>,
 }
 
-/// The files to download, by their paths in the repository.
+/// The files of a model to download, as paths in the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileChoice {
-    /// Files of weights, in the order in which they form a model.
+    /// Weight files, in shard order.
     pub weights: Vec<String>,
-    /// All files other than weights.
+    /// Files that the model needs besides its weights, such as `config.json` and the tokenizer. Empty for GGUF.
     pub small: Vec<String>,
-    /// Whether the weights are GGUF. Then the first file is the model; otherwise the folder is.
+    /// Whether the weights are in GGUF files. A GGUF model is opened by its first weight file, any other model by its
+    /// folder.
     pub is_gguf: bool,
-    /// The index of the weights, if there is one and it has not been read. The shards that it names decide which
-    /// weights to download.
+    /// Path of the safetensors index, if the repository has one that still has to be read. Until then, `weights` is
+    /// empty, because the index determines the weight files.
     pub unread_index: Option<String>,
 }
 
@@ -67,7 +68,7 @@ pub enum ChoiceProblem {
         /// Whether the repository has pickled weights, which Interbed does not read.
         has_pickle: bool,
     },
-    /// No file name contains the tag.
+    /// No GGUF file matches the requested tag or file name.
     #[error("it has no GGUF file for {tag:?}{}", others(.available))]
     NoSuchTag {
         /// The tag that was requested.
@@ -78,7 +79,7 @@ pub enum ChoiceProblem {
     /// The repository has no `config.json` that describes the weights.
     #[error("it has safetensors files, but no config.json that says of which model")]
     NoConfig,
-    /// A part of the model does not exist.
+    /// The repository lacks a file that another file refers to, such as a shard.
     #[error("{missing} is missing, which {by} names")]
     Missing {
         /// The missing file.
@@ -92,10 +93,11 @@ fn others(tags: &[String]) -> String {
     if tags.is_empty() { ", nor for any other".into() } else { format!("; it has {}", tags.join(", ")) }
 }
 
-/// Chooses among the files of a repository, or of a folder of the cache.
+/// Chooses the files to download. `paths` are the paths of all files in a repository or in one of its snapshots in the
+/// cache.
 ///
 /// # Errors
-/// Fails if there are no weights, the quantization does not exist, or parts are missing.
+/// Fails if there are no weights, if no GGUF file matches the tag, or if a shard is missing.
 pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoiceProblem> {
     let has = |path: &str| paths.contains(&path);
     let small: Vec<String> = paths.iter().filter(|path| is_small(path)).map(|path| (*path).to_owned()).collect();
@@ -133,10 +135,10 @@ pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoicePr
     Ok(choice)
 }
 
-/// Parses an index of weights and returns the files that it names, which are in the same folder.
+/// Parses a safetensors index and returns the names of the weight files that it lists.
 ///
 /// # Errors
-/// Fails if the text is no index, or names files in other folders.
+/// Fails if `index` is not a valid index, lists more than 10,000 files, or lists a file in another folder.
 pub fn shards_of(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
     struct RawIndex {

@@ -12,27 +12,28 @@ use sha1::Digest as _;
 /// Bytes of a file that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The digest of a content, which is also the name of its blob in the cache.
+/// The digest of a file's content. The cache stores the content under this digest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlobId {
-    /// The SHA-256 of a large file's bytes.
+    /// The SHA-256 of a large file's content.
     Sha256(String),
-    /// Git's object id of a small file, which is the SHA-1 of a header and the bytes.
+    /// The Git object id of a small file, which is the SHA-1 of a Git header followed by the content.
     GitSha1(String),
 }
 
 impl BlobId {
-    /// Returns the digest of a large file, if `digits` are 64 lower-case hexadecimal digits.
+    /// Wraps the SHA-256 of a large file. Returns `None` if `digits` are not 64 lower-case hexadecimal digits.
     pub fn sha256(digits: &str) -> Option<Self> {
         is_hex(digits, 64).then(|| Self::Sha256(digits.to_owned()))
     }
 
-    /// Returns Git's object id of a small file, if `digits` are 40 lower-case hexadecimal digits.
+    /// Wraps the Git object id of a small file. Returns `None` if `digits` are not 40 lower-case hexadecimal digits.
     pub fn git_sha1(digits: &str) -> Option<Self> {
         is_hex(digits, 40).then(|| Self::GitSha1(digits.to_owned()))
     }
 
-    /// Returns the digest of the content that the link at `path` points to, if it points into a cache.
+    /// Returns the digest that names the target of the symbolic link at `path`. Returns `None` if `path` is not a link
+    /// into the `blobs` folder of a cache.
     pub fn of_link(path: &Path) -> Option<Self> {
         let target = fs::read_link(path).ok()?;
         let digits = target.file_name()?.to_str()?;
@@ -40,7 +41,7 @@ impl BlobId {
         leads_there.then(|| Self::sha256(digits).or_else(|| Self::git_sha1(digits)))?
     }
 
-    /// Computes the digest, of the same kind as `self`, of the file at `path`.
+    /// Computes the digest of the file at `path`, with the hash function of `self`.
     ///
     /// # Errors
     /// Fails if the file cannot be read.
@@ -65,7 +66,7 @@ impl BlobId {
         }
     }
 
-    /// Starts computing a digest of this kind, for a content of `bytes` bytes.
+    /// Creates a hasher of the same kind as `self`, for content of `bytes` bytes.
     pub fn hasher(&self, bytes: u64) -> BlobHasher {
         match self {
             Self::Sha256(_) => BlobHasher::Sha256(Sha256::new()),

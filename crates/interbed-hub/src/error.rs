@@ -10,7 +10,7 @@ use crate::choice::ChoiceProblem;
 /// The verb in errors of locks.
 pub(crate) const LOCK: &str = "lock";
 
-/// An error, with the model that it concerns.
+/// A [`HubProblem`] with the model that it concerns.
 #[derive(Debug, Error)]
 #[error("{model}: {problem}")]
 pub struct HubError {
@@ -71,7 +71,7 @@ pub enum HubProblem {
         /// Names that exist instead, if known.
         available: Vec<String>,
     },
-    /// A response is malformed or contradicts itself.
+    /// A server's response is malformed, contradicts itself, or is too long.
     #[error("the answer of {address} cannot be used: {message}")]
     BadAnswer {
         /// Address that was requested, without secrets.
@@ -79,10 +79,10 @@ pub enum HubProblem {
         /// Description of what is wrong with it.
         message: String,
     },
-    /// No files of the repository can be chosen.
+    /// The repository lacks files that a model needs.
     #[error(transparent)]
     Choice(#[from] ChoiceProblem),
-    /// Only the cache may be used, and it lacks something.
+    /// The cache lacks the model or some of its files, and nothing may be downloaded.
     #[error("{missing} not in the cache ({})", cache.display())]
     NotCached {
         /// What is missing, with its verb.
@@ -90,7 +90,7 @@ pub enum HubProblem {
         /// The folder of the cache.
         cache: PathBuf,
     },
-    /// A server asks for a longer wait (`Retry-After`) than downloads accept.
+    /// A server requests a longer wait (`Retry-After`) than a download accepts.
     #[error("{address} answered {status} and asks to come again in {seconds} s")]
     Later {
         /// Address of the server.
@@ -100,7 +100,7 @@ pub enum HubProblem {
         /// Seconds that the server asks to wait.
         seconds: u64,
     },
-    /// A file of the cache has changed since it was downloaded.
+    /// A cached file is damaged.
     #[error("{} is damaged: {message}", path.display())]
     DamagedInCache {
         /// Path of the file.
@@ -128,7 +128,7 @@ pub enum HubProblem {
         /// Digest of the downloaded bytes.
         found: String,
     },
-    /// The cache cannot be read or written.
+    /// A file or folder of the cache cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     File {
         /// The failed operation, as a verb.
@@ -156,7 +156,8 @@ impl HubProblem {
         move |source| Self::File { action, path, source }
     }
 
-    /// Returns whether the problem lies with the network or the server, so that an unchanged request may succeed later.
+    /// Returns whether the cause is the network, TLS or the server. A later attempt with the same request may then
+    /// succeed.
     pub fn is_of_the_network(&self) -> bool {
         use HubProblem::{BadAnswer, Damaged, Later, NoTls, Status, Unreachable};
         matches!(
@@ -190,7 +191,7 @@ impl HubProblem {
         }
     }
 
-    /// Returns advice on what to do next.
+    /// Returns advice for the user on how to solve the problem.
     pub fn hint(&self) -> String {
         match self {
             Self::Unreachable { .. } => {

@@ -37,7 +37,7 @@ const HEADERS_BYTES_MAX: u64 = 512 << 20;
 /// Bytes of the disk that are left free.
 const ROOM_LEFT: u64 = 64 << 20;
 
-/// A Hub with its cache, or a cache alone.
+/// A client of the Hub with a local cache. In offline mode, it uses only the cache.
 pub struct Hub {
     cache: HubCache,
     /// The client of the Hub; `None` if only the cache may be used.
@@ -46,18 +46,18 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Opens the Hub with default timeouts. This sends nothing yet.
+    /// Creates a client with default timeouts. Sends no request.
     ///
     /// # Errors
-    /// Fails if the system cannot start threads.
+    /// Fails if the HTTP client cannot be set up or the system cannot start threads.
     pub fn open(settings: &HubSettings) -> Result<Self, HubProblem> {
         Self::open_with(settings, HubPatience::default())
     }
 
-    /// Opens the Hub with other timeouts. This sends nothing yet.
+    /// Creates a client with the given timeouts. Sends no request.
     ///
     /// # Errors
-    /// Fails if the system cannot start threads.
+    /// Fails if the HTTP client cannot be set up or the system cannot start threads.
     pub fn open_with(settings: &HubSettings, patience: HubPatience) -> Result<Self, HubProblem> {
         let cache = HubCache::new(settings.cache.clone());
         let web = match settings.offline {
@@ -74,8 +74,8 @@ impl Hub {
         &self.cache
     }
 
-    /// Looks up a model and chooses which of its files to use. This downloads only the index of the weights, if there
-    /// is one. If only the cache may be used, or if the Hub cannot be reached or is busy, this looks in the cache only.
+    /// Looks up a model and chooses which of its files to use. Downloads at most the safetensors index, if the model
+    /// has one. In offline mode, or if the Hub is unavailable, it searches only the cache.
     ///
     /// # Errors
     /// Fails if the model, revision or quantization does not exist, access is denied, the network fails, or the cache
@@ -98,10 +98,10 @@ impl Hub {
         }
     }
 
-    /// Looks up a model in the cache only. The model is found even if its files are damaged.
+    /// Looks up a model in the cache only. Does not verify the digests of its files.
     ///
     /// # Errors
-    /// Fails if the model is not in the cache.
+    /// Fails if the model is not in the cache, or if its safetensors index cannot be read.
     pub fn find_here(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
         self.find_cached(name).map_err(|problem| HubError { model: name.repository(), problem })
     }
@@ -203,7 +203,8 @@ pub struct HubModel<'a> {
 }
 
 impl HubModel<'_> {
-    /// Returns the model's path once it is downloaded. This is a folder, or the first file of a GGUF model.
+    /// Returns the path from which the model can be opened once it is downloaded. This is the first file of a GGUF
+    /// model, or the folder of any other model.
     pub fn path(&self) -> PathBuf {
         match self.choice.weights.first().filter(|_| self.choice.is_gguf) {
             Some(first) => self.folder().join(first),
@@ -211,7 +212,7 @@ impl HubModel<'_> {
         }
     }
 
-    /// Returns the folder of the model's files.
+    /// Returns the folder of the model's files in the cache.
     pub fn folder(&self) -> PathBuf {
         self.hub.cache.snapshot(&self.name, &self.commit)
     }
@@ -221,30 +222,30 @@ impl HubModel<'_> {
         self.choice.is_gguf
     }
 
-    /// Returns the path of the index that says which weights to use, once the index is downloaded; `None` if none is
-    /// needed.
+    /// Returns the path of the safetensors index in the cache. The file exists once it is downloaded. Returns `None` if
+    /// the model has no index or its only weight file is `model.safetensors`.
     pub fn index(&self) -> Option<PathBuf> {
         let takes_index = !self.choice.is_gguf && self.choice.weights != [SINGLE];
         let has_index = self.choice.small.iter().any(|path| path == INDEX);
         (takes_index && has_index).then(|| self.folder().join(INDEX))
     }
 
-    /// Returns whether all chosen files are in the cache.
+    /// Returns whether all chosen files are in the cache. Always true for a model that was found without the Hub.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty()
     }
 
-    /// Returns the total size of the chosen files in bytes.
+    /// Returns the total size of the chosen files in bytes. Returns 0 if the model was found without the Hub.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 
-    /// Returns the number of chosen files.
+    /// Returns the number of chosen files. Returns 0 if the model was found without the Hub.
     pub fn num_files(&self) -> usize {
         self.files.len()
     }
 
-    /// Returns the number of bytes that are yet to be downloaded.
+    /// Returns the number of bytes that still have to be downloaded.
     pub fn bytes_missing(&self) -> u64 {
         let (cache, name) = (&self.hub.cache, &self.name);
         let len = |path: PathBuf| fs::metadata(path).map_or(0, |found| found.len());
@@ -255,16 +256,16 @@ impl HubModel<'_> {
         missing.sum()
     }
 
-    /// Returns the number of free bytes of the disk that holds the cache, or will hold it.
+    /// Returns the number of free bytes on the disk of the cache; `None` if it is unknown.
     pub fn bytes_free(&self) -> Option<u64> {
         let there = self.hub.cache.root().ancestors().find(|folder| folder.is_dir())?;
         disk_bytes_free(there).ok()
     }
 
-    /// Checks that the missing files fit on the disk.
+    /// Checks that the disk has room for the missing files and 64 MiB more.
     ///
     /// # Errors
-    /// Fails with [`HubProblem::NoRoom`] if they do not fit.
+    /// Fails with [`HubProblem::NoRoom`] if the disk has too little free space.
     pub fn check_room(&self) -> Result<(), HubError> {
         let (needed, folder) = (self.bytes_missing(), self.hub.cache.root().to_owned());
         match self.bytes_free() {
@@ -275,8 +276,8 @@ impl HubModel<'_> {
         }
     }
 
-    /// Opens the files of weights for reading their headers, in order. Missing files are opened at the Hub, and only
-    /// requested bytes are read from it.
+    /// Opens the weight files in shard order, so that their headers can be read. A file that is not in the cache is
+    /// read from the Hub, without downloading it as a whole.
     ///
     /// # Errors
     /// Fails if the network fails, access is denied, or the cache cannot be read.
@@ -304,7 +305,7 @@ impl HubModel<'_> {
         Ok(files)
     }
 
-    /// Downloads the missing files other than weights.
+    /// Downloads the missing files except for the weights.
     ///
     /// # Errors
     /// Fails for the reasons for which [`fetch`](Self::fetch) fails.
@@ -313,7 +314,7 @@ impl HubModel<'_> {
         self.fetch_beside(&self.missing.iter().filter(is_small).collect::<Vec<_>>(), &|_| ())
     }
 
-    /// Downloads only the file that describes the model, if it is missing.
+    /// Downloads only `config.json`, if it is missing. Does nothing for a GGUF model.
     ///
     /// # Errors
     /// Fails for the reasons for which [`fetch`](Self::fetch) fails.
@@ -322,12 +323,12 @@ impl HubModel<'_> {
         self.fetch_beside(&self.missing.iter().filter(is_config).collect::<Vec<_>>(), &|_| ())
     }
 
-    /// Downloads all missing files and verifies their digests. Reports progress in bytes to `tell`, beginning with the
-    /// bytes that are in the cache. A negative number takes back progress that was reported.
+    /// Downloads all missing files and verifies their digests. Reports progress to `tell` as numbers of bytes, first
+    /// the size of the files that are already in the cache. A negative number revokes earlier progress.
     ///
     /// # Errors
-    /// Fails if the network fails, access is denied, the disk is full, or a digest differs. Downloaded bytes are kept,
-    /// and the next attempt continues from them.
+    /// Fails if the network fails, access is denied, the disk is full, or a digest differs. A file with a wrong digest
+    /// is deleted. All other downloaded bytes are kept, so that the next attempt can resume.
     pub fn fetch(&self, tell: &(dyn Fn(i64) + Sync)) -> Result<(), HubError> {
         let is_there = |file: &&TreeFile| !self.missing.contains(file);
         tell(self.files.iter().filter(is_there).map(|file| file.size).sum::<u64>() as i64);
@@ -344,8 +345,9 @@ impl HubModel<'_> {
         Ok(())
     }
 
-    /// Records the commit of the revision once all files are there, because offline lookups rely on it. A failure, such
-    /// as that of a read-only cache, is only logged, since the model can be used all the same.
+    /// Records in the cache which commit the revision refers to. Offline lookups need this record, so call this method
+    /// once all files are in the cache. If the record cannot be written, for instance to a read-only cache, a warning
+    /// is logged.
     pub fn settle(&self) {
         if self.files.is_empty() {
             return;

@@ -25,30 +25,30 @@ const PAGES: [&str; 4] = ["resolve", "blob", "raw", "tree"];
 /// File extensions. A text with one of them names a file, not a model.
 const FILE_ENDINGS: [&str; 5] = [".gguf", ".safetensors", ".interbed", ".json", ".bin"];
 
-/// The name of a model on the Hub: `org/name`, with an optional revision, and an optional tag of a quantization or name
-/// of a file.
+/// The name of a model on the Hub. The form is `org/name`, optionally with a revision, and with a quantization tag or a
+/// file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubName {
     /// The owner, which is a user or an organization.
     pub owner: String,
     /// The model's name without its owner.
     pub model: String,
-    /// A branch, a tag or a commit; `None` is `main`.
+    /// A branch, a tag or a commit; `None` means `main`.
     pub revision: Option<String>,
-    /// The choice among several quantizations: a tag such as `Q4_K_M`, or a file name.
+    /// Quantization tag such as `Q4_K_M`, or the name of a GGUF file.
     pub tag: Option<String>,
 }
 
-/// The reason why a text that looks like a name is invalid.
+/// The reason why a revision cannot be added to a name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NameProblem {
-    /// The revision cannot be the name of a branch, tag or commit.
+    /// The revision is not a valid name of a branch, tag or commit.
     #[error("{revision:?} is no revision: give a branch, a tag or a commit")]
     Revision {
         /// The given revision.
         revision: String,
     },
-    /// Two revisions are given.
+    /// The name contains one revision, and a different one was given separately.
     #[error("the name says @{named}, but --revision {given} was given: leave out one of them")]
     TwoRevisions {
         /// The revision that is part of the name.
@@ -59,10 +59,10 @@ pub enum NameProblem {
 }
 
 impl HubName {
-    /// Parses `org/name`, `org/name:TAG` or `org/name@REV`, with an optional prefix `hf.co/` or `huggingface.co/`. Also
-    /// parses addresses of GGUF files: `org/name/FILE.gguf`, and
-    /// `https://huggingface.co/org/name/resolve/REV/FILE.gguf`. Returns `None` if the text has another form. Callers
-    /// first check whether a file of that name exists.
+    /// Parses `org/name`, `org/name:TAG` or `org/name@REV`, optionally after a prefix such as `hf.co/` or
+    /// `https://huggingface.co/`. Also parses addresses of GGUF files, such as `org/name/FILE.gguf` or
+    /// `https://huggingface.co/org/name/resolve/REV/FILE.gguf`. Returns `None` for any other text. Does not check
+    /// whether a local file has this name.
     pub fn read(text: &str) -> Option<Self> {
         let host = HOSTS.iter().find_map(|host| text.strip_prefix(host));
         let is_on_host = host.is_some();
@@ -113,10 +113,10 @@ impl HubName {
         (is_name && is_fine).then(|| Self { owner: owner.to_owned(), model: model.to_owned(), revision, tag })
     }
 
-    /// Adds a revision that was given separately, if any.
+    /// Sets the revision that was given separately from the name, if any.
     ///
     /// # Errors
-    /// Fails if the revision is invalid, or the name already has one.
+    /// Fails if the revision is invalid, or if the name contains a different one.
     pub fn at(self, revision: Option<&str>) -> Result<Self, NameProblem> {
         let Some(given) = revision else { return Ok(self) };
         if !is_revision(given) {

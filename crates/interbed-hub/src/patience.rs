@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-/// Timeouts and waits for servers.
+/// Timeouts for requests, and delays before retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HubPatience {
-    /// The wait before the first retry. The wait doubles with each further retry.
+    /// Delay before the first retry. The delay doubles with each further retry.
     pub wait: Duration,
-    /// Longest wait before a retry.
+    /// Maximum delay before a retry.
     pub wait_max: Duration,
-    /// Time limit for receiving a response of the API after its header.
+    /// Time limit for receiving the body of an API response.
     pub answer: Duration,
-    /// The time without further bytes of a file after which the download of the file is given up.
+    /// Time without new bytes of a file after which its download fails.
     pub standstill: Duration,
 }
 

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-/// The bytes of one request. They are few enough that several requests in flight use little memory, and enough that the
-/// latency between requests does not matter.
+/// Maximum number of bytes that one request asks for. The limit is low enough that several responses fit in little
+/// memory, and high enough that the latency of each request hardly matters.
 pub const RANGE_BYTES: u64 = 4 << 20;
 
-/// Splits `have..size` into ranges of at most `step` bytes, in order.
+/// Splits `have..size` into consecutive ranges of at most `step` bytes.
 pub fn ranges(have: u64, size: u64, step: u64) -> impl Iterator<Item = Range<u64>> {
     let step = step.max(1);
     let mut next = have;
@@ -18,7 +18,7 @@ pub fn ranges(have: u64, size: u64, step: u64) -> impl Iterator<Item = Range<u64
     })
 }
 
-/// Parses a `Content-Range` header: the range and, if given, the total size in bytes.
+/// Parses a `Content-Range` header. Returns the byte range, and the total size in bytes if the header contains it.
 pub fn content_range(header: &str) -> Option<(Range<u64>, Option<u64>)> {
     let (range, total) = header.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.trim().split_once('-')?;

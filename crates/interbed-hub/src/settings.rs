@@ -13,32 +13,32 @@ const ENDPOINT: &str = "https://huggingface.co";
 /// Longest token that is read from a file, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// The Hub's address, the token, and the folder of the cache.
+/// Settings of a [`Hub`](crate::Hub): its address, the access token and the cache.
 #[derive(Clone)]
 pub struct HubSettings {
     /// The Hub's address, without a trailing slash.
     pub endpoint: String,
-    /// The access token; it is sent only to the endpoint's own host.
+    /// Access token. It is sent only to the host of `endpoint`.
     pub token: Option<String>,
     /// The folder of the cache.
     pub cache: PathBuf,
-    /// Whether to use only the cache.
+    /// Whether to use only the cache and send no requests.
     pub offline: bool,
 }
 
 /// The reason why settings cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsProblem {
-    /// No folder for the cache is known.
+    /// No environment variable determines the folder of the cache.
     #[error("there is no folder for models: set HF_HOME, or HOME")]
     NoCache,
-    /// HF_ENDPOINT is not an address.
+    /// HF_ENDPOINT is not an HTTP or HTTPS address.
     #[error("HF_ENDPOINT is {endpoint:?}, which is no address; expected one such as {ENDPOINT}")]
     Endpoint {
         /// The value of HF_ENDPOINT.
         endpoint: String,
     },
-    /// The token has characters that a header cannot contain.
+    /// The token contains spaces, control characters or non-ASCII characters.
     #[error("the token from {from} has characters that no token has")]
     Token {
         /// The variable or file that the token is from.
@@ -61,15 +61,15 @@ impl std::fmt::Debug for HubSettings {
 }
 
 impl HubSettings {
-    /// Reads the environment variables of this process, which are those that Python's `huggingface_hub` reads.
+    /// Reads the settings from this process's environment. The variables are those of Python's `huggingface_hub`.
     ///
     /// # Errors
-    /// Fails if the address or the token is invalid, or no folder for the cache is known.
+    /// Fails if the address or the token is invalid, or if no variable determines the folder of the cache.
     pub fn from_env() -> Result<Self, SettingsProblem> {
         Self::from_variables(&|name| std::env::var(name).ok())
     }
 
-    /// Reads variables through `get`. Empty ones count as unset.
+    /// Reads the settings from environment variables, whose values `get` returns. Blank values count as unset.
     ///
     /// # Errors
     /// Fails for the reasons for which [`from_env`](Self::from_env) fails.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::digest::BlobId;
 
-/// The commit of all files.
+/// Hash of the only commit in every repository.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// Bytes that are sent at a time.
@@ -21,14 +21,14 @@ const CHUNK_BYTES: u64 = 64 << 10;
 /// The length of the block that a generated content repeats. It divides no range's length.
 const PATTERN_BYTES: u64 = (1 << 20) - 17;
 
-/// Content of a file in a repository.
+/// The content of a file in a repository.
 #[derive(Debug, Clone)]
 pub enum FileContent {
     /// Bytes in memory.
     Bytes(Vec<u8>),
     /// The content of a local file.
     File(PathBuf),
-    /// The given number of bytes, which resemble weights and are generated when they are sent.
+    /// Generated pseudo-random content of the given length in bytes.
     Made(u64),
 }
 
@@ -58,59 +58,59 @@ impl FileContent {
     }
 }
 
-/// Faults that the server injects.
+/// Faults that the local Hub injects.
 #[derive(Debug, Clone, Default)]
 pub struct Mischief {
-    /// Number of responses with a body that are cut off after `cut_after` bytes.
+    /// Number of file responses that are cut off after `cut_after` bytes.
     pub cuts: u32,
-    /// Bytes after which a response is cut off.
+    /// Number of bytes after which a response is cut off.
     pub cut_after: u64,
     /// Whether to send the whole file in response to a request for a range.
     pub ignores_ranges: bool,
     /// Number of requests whose connections are closed without a response.
     pub drops: u32,
-    /// Number of requests that are answered with `busy_status`.
+    /// Number of requests that receive a response with `busy_status`.
     pub busy: u32,
-    /// Status for the requests that `busy` counts.
+    /// HTTP status of the responses that `busy` counts.
     pub busy_status: u16,
-    /// Seconds in the `Retry-After` header of a response with `busy_status`.
+    /// `Retry-After` header, in seconds, of the responses that `busy` counts.
     pub retry_after: u32,
-    /// The token that requests must have. Requests without this token are refused; `None` accepts all requests.
+    /// Access token that requests for files must contain; `None` accepts all requests.
     pub token: Option<String>,
-    /// The Hub's error code in the refusal of a request without the token.
+    /// `X-Error-Code` header of the response to a request without the required token.
     pub error_code: &'static str,
-    /// The file that is sent with one wrong byte.
+    /// Path of a file that is sent with one wrong byte.
     pub damages: Option<String>,
-    /// A file, and the number of bytes that the listing adds to its size.
+    /// Path of a file, and the number of bytes by which the listing overstates its size.
     pub lengthens: Option<(String, u64)>,
-    /// Bytes per second of each connection.
+    /// Bandwidth of each connection in bytes per second; `None` means no limit.
     pub bytes_per_second: Option<u64>,
-    /// Whether addresses of files are valid for one request only.
+    /// Whether each address of a large file is valid for one request only.
     pub signs_for_one: bool,
-    /// The number of files on a page of the listing; 0 puts all on one page.
+    /// Number of entries on a page of the file listing; 0 puts all entries on one page.
     pub page_files: usize,
-    /// Text that replaces the listing.
+    /// Response body that replaces the file listing.
     pub tree: Option<String>,
-    /// Text that replaces the commit of every revision.
+    /// Commit hash that replaces the hash of every revision.
     pub sha: Option<String>,
 }
 
-/// A request that was answered.
+/// A request that the local Hub received.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Whether the request was sent to the server of large files.
+    /// Whether the request went to the second server, which sends large files.
     pub on_storage: bool,
-    /// Path and query.
+    /// Path and query of the request.
     pub target: String,
     /// The `Range` header.
     pub range: Option<String>,
     /// The `Authorization` header.
     pub authorization: Option<String>,
-    /// The number of bytes of the file that were sent.
+    /// Number of bytes of the file that were sent in response.
     pub sent: u64,
 }
 
-/// A local Hub, which runs until the process ends.
+/// A local Hub for tests. It runs until the process ends.
 pub struct LocalHub {
     hub: SocketAddr,
     inside: Arc<Inside>,
@@ -149,7 +149,7 @@ impl LocalHub {
         Self::start_on("127.0.0.1:0")
     }
 
-    /// Starts a Hub without models, at this address.
+    /// Starts a Hub without models that listens on `address`, for example `127.0.0.1:0`.
     pub fn start_on(address: &str) -> Self {
         let hub = TcpListener::bind(address).expect("a port");
         let storage = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -180,7 +180,8 @@ impl LocalHub {
         format!("http://{}", self.hub)
     }
 
-    /// Adds a file to a repository. Large files are sent from the other server.
+    /// Adds a file to a repository, or replaces it. If `is_large` is true, the Hub redirects requests for the file to a
+    /// second server.
     pub fn add(&self, repository: &str, path: &str, content: FileContent, is_large: bool) {
         let kind = if is_large { BlobId::Sha256(String::new()) } else { BlobId::GitSha1(String::new()) };
         let (mut hasher, mut at, len) = (kind.hasher(content.len()), 0, content.len());
@@ -195,7 +196,7 @@ impl LocalHub {
         locked(&self.inside.files).entry(repository.to_owned()).or_default().insert(path.to_owned(), kept);
     }
 
-    /// Adds the files of a folder. Files of weights count as large.
+    /// Adds the files of a local folder to a repository. Safetensors and GGUF files count as large.
     pub fn add_folder(&self, repository: &str, folder: &Path) {
         for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -204,32 +205,32 @@ impl LocalHub {
         }
     }
 
-    /// Returns the digest of a file.
+    /// Returns the hexadecimal digest of a file in a repository.
     pub fn digest(&self, repository: &str, path: &str) -> String {
         locked(&self.inside.files)[repository][path].blob.digits().to_owned()
     }
 
-    /// Sets the faults to inject from now on.
+    /// Replaces the faults that the Hub injects.
     pub fn does(&self, mischief: Mischief) {
         *locked(&self.inside.mischief) = mischief;
     }
 
-    /// Gives no connection a response from now on.
+    /// From now on, closes each connection without sending a response.
     pub fn goes_away(&self) {
         self.inside.gone.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the requests so far.
+    /// Returns all requests since the start or the last call of [`forget`](Self::forget).
     pub fn seen(&self) -> Vec<Seen> {
         locked(&self.inside.seen).clone()
     }
 
-    /// Clears the list of requests.
+    /// Clears the list of requests that [`seen`](Self::seen) returns.
     pub fn forget(&self) {
         locked(&self.inside.seen).clear();
     }
 
-    /// Returns the number of bytes that were sent in response to requests whose address contains `part`.
+    /// Returns the number of file bytes that were sent for all requests whose path and query contain `part`.
     pub fn sent(&self, part: &str) -> u64 {
         self.seen().iter().filter(|seen| seen.target.contains(part)).map(|seen| seen.sent).sum()
     }

@@ -11,10 +11,10 @@ use crate::DIRECT_ALIGN;
 /// for each piece. With small pages, reads were measured at less than half the speed.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed memory that starts on a [`DIRECT_ALIGN`] boundary and is a whole number of blocks long. It is used for
-/// probes, packing, swapping and tests; weights use the buffers of a device instead. A buffer of at least a huge page
-/// starts on one, and asks for huge pages as far as it fills them. The memory is mapped from the system and unmapped
-/// when the buffer is dropped. An allocator would instead keep tens of MiB that a probe has used, outside every budget.
+/// Zeroed memory for direct reads and writes. It begins on a [`DIRECT_ALIGN`] boundary, and its length is a multiple of
+/// `DIRECT_ALIGN`. A buffer of 2 MiB or more begins on a huge-page boundary and requests huge pages from the system.
+/// The memory is mapped from the system and unmapped when the buffer is dropped. An allocator might instead keep freed
+/// memory, which no memory budget would count.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
@@ -29,8 +29,8 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// Allocates at least `len` bytes, rounded up to whole blocks. Returns `None` if the system does not have that much
-    /// memory.
+    /// Allocates `len` bytes, rounded up to a positive multiple of [`DIRECT_ALIGN`]. Returns `None` if the system does
+    /// not provide the memory.
     pub fn new_zeroed(len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(DIRECT_ALIGN)?;
         // The extra room lets the buffer begin at a huge page, since the system chooses where the mapping begins. Pages
@@ -58,7 +58,7 @@ impl AlignedBuffer {
         self.start
     }
 
-    /// Returns the whole buffer.
+    /// Returns the whole buffer as a slice.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `start` points to `len` initialised bytes that live as long as self; nothing writes while it is
         // borrowed.

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-/// Memory addresses, offsets and lengths of direct reads are multiples of this many bytes. Disks require 512 or 4,096.
+/// Block size of direct reads and writes in bytes. Memory addresses, file offsets and lengths must be multiples of it.
+/// Disks require a multiple of 512 or 4,096 bytes.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// Returns the smallest range of whole blocks that holds `range`, in bytes of a file. A read of `range` begins at the
-/// start of the result, and its buffer has the length of the result. Returns `None` if the end overflows.
+/// Widens `range`, in bytes of a file, to multiples of [`DIRECT_ALIGN`]. A direct read of `range` has to cover the
+/// returned range. Returns `None` if the end overflows.
 pub fn aligned_superset(range: Range<u64>) -> Option<Range<u64>> {
     let align = DIRECT_ALIGN as u64;
     Some(range.start / align * align..range.end.checked_next_multiple_of(align)?)

@@ -11,8 +11,9 @@ use crate::IoError;
 /// The counter that makes the names of one process's temporary files unique.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Writes a file under a temporary name in the same directory. [`commit`](Self::commit) syncs and renames the file. If
-/// the writer is dropped before that, the temporary file is removed.
+/// A file that appears under its final name only when it is complete. Bytes are written to a temporary file in the same
+/// directory. [`commit`](Self::commit) syncs and renames this file. If the writer is dropped without a commit, the
+/// temporary file is removed.
 #[derive(Debug)]
 pub struct AtomicWriter {
     file: File,
@@ -22,7 +23,8 @@ pub struct AtomicWriter {
 }
 
 impl AtomicWriter {
-    /// Starts a file that will be called `path`. An existing file of that name stays as it is until `commit`.
+    /// Creates the temporary file for `path`. An existing file at `path` is not changed before
+    /// [`commit`](Self::commit).
     ///
     /// # Errors
     /// Fails with [`IoError::Write`] if the directory is missing, full or not writable.
@@ -41,7 +43,7 @@ impl AtomicWriter {
         Ok(Self { file, path, temporary, committed: false })
     }
 
-    /// Returns the name that the file will have.
+    /// Returns the final path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -54,10 +56,10 @@ impl AtomicWriter {
         self.file.write_all(bytes).map_err(|source| self.fault("write", source))
     }
 
-    /// Syncs the file to disk, renames it, and syncs the directory, so that the name survives a crash too.
+    /// Syncs the file to disk, renames it, and syncs the directory, so that the new name survives a crash.
     ///
     /// # Errors
-    /// Fails with [`IoError::Write`] if the system fails. If the file has not been renamed by then, the temporary file
+    /// Fails with [`IoError::Write`] if a system call fails. If the rename has not happened by then, the temporary file
     /// is removed.
     pub fn commit(mut self) -> Result<(), IoError> {
         self.file.sync_all().map_err(|source| self.fault("sync", source))?;

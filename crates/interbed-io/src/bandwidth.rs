@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, EngineKind, IoError, ReadEngine, ReadRequest};
 
-/// Reads a range of a file once from start to end, discards the bytes, and returns bytes per second. The range is
-/// widened to whole blocks and cut at the file's end. The memory used is `depth` × `chunk_bytes`.
+/// Reads a range of a file once from start to end and returns the bandwidth in bytes per second. The range is widened
+/// to whole blocks and cut at the end of the file. The buffers take `depth` × `chunk_bytes` bytes of memory.
 ///
-/// A range that was read before may be faster than others, because caches below the file are invisible here.
+/// A range that was read before may give a higher result, because caches of the storage device cannot be bypassed.
 ///
 /// # Errors
-/// Fails with [`IoError::Engine`] if the engine is not available. Fails with [`IoError::BadRequest`] if there is
-/// nothing to read, or if `chunk_bytes` is not a number of whole blocks. Also fails if a read fails.
+/// Fails with [`IoError::Engine`] if the engine is not available. Fails with [`IoError::BadRequest`] if the range is
+/// empty, if `chunk_bytes` is not a positive multiple of the block size, or if memory is lacking. Also fails if a read
+/// fails.
 pub fn sequential_bandwidth(
     file: &Arc<dyn DirectRead>,
     range: Range<u64>,

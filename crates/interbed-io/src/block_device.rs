@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 
-/// Returns the size in bytes of an open block device, whose metadata has length 0.
+/// Returns the size in bytes of an open block device. The metadata of a block device does not contain its size.
 ///
 /// # Errors
 /// Fails with the system's error if the size is unknown, for instance for a drive without a medium.
@@ -13,8 +13,8 @@ pub fn block_device_bytes(file: &File) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
-/// Names what a device contains by the signature in its first bytes. Returns `None` if no signature is known. The last
-/// signature is 65,600 bytes from the start.
+/// Describes the content of a device, such as a file system, by the signature in its first bytes. Returns `None` if no
+/// known signature is found. To find all of them, `begin` must hold at least the first 65,608 bytes.
 pub fn signature(begin: &[u8]) -> Option<&'static str> {
     // Each entry is an offset, bytes, and a name. File systems come before partition tables, as a device may have the
     // signatures of both.

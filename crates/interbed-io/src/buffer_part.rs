@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::AlignedBuffer;
 
-/// Part of an [`AlignedBuffer`] that was [split](Self::split). Parts do not overlap, and nothing else accesses the
-/// buffer until they are [joined](Self::join).
+/// A part of an [`AlignedBuffer`] that [`split`](Self::split) has returned. Parts do not overlap. The buffer is
+/// accessible only through its parts until they are [joined](Self::join).
 #[derive(Debug)]
 pub struct BufferPart {
     buffer: Arc<AlignedBuffer>,
@@ -14,10 +14,11 @@ pub struct BufferPart {
 }
 
 impl BufferPart {
-    /// Splits `buffer` into adjacent parts of these lengths, from its beginning.
+    /// Splits `buffer` into adjacent parts, the first of which begins at the start of the buffer. `lens` gives the
+    /// length of each part in bytes.
     ///
     /// # Panics
-    /// Panics if there are no parts, or if the buffer is shorter than all parts together.
+    /// Panics if `lens` is empty, or if the buffer is shorter than all parts together.
     pub fn split(buffer: AlignedBuffer, lens: impl Iterator<Item = usize>) -> Vec<Self> {
         let buffer = Arc::new(buffer);
         let mut at = 0usize;
@@ -32,7 +33,8 @@ impl BufferPart {
         parts
     }
 
-    /// Returns the buffer of `parts`, if these are all of its parts that are left.
+    /// Returns the buffer that `parts` belong to. Returns `None` if `parts` is empty or if another part of the buffer
+    /// still exists.
     pub fn join(mut parts: Vec<Self>) -> Option<AlignedBuffer> {
         let Self { buffer, .. } = parts.pop()?;
         drop(parts);

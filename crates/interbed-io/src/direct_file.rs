@@ -13,8 +13,9 @@ use crate::direct_read::read_blocks;
 use crate::exact_file::what_lies_there;
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, FileIdentity, IoError};
 
-/// A regular file or block device opened with `O_DIRECT`. If the file system refuses that (tmpfs, some overlays and
-/// network file systems), reads go through the page cache, and their pages are dropped afterwards.
+/// A regular file or block device opened for reading with `O_DIRECT`. If the file system refuses direct I/O, as tmpfs
+/// and some overlay and network file systems do, reads go through the page cache. The pages that were read are then
+/// dropped.
 #[derive(Debug)]
 pub struct DirectFile {
     file: File,
@@ -24,17 +25,17 @@ pub struct DirectFile {
 }
 
 impl DirectFile {
-    /// Opens `path`, following symbolic links. A read of the first block shows whether direct reads work.
+    /// Opens `path` and follows symbolic links. Reads the first block to find out whether direct I/O works.
     ///
     /// # Errors
     /// Fails with [`IoError::Open`] if the file is missing or not permitted. Fails with [`IoError::NotRegular`] if the
-    /// path leads to neither a file nor a block device. Fails with [`IoError::Read`] if the first block cannot be read.
+    /// path leads to neither a regular file nor a block device. Fails with [`IoError::Read`] if the first block cannot
+    /// be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         Self::open_with(path.as_ref(), OFlags::DIRECT)
     }
 
-    /// Opens `path` for reads through the page cache, whose pages are dropped afterwards. [`open`](Self::open) reads in
-    /// this way only if direct reads are refused.
+    /// Opens `path` without direct I/O. Each read goes through the page cache and then drops the pages that were read.
     ///
     /// # Errors
     /// Fails for the reasons for which [`open`](Self::open) fails.
@@ -70,7 +71,7 @@ impl DirectFile {
         Ok(this)
     }
 
-    /// Returns the properties by which a changed file is recognised.
+    /// Returns the properties that the file had when it was opened.
     pub fn identity(&self) -> &FileIdentity {
         &self.identity
     }

@@ -9,8 +9,8 @@ use std::path::Path;
 use crate::progress::Progress;
 use crate::{DIRECT_ALIGN, IoError};
 
-/// A file or block device that several threads can read at once, in aligned pieces past the page cache; in tests, a
-/// faulty or a slow file.
+/// A file or block device that several threads can read at the same time in whole blocks, if possible without the page
+/// cache.
 pub trait DirectRead: Send + Sync {
     /// Returns the file's path, for messages.
     fn path(&self) -> &Path;
@@ -50,7 +50,7 @@ pub trait DirectRead: Send + Sync {
     }
 }
 
-/// A file that can also be written in aligned pieces, such as swap space.
+/// A file that can also be written in whole blocks, such as swap space.
 pub trait DirectWrite: DirectRead {
     /// Writes all of `buf` at `offset`. The length of `buf`, its address and `offset` are multiples of
     /// [`DIRECT_ALIGN`]. The file does not grow.

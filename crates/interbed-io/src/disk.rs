@@ -4,10 +4,11 @@ use std::path::Path;
 
 use crate::IoError;
 
-/// Returns the bytes that an ordinary user can still write to the file system that holds `path`, which must exist.
+/// Returns the number of bytes that an unprivileged user can still write to the file system of `path`. `path` must
+/// exist.
 ///
 /// # Errors
-/// Fails with [`IoError::Open`] if the path is missing or the system cannot tell.
+/// Fails with [`IoError::Open`] if the path is missing or the system call fails.
 pub fn disk_bytes_free(path: impl AsRef<Path>) -> Result<u64, IoError> {
     let path = path.as_ref();
     let stat = rustix::fs::statvfs(path)

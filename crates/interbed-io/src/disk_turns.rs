@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::{ReadDone, ReadEngine, ReadRequest};
 
-/// The urgency of an access to a disk, which depends on what waits for the access. The most urgent comes first.
+/// The urgency of a disk access, most urgent first. It depends on what is waiting for the access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// A forward pass waits for the access and computes nothing meanwhile.
     Pass,
-    /// A single sequence waits for the access, while others go on.
+    /// A single sequence waits for the access, while other sequences continue.
     Sequence,
     /// Nothing waits for the access.
     Nobody,
@@ -28,7 +28,8 @@ impl Urgency {
     }
 }
 
-/// Counts the urgent accesses to a disk that are in flight or about to begin. Other accesses give way to them.
+/// Counts the urgent disk accesses that are in flight or about to begin, so that less urgent accesses can wait for
+/// them.
 #[derive(Debug, Default)]
 pub struct DiskTurns {
     /// The number of announced accesses that have not ended, by urgency.
@@ -54,15 +55,15 @@ impl DiskTurns {
         }
     }
 
-    /// Waits, for a limited time, until there are no accesses that are more urgent than `urgency`. Returns whether
-    /// there are none.
+    /// Waits until no access that is more urgent than `urgency` is in flight or announced. Returns `false` if the time
+    /// limit for `urgency` expires first.
     pub fn give_way(&self, urgency: Urgency) -> bool {
         let urgent = |begun: &mut [usize; 2]| begun.iter().take(urgency as usize).any(|&count| count > 0);
         let waited = self.fewer.wait_timeout_while(self.lock(), urgency.patience(), urgent);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Wraps a read engine so that other accesses give way to its reads.
+    /// Wraps a read engine so that its reads count as accesses with [`Urgency::Pass`].
     pub fn first<B: 'static>(self: &Arc<Self>, engine: Box<dyn ReadEngine<B>>) -> Box<dyn ReadEngine<B>> {
         Box::new(First { engine, turns: Arc::clone(self) })
     }

@@ -7,14 +7,14 @@ use crate::{IoError, ReadEngine, ReaderPool, UringReader, reader_pool, uring_rea
 /// The engines for background reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EngineKind {
-    /// Threads that block in the kernel, of a [`ReaderPool`].
+    /// A [`ReaderPool`], whose threads make blocking system calls.
     Pread,
-    /// The kernel's io_uring queue, of a [`UringReader`]. Not every machine allows it.
+    /// A [`UringReader`], which uses the kernel's io_uring queue. Not every machine allows io_uring.
     Uring,
 }
 
 impl EngineKind {
-    /// Starts an engine that keeps up to `depth` (at least 1) reads in flight.
+    /// Starts an engine that keeps up to `depth` reads in flight. A `depth` of 0 counts as 1.
     ///
     /// # Errors
     /// Fails with [`IoError::Engine`] if this machine does not allow the engine.
@@ -28,7 +28,7 @@ impl EngineKind {
         })
     }
 
-    /// Returns the display name, which is the one that [`ReadEngine::name`] returns.
+    /// Returns the display name of the engine, which is also its [`ReadEngine::name`].
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::Pread => reader_pool::NAME,

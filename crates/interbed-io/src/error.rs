@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::DIRECT_ALIGN;
 
-/// A failed file operation. Every variant names the file and the figures that a reader of the message needs.
+/// A failed file operation, or a read engine that cannot be started.
 #[derive(Debug, Error)]
 pub enum IoError {
     /// The file could not be opened or examined.
@@ -44,7 +44,7 @@ pub enum IoError {
         /// Length of the file in bytes when it was opened.
         len_at_open: u64,
     },
-    /// The system failed a read.
+    /// A read failed with a system error.
     #[error("cannot read {wanted} bytes at offset {offset} of {} (got {got}): {source}", path.display())]
     Read {
         /// Path of the file.
@@ -58,7 +58,7 @@ pub enum IoError {
         /// The system's error; `raw_os_error` gives the errno.
         source: io::Error,
     },
-    /// Creating, writing, syncing or renaming failed; the file under its final name is untouched.
+    /// A file or folder could not be created, opened for writing, written, synced, renamed or removed.
     #[error("cannot {action} {}: {source}", path.display())]
     Write {
         /// Final path of the file.
@@ -68,7 +68,7 @@ pub enum IoError {
         /// The system's error.
         source: io::Error,
     },
-    /// The file is no longer the one that was opened.
+    /// The file was changed or replaced after it was opened.
     #[error("{} was changed while it was in use: {change}. Load it again, or restore what it was", path.display())]
     Changed {
         /// Path of the file.
@@ -84,7 +84,8 @@ pub enum IoError {
         /// What is wrong with the folder or file, and what to do.
         problem: String,
     },
-    /// The caller requested a read that direct I/O cannot do; the system was not called.
+    /// The arguments of a read or write are invalid, for example not aligned, or memory for the buffer is lacking.
+    /// Nothing was read or written.
     #[error(
         "refused to read {len} bytes ({needed} needed) at offset {offset} of {}: {problem}; direct reads move whole \
          blocks of {DIRECT_ALIGN} bytes",
@@ -102,7 +103,7 @@ pub enum IoError {
         /// What is wrong with the request.
         problem: &'static str,
     },
-    /// A read panicked; its worker continues with the next one.
+    /// The implementation of a file panicked during a read. The read engine continues with the next request.
     #[error("the read at offset {offset} of {} panicked: {message}. This is a bug: please report it", path.display())]
     Panicked {
         /// Path of the file.
@@ -135,10 +136,10 @@ pub enum FileChange {
     },
     /// The file was written to: its time of modification has changed.
     Modified,
-    /// The file was changed, although its time of modification is as before. Either it was written to and the time was
-    /// put back, or its permissions or links have changed.
+    /// The change time (ctime) of the file is different, but its length and modification time are the same. Either the
+    /// file was written to and its modification time was reset, or its permissions or links were changed.
     Touched,
-    /// Another file now has the name.
+    /// The path now leads to another file.
     Replaced,
 }
 
@@ -156,7 +157,7 @@ impl fmt::Display for FileChange {
 }
 
 impl IoError {
-    /// Returns the system's error number, if the system failed.
+    /// Returns the error number (errno) of the failed system call, if one failed.
     pub fn errno(&self) -> Option<i32> {
         match self {
             IoError::Open { source, .. }

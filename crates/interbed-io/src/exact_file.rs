@@ -15,7 +15,7 @@ use crate::{FileIdentity, IoError, RandomAccessFile};
 /// page size.
 const CACHE_GRAIN: u64 = 64 << 10;
 
-/// A regular file or a block device opened for reading. Its length is determined once, on opening.
+/// A regular file or a block device that is open for reading. Its length is determined once, when it is opened.
 #[derive(Debug)]
 pub struct ExactFile {
     file: File,
@@ -24,8 +24,8 @@ pub struct ExactFile {
 }
 
 impl ExactFile {
-    /// Opens a regular file, following symbolic links (a Hugging Face cache consists of them), or a block device, which
-    /// may hold a packed store.
+    /// Opens a regular file or a block device and follows symbolic links. A Hugging Face cache consists of such links,
+    /// and a block device may hold a packed store.
     ///
     /// # Errors
     /// Fails with [`IoError::Open`] if the file is missing or not permitted, and with [`IoError::NotRegular`] if the

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::FileChange;
 
-/// The properties by which a changed file is recognised.
+/// The length, inode, timestamps and link count of a file, from which a later change can be detected.
 #[derive(Debug, Clone)]
 pub struct FileIdentity {
     pub(crate) len: u64,
@@ -38,7 +38,8 @@ impl FileIdentity {
         (metadata.dev(), metadata.ino(), metadata.rdev())
     }
 
-    /// Returns how the file changed between `self` and `now`, if it did.
+    /// Compares the properties of a file at two times, and returns how the file changed from `self` to `now`. Returns
+    /// `None` if it did not change.
     pub fn change_to(&self, now: &Self) -> Option<FileChange> {
         if self.inode != now.inode {
             Some(FileChange::Replaced)
@@ -60,8 +61,8 @@ impl FileIdentity {
         Self { changed, ..self }
     }
 
-    /// Returns when the file was last changed in any way. Returns `None` if that is unknown, as for a block device and
-    /// on file systems without such a time.
+    /// Returns the time of the last change to the content or the metadata. Returns `None` for a block device, and for a
+    /// file system that does not record this time.
     pub fn changed_at(&self) -> Option<SystemTime> {
         let time = |(seconds, nanoseconds): (i64, i64)| {
             let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanoseconds).ok()?);
@@ -72,8 +73,8 @@ impl FileIdentity {
         Some(modified.map_or(changed, |modified| modified.max(changed)))
     }
 
-    /// Serializes the properties for comparison with those that another process has recorded. The device number is not
-    /// included, because many systems assign another one at each boot.
+    /// Serializes the properties, so that they can be compared with those from another process. The device number is
+    /// not included, because many systems assign a new one at each boot.
     pub fn to_bytes(&self) -> [u8; 48] {
         let (modified, changed) = (self.modified.unwrap_or_default(), self.changed.unwrap_or_default());
         let numbers = [modified.0, modified.1, changed.0, changed.1].map(i64::to_le_bytes);

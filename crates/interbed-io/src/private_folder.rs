@@ -17,7 +17,8 @@ use crate::IoError;
 /// The permission bits that let other users write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// A folder that belongs to this user alone, in which files are opened by name and symbolic links are not followed.
+/// A folder that belongs to this user and that no other user can write to. Files in the folder are opened by name, and
+/// symbolic links are not followed.
 #[derive(Debug)]
 pub struct PrivateFolder {
     folder: File,
@@ -25,11 +26,12 @@ pub struct PrivateFolder {
 }
 
 impl PrivateFolder {
-    /// Opens the folder at `path`, and creates it for this user alone if it does not exist.
+    /// Opens the folder at `path`. If it does not exist, creates it with access for this user only.
     ///
     /// # Errors
-    /// Fails with [`IoError::NotPrivate`] if the folder belongs to another user, if others can write to it, or if
-    /// another user's link leads to it. Fails with [`IoError::Write`] or [`IoError::Open`] if the system refuses.
+    /// Fails with [`IoError::NotPrivate`] if the folder belongs to another user, if other users can write to it, or if
+    /// `path` is another user's symbolic link. Fails with [`IoError::Write`] or [`IoError::Open`] if a system call
+    /// fails.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, IoError> {
         let path = path.as_ref().to_owned();
         let fault = |source| IoError::Open { path: path.clone(), source };
@@ -58,15 +60,15 @@ impl PrivateFolder {
         Err(IoError::NotPrivate { path, problem })
     }
 
-    /// Returns the folder's path when it was opened.
+    /// Returns the path by which the folder was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the names of everything in the folder, in no particular order.
+    /// Returns the names of all entries of the folder, in no particular order. Names that are not UTF-8 are left out.
     ///
     /// # Errors
-    /// Fails with [`IoError::Open`] if the system fails.
+    /// Fails with [`IoError::Open`] if a system call fails.
     pub fn names(&self) -> Result<Vec<String>, IoError> {
         let fault = |errno: Errno| IoError::Open { path: self.path.clone(), source: errno.into() };
         let mut names = Vec::new();
@@ -81,9 +83,9 @@ impl PrivateFolder {
     /// Opens a file for reading and writing. Returns `None` if the file does not exist.
     ///
     /// # Errors
-    /// Fails with [`IoError::NotPrivate`] if the name leads to a link or to something other than a regular file, or if
-    /// the file belongs to another user, can be written to by others, or has another name. Fails with [`IoError::Open`]
-    /// if the system fails.
+    /// Fails with [`IoError::NotPrivate`] if `name` is a symbolic link or not a regular file, or if the file belongs to
+    /// another user, is writable by other users, or has more than one hard link. Fails with [`IoError::Open`] if a
+    /// system call fails.
     pub fn open_file(&self, name: &str) -> Result<Option<File>, IoError> {
         match self.at(name, OFlags::empty()) {
             Err(IoError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -91,7 +93,7 @@ impl PrivateFolder {
         }
     }
 
-    /// Opens a file for reading and writing, and creates an empty one if it does not exist.
+    /// Opens a file for reading and writing. If it does not exist, creates an empty one.
     ///
     /// # Errors
     /// Fails for the reasons for which [`open_file`](Self::open_file) fails.
@@ -110,15 +112,15 @@ impl PrivateFolder {
     /// Creates a file that only this user may read and write.
     ///
     /// # Errors
-    /// Fails with [`IoError::Open`] if the system fails, or if anything has this name.
+    /// Fails with [`IoError::Open`] if a system call fails, or if `name` already exists.
     pub fn create_new(&self, name: &str) -> Result<File, IoError> {
         self.at(name, OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// Writes a file atomically, and replaces whatever has this name.
+    /// Writes a file atomically. A file or link that already has this name is replaced.
     ///
     /// # Errors
-    /// Fails with [`IoError::Write`] or [`IoError::Open`] if the system fails.
+    /// Fails with [`IoError::Write`] or [`IoError::Open`] if a system call fails.
     pub fn write_whole(&self, name: &str, bytes: &[u8]) -> Result<(), IoError> {
         let partial = format!("{name}.partial");
         // A process that was killed may have left such a file. Of a link, this removes the link itself, not its target.

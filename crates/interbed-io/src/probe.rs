@@ -9,29 +9,29 @@ use crate::bandwidth::{Walk, take_buffers};
 use crate::trials::{Candidate, Trials};
 use crate::{AlignedBuffer, DirectRead, EngineKind, IoError, ReadEngine};
 
-/// The best settings for reading a disk, as far as a probe can tell.
+/// The best settings that a probe has found for reading from a disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReadSettings {
     /// The engine for background reads.
     pub engine: EngineKind,
     /// Number of reads in flight.
     pub depth: usize,
-    /// Bytes of one read.
+    /// Size of each read in bytes.
     pub chunk_bytes: usize,
     /// Whether reads bypass the page cache.
     pub direct: bool,
-    /// Bytes per second that the probe measured with these settings.
+    /// Bandwidth in bytes per second that the probe measured.
     pub bytes_per_s: f64,
 }
 
 /// Limits of a probe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeLimits {
-    /// Bytes of memory for buffers.
+    /// Maximum size of all buffers in bytes.
     pub memory_bytes: usize,
     /// Approximate number of bytes to read.
     pub read_bytes: u64,
-    /// Approximate time for reads. The probe still waits for reads that are in flight when the time is over.
+    /// Approximate time limit for reads. Reads that are in flight when the time expires are still completed.
     pub time: Duration,
 }
 
@@ -42,12 +42,13 @@ impl Default for ProbeLimits {
     }
 }
 
-/// Tries several settings on a range of a file, and returns the best ones. Each trial reads where the previous one
-/// stopped, so that it does not measure caches below the file.
+/// Measures the bandwidth of reads from a range of a file with several settings, and returns the best settings. Among
+/// settings with almost the same bandwidth, it prefers the most usual ones. Each trial continues where the previous one
+/// ended, so that caches of the storage device do not distort the result.
 ///
 /// # Errors
-/// Fails with [`IoError::BadRequest`] if the range is empty, and with [`IoError::Engine`] if no thread can be started.
-/// Also fails if a read fails.
+/// Fails with [`IoError::BadRequest`] if the range is empty or memory is lacking, and with [`IoError::Engine`] if no
+/// thread can be started. Also fails if a read fails.
 pub fn probe(file: &Arc<dyn DirectRead>, range: Range<u64>, limits: &ProbeLimits) -> Result<ReadSettings, IoError> {
     let mut began = Instant::now();
     let uring = file.direct_fd().is_some() && start(EngineKind::Uring, 1).is_ok();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::{FileIdentity, IoError};
 
-/// A file that can be read at any offset, by several threads at once.
+/// A file that several threads can read at any offset at the same time.
 pub trait RandomAccessFile: Send + Sync {
     /// Returns the file's path, for messages.
     fn path(&self) -> &Path;

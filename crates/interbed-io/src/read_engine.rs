@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use crate::{DirectRead, IoError};
 
-/// Reads files in the background. Buffers are passed and returned by value, so that nobody can touch them in flight;
-/// `B` must return the same memory at every access.
+/// An engine that reads files in the background. The caller passes each buffer by value and receives it back with the
+/// completion, so that nothing else can access the buffer during the read. `B::as_mut` must return the same memory each
+/// time.
 ///
-/// Dropping an engine drops the queued requests, and waits for the reads in flight.
+/// Dropping an engine discards the queued requests and waits for the reads in flight.
 pub trait ReadEngine<B>: Send {
     /// Submits a request and returns at once. The engine reads up to its depth of requests concurrently and begins them
     /// in order of submission; the rest are queued. An impossible request comes back as a completion with its error.
@@ -29,32 +30,32 @@ pub trait ReadEngine<B>: Send {
     fn name(&self) -> &'static str;
 }
 
-/// A request to read `len` bytes at `offset` into the front of `buffer`. The first `needed` bytes are required. The
-/// rules of [`DirectRead::read_aligned_at`] apply.
+/// A request to read `len` bytes at `offset` into the beginning of `buffer`. The read must deliver at least the first
+/// `needed` bytes. The requirements of [`DirectRead::read_aligned_at`] apply.
 pub struct ReadRequest<B> {
-    /// The caller's id for the read, returned with the completion.
+    /// The caller's id for the read. The completion contains the id.
     pub tag: u64,
     /// The file to read.
     pub file: Arc<dyn DirectRead>,
     /// Offset at which the read begins, in bytes.
     pub offset: u64,
-    /// Number of bytes that are required.
+    /// Minimum number of bytes that the read must deliver.
     pub needed: usize,
     /// Number of bytes to read.
     pub len: usize,
-    /// Destination of the bytes; at least `len` bytes long.
+    /// Destination of the bytes; its length is at least `len` bytes.
     pub buffer: B,
 }
 
-/// A read that has ended.
+/// A read that has succeeded or failed.
 pub struct ReadDone<B> {
     /// The `tag` of the request.
     pub tag: u64,
     /// The buffer of the request. After a failure its content is unspecified.
     pub buffer: B,
-    /// The result, which is `Ok` if at least the needed bytes were read.
+    /// `Ok` if at least the needed bytes were read.
     pub result: Result<(), IoError>,
-    /// The time at which the read began, after any time in the queue.
+    /// The time at which the read left the queue and began.
     pub started: Instant,
     /// The time at which the read ended.
     pub finished: Instant,

@@ -11,8 +11,8 @@ use crate::{IoError, ReadDone, ReadEngine, ReadRequest};
 /// Display name of the engine.
 pub(crate) const NAME: &str = "pread workers";
 
-/// An engine of `depth` threads, each of which reads one request at a time. The threads sleep in the kernel while they
-/// wait, so they take no time from the threads that compute.
+/// A read engine whose threads make blocking reads, one at a time each. A waiting thread sleeps in the kernel, so that
+/// it takes no processor time from threads that compute.
 pub struct ReaderPool<B> {
     queue: Arc<Queue<B>>,
     done: Receiver<ReadDone<B>>,
@@ -32,7 +32,7 @@ struct QueueState<B> {
 }
 
 impl<B: AsMut<[u8]> + Send + 'static> ReaderPool<B> {
-    /// Starts `depth` workers, at least one.
+    /// Starts `depth` threads. A `depth` of 0 counts as 1.
     ///
     /// # Errors
     /// Fails with [`IoError::Engine`] if the system does not allow that many threads.

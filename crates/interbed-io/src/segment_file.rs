@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::fixed_file::FixedFile;
 use crate::{DIRECT_ALIGN, DirectRead, DirectWrite, IoError, PrivateFolder};
 
-/// A file that stores a segment of a KV store. In tests, it may be memory that fails on demand.
+/// A file that stores a segment of a KV store. Tests implement it in memory.
 pub trait SegmentWrite: DirectWrite {
     /// Waits until everything written is on the disk.
     ///
@@ -20,21 +20,20 @@ pub trait SegmentWrite: DirectWrite {
     fn sync(&self) -> Result<(), IoError>;
 }
 
-/// A file that only its owner may read or write, whose disk space is allocated when it is created. If the file system
-/// refuses direct I/O, the pages of the page cache are dropped after each read and each sync.
+/// A file of fixed length that only its owner may read or write. [`create`](Self::create) allocates its disk space. If
+/// the file system refuses direct I/O, each read and each sync drops the file's pages from the page cache.
 #[derive(Debug)]
 pub struct SegmentFile {
     file: FixedFile,
 }
 
 impl SegmentFile {
-    /// Opens the file `name` in `folder` with a length of `len` bytes. Creates the file, or changes its length, if
-    /// necessary.
+    /// Opens the file `name` in `folder` and sets its length to `len` bytes. Creates the file if it does not exist.
     ///
     /// # Errors
     /// Fails with [`IoError::BadRequest`] if `len` is not a positive multiple of [`DIRECT_ALIGN`], and with
-    /// [`IoError::Write`] if the disk has no room. Also fails for the reasons for which [`PrivateFolder::open_file`]
-    /// fails.
+    /// [`IoError::Write`] if the disk has too little free space. Also fails for the reasons for which
+    /// [`PrivateFolder::open_file`] fails.
     pub fn create(folder: &PrivateFolder, name: &str, len: u64) -> Result<Self, IoError> {
         let path = folder.path().join(name);
         if !FixedFile::can_have(len) {

@@ -5,10 +5,12 @@ use std::mem::size_of;
 /// The shortest slice that Linux grants, in nanoseconds.
 const SHORTEST_SLICE: u64 = 100_000;
 
-/// Asks the system to run this thread soon after it wakes. A thread that only starts reads wakes while all processors
-/// compute. With the usual slice of some milliseconds, such a thread waits about a tenth of a slice each time, and the
-/// disk idles meanwhile. Linux from version 6.12 on runs a thread with a shorter slice first; earlier kernels ignore
-/// the request. The other threads lose nothing, since each thread gets the same share. A refusal changes nothing.
+/// Requests a short scheduler time slice for the calling thread, so that the thread soon runs after it wakes.
+///
+/// A thread that only starts reads wakes while other threads use all processors. With the usual slice of some
+/// milliseconds, it waits about a tenth of a slice each time, and the disk is idle meanwhile. Since version 6.12, Linux
+/// runs a thread with a shorter slice first; earlier kernels ignore the request. Each thread still gets the same share
+/// of processor time. If the system refuses the request, nothing changes.
 pub fn ask_for_short_slice() {
     let size = size_of::<libc::sched_attr>() as u32;
     let mut attributes = libc::sched_attr {

@@ -24,10 +24,10 @@ const NAMES_MAX: u32 = 100;
 /// The reason why swap space could not be created.
 #[derive(Debug, Error)]
 pub enum SwapFileError {
-    /// The system failed.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// The directory's file system keeps files in memory, so swapping to it would gain nothing.
+    /// The directory is on a file system that stores files in memory, so swapping to it would free no memory.
     #[error("{} lies in memory, so swapping to it frees none; name a directory on a disk", directory.display())]
     InMemory {
         /// Path of the directory.
@@ -54,16 +54,17 @@ pub enum SwapFileError {
     },
 }
 
-/// An unnamed file that only this process can read. Its disk space is allocated at once, and freed when the value is
-/// dropped or the process ends. If the file system refuses direct I/O, writes are synced and their pages are dropped
-/// from the page cache.
+/// An unnamed file that only this process can access. Its disk space is allocated when it is created, and freed when
+/// the value is dropped or the process ends. If the file system refuses direct I/O, each write is synced and its pages
+/// are dropped from the page cache.
 #[derive(Debug)]
 pub struct SwapFile {
     file: FixedFile,
 }
 
 impl SwapFile {
-    /// Allocates `len` bytes, a positive multiple of [`DIRECT_ALIGN`], on the disk of `directory`.
+    /// Creates a swap file of `len` bytes on the file system of `directory`. `len` must be a positive multiple of
+    /// [`DIRECT_ALIGN`].
     ///
     /// # Errors
     /// Fails for one of the reasons in [`SwapFileError`]. Nothing is left on the disk after an error.
@@ -100,10 +101,10 @@ impl SwapFile {
         Ok(Self::settle(FixedFile::new(file, path.clone(), len))?)
     }
 
-    /// Returns whether files in `directory` use memory rather than disk space.
+    /// Returns whether the file system of `directory` stores files in memory.
     ///
     /// # Errors
-    /// Fails with [`IoError::Open`] if the directory is missing, or the system cannot tell.
+    /// Fails with [`IoError::Open`] if the directory is missing or the system call fails.
     pub fn is_in_memory(directory: impl AsRef<Path>) -> Result<bool, IoError> {
         is_in_memory(directory.as_ref())
     }

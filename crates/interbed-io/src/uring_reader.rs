@@ -27,9 +27,9 @@ const RETRIES_MAX: u32 = 16;
 /// The time to sleep if the kernel lacks resources and no read in flight will free some.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A background reader with one io_uring of `depth` entries. [`poll`](ReadEngine::poll) and [`wait`](ReadEngine::wait)
-/// take its completions. If a file has no [`direct_fd`](crate::DirectRead::direct_fd), the thread that calls them reads
-/// the file.
+/// A read engine that uses the kernel's io_uring. Completions are processed only in [`poll`](ReadEngine::poll) and
+/// [`wait`](ReadEngine::wait). If a file has no [`direct_fd`](crate::DirectRead::direct_fd), these methods read it on
+/// the calling thread.
 pub struct UringReader<B> {
     /// The ring; `None` once the kernel has stopped accepting entries. All further reads then happen on the caller's
     /// thread.
@@ -52,7 +52,7 @@ struct Slot<B> {
 }
 
 impl<B: AsMut<[u8]> + Send + 'static> UringReader<B> {
-    /// Sets up a ring of `depth` entries, at least one and at most 256.
+    /// Sets up a ring of `depth` entries. `depth` is limited to the range from 1 to 256.
     ///
     /// # Errors
     /// Fails with [`IoError::Engine`] if the kernel lacks io_uring, or if a container or a setting forbids it.

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::{ExactFile, IoError, block_device_bytes, disk_bytes_free};
 
-/// The reason why a target cannot be written to, or must not be.
+/// The reason why a target cannot be written to.
 #[derive(Debug, Error)]
 pub enum TargetError {
     /// A read, a write or a related system call failed.
@@ -27,7 +27,7 @@ pub enum TargetError {
         /// Kind of file that the path leads to, in words.
         found: &'static str,
     },
-    /// The device is mounted, is swap, or belongs to another program or volume.
+    /// The device is mounted, is used as swap, or is held by another program or volume.
     #[error("{} is in use: it is mounted, or held by another program; unmount it first", path.display())]
     InUse {
         /// Path of the device.
@@ -54,9 +54,10 @@ pub enum TargetError {
     },
 }
 
-/// A file that is written in place, piece by piece at any offset. Until [`commit`](Self::commit), a regular file has a
-/// temporary name beside its own (`.NAME.partial`). If the target is dropped before that, the file stays as it is, so
-/// that a later process can [`open`](Self::open) it and continue. Only one process can hold a target at a time.
+/// A large file or a block device that is written in pieces at any offset. Until [`commit`](Self::commit), a regular
+/// file has the temporary name `.NAME.partial` in the same directory. If the target is dropped before the commit, the
+/// temporary file stays, so that a later process can [`open`](Self::open) it and continue. Only one process can hold a
+/// target at a time.
 #[derive(Debug)]
 pub struct WriteTarget {
     file: File,
@@ -67,13 +68,14 @@ pub struct WriteTarget {
 }
 
 impl WriteTarget {
-    /// Opens the block device `path`, or the unfinished file of an earlier process for `path`, or starts a new file. An
-    /// existing file of that name stays as it is until [`commit`](Self::commit).
+    /// Opens a target for writing. If `path` is a block device, opens the device. Otherwise opens the temporary file
+    /// that an earlier process left for `path`, or creates a new one. An existing file at `path` is not changed before
+    /// [`commit`](Self::commit).
     ///
     /// # Errors
     /// Fails with [`TargetError::InUse`] if a device is in use, with [`TargetError::Busy`] if another process writes to
     /// the target, and with [`TargetError::Unsuitable`] if the path leads to an unsuitable file. Fails with
-    /// [`TargetError::Io`] if the system refuses.
+    /// [`TargetError::Io`] if a system call fails.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TargetError> {
         let path = path.as_ref().to_owned();
         let fault = |source| IoError::Write { path: path.clone(), action: "open", source };
@@ -126,12 +128,12 @@ impl WriteTarget {
         }
     }
 
-    /// Returns the final path, or the path of the device.
+    /// Returns the final path of the file, or the path of the device.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the path of the unfinished file; `None` for a device.
+    /// Returns the path of the temporary file; `None` for a device.
     pub fn temporary(&self) -> Option<&Path> {
         self.temporary.as_deref()
     }
@@ -141,12 +143,12 @@ impl WriteTarget {
         self.temporary.is_none()
     }
 
-    /// Makes the target at least `bytes` bytes long; a file gets exactly this length. Disk space is allocated now, so
-    /// that the disk does not turn out to be full hours later. New bytes of a file are zero.
+    /// Sets the length of a file to `bytes` bytes and allocates its disk space, so that later writes do not find the
+    /// disk full. Added bytes are zero. For a device, only checks that its size is at least `bytes` bytes.
     ///
     /// # Errors
-    /// Fails with [`TargetError::NoRoom`] if the target has too little space, and with [`TargetError::Io`] if the
-    /// system refuses.
+    /// Fails with [`TargetError::NoRoom`] if the target has too little space, and with [`TargetError::Io`] if a system
+    /// call fails.
     pub fn reserve(&self, bytes: u64) -> Result<(), TargetError> {
         let no_room = |available| TargetError::NoRoom { path: self.path.clone(), wanted: bytes, available };
         if self.is_device() {
@@ -169,10 +171,10 @@ impl WriteTarget {
         }
     }
 
-    /// Truncates a file to nothing. A device is left as it is.
+    /// Truncates a file to length 0. Does nothing to a device.
     ///
     /// # Errors
-    /// Fails with [`IoError::Write`] if the system fails.
+    /// Fails with [`IoError::Write`] if a system call fails.
     pub fn clear(&self) -> Result<(), IoError> {
         match self.is_device() {
             true => Ok(()),
@@ -188,18 +190,18 @@ impl WriteTarget {
         self.file.write_all_at(bytes, offset).map_err(|source| self.fault("write", source))
     }
 
-    /// Waits until everything written is on the disk.
+    /// Waits until all written data is on the disk.
     ///
     /// # Errors
-    /// Fails with [`IoError::Write`] if the system fails.
+    /// Fails with [`IoError::Write`] if a system call fails.
     pub fn sync(&self) -> Result<(), IoError> {
         self.file.sync_data().map_err(|source| self.fault("sync", source))
     }
 
-    /// Opens the target for reading, at its current length.
+    /// Opens the target for reading, with its current length.
     ///
     /// # Errors
-    /// Fails with [`IoError::Open`] if the system refuses a second handle.
+    /// Fails with [`IoError::Open`] if a system call fails.
     pub fn reader(&self) -> Result<ExactFile, IoError> {
         let path = self.temporary.as_ref().unwrap_or(&self.path);
         let fault = |source| IoError::Open { path: path.clone(), source };
@@ -207,10 +209,11 @@ impl WriteTarget {
         ExactFile::of(file, path.clone()).map_err(fault)
     }
 
-    /// Syncs the file, renames it, and syncs the directory, so that the name survives a crash too.
+    /// Syncs the file, renames it to its final name, and syncs the directory, so that the new name survives a crash. A
+    /// device is only synced.
     ///
     /// # Errors
-    /// Fails with [`IoError::Write`] if the system fails. If the file has not been renamed by then, it keeps its
+    /// Fails with [`IoError::Write`] if a system call fails. If the rename has not happened by then, the file keeps its
     /// temporary name.
     pub fn commit(self) -> Result<(), IoError> {
         self.file.sync_all().map_err(|source| self.fault("sync", source))?;
@@ -219,10 +222,10 @@ impl WriteTarget {
         File::open(self.directory()).and_then(|handle| handle.sync_all()).map_err(|source| self.fault("sync", source))
     }
 
-    /// Removes an unfinished file. A device is left as it is.
+    /// Removes the temporary file. Does nothing to a device.
     ///
     /// # Errors
-    /// Fails with [`IoError::Write`] if the system fails.
+    /// Fails with [`IoError::Write`] if a system call fails.
     pub fn discard(self) -> Result<(), IoError> {
         match &self.temporary {
             Some(temporary) => std::fs::remove_file(temporary).map_err(|source| self.fault("remove", source)),

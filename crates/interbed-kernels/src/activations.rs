@@ -6,22 +6,22 @@ use crate::share::Share;
 use crate::{DType, Level, coded, quantized};
 
 impl Level {
-    /// Returns whether products with weights of this plain type round activations to the weights' type. Otherwise
-    /// activations stay in f32.
+    /// Returns whether products with weights of `dtype`, a plain type, round the activations to the type of the
+    /// weights. Otherwise the activations stay in f32.
     pub fn rounds_activations(self, dtype: DType) -> bool {
         matches!(Form::of(self, dtype), Form::Bf16 | Form::Tiles)
     }
 }
 
-/// The form in which the scratch memory holds activations, and the level whose kernels read it.
+/// The form of the activations in scratch memory, and the level of the kernels that read this form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreparedForm {
     level: Level,
     form: Form,
 }
 
-/// The activations of some tokens, `[tokens, cols]`, which several products read. The activations are converted to the
-/// form that weights require once for all consecutive products that require the same form.
+/// The activations of some tokens, `[tokens, cols]`, that are the input of several products. Consecutive products that
+/// need the activations in the same form share one conversion to this form.
 pub struct Activations<'a> {
     x: &'a [f32],
     cols: usize,
@@ -48,32 +48,33 @@ pub(crate) enum Packed<'a> {
 }
 
 impl<'a> Activations<'a> {
-    /// Wraps activations `x` with `cols` elements per token. `scratch` has [`Activations::scratch_len`] elements, which
-    /// may hold anything.
+    /// Wraps activations `x` with `cols` elements per token. `scratch` needs [`Activations::scratch_len`] elements,
+    /// which may hold anything.
     ///
     /// # Panics
-    /// Panics if `x` is not whole rows.
+    /// Panics if `x` is not whole rows of `cols` elements.
     pub fn new(x: &'a [f32], cols: usize, scratch: &'a mut [f32]) -> Self {
         Self::resume(x, cols, scratch, None)
     }
 
-    /// Wraps the activations of an earlier call again, with the scratch memory that still holds their [prepared
-    /// form](Self::prepared). Bands of one matrix that arrive one after the other can thus share the preparation.
+    /// Wraps the activations of an earlier call again. `prepared` is the form that `scratch` still holds, which
+    /// [`prepared`](Self::prepared) returned after the earlier call. Bands of one matrix that are multiplied one after
+    /// the other can thus share one conversion.
     ///
     /// # Panics
-    /// Panics if `x` is not whole rows.
+    /// Panics if `x` is not whole rows of `cols` elements.
     pub fn resume(x: &'a [f32], cols: usize, scratch: &'a mut [f32], prepared: Option<PreparedForm>) -> Self {
         assert!(cols > 0 && x.len().is_multiple_of(cols));
         Self { x, cols, scratch, prepared }
     }
 
-    /// Returns the form that the scratch memory holds now, if any.
+    /// Returns the form of the activations in scratch memory, or `None` if they have not been converted.
     pub fn prepared(&self) -> Option<PreparedForm> {
         self.prepared
     }
 
-    /// Returns the number of elements of scratch memory that products of up to `tokens` rows of up to `cols` elements
-    /// may need on `threads` threads, at any level and with any weights.
+    /// Returns the number of f32 elements of scratch memory that products of up to `tokens` rows of up to `cols`
+    /// elements may need on `threads` threads, at any level and with any weights.
     pub fn scratch_len(tokens: usize, cols: usize, threads: usize) -> usize {
         PAGE + packed_len(tokens, cols) + threads * work_len(tokens, cols)
     }

@@ -186,31 +186,34 @@ pub(crate) unsafe fn multiply_bytes(
 #[repr(C)]
 pub(crate) struct TileCall {
     pub config: TileConfig,
-    /// The first step of both tiles of weights, either in place or copied as `[step][row 16][64 bytes]`.
+    /// The addresses of the first step of columns in two tiles of 16 rows of weights. The weights are read in place, or
+    /// from a copy of shape `[step][row 16][64 bytes]`.
     pub a: [*const u8; 2],
-    /// The number of bytes between rows of weights that are read in place.
+    /// The number of bytes from one row of weights to the next if the weights are read in place.
     pub a_stride: usize,
-    /// The first pairs of both groups of activations. If there are two groups, the first has 16 tokens.
+    /// The addresses of the activations of two groups of tokens. The first group has 16 tokens if there is a second
+    /// one.
     pub b: [*const u8; 2],
-    /// The number of bytes between pairs of `k` of the last group.
+    /// The number of bytes from one pair of columns to the next in the activations of the last group.
     pub b_stride: usize,
-    /// The number of bytes between steps of the last group.
+    /// The number of bytes from one step of columns to the next in the activations of the last group.
     pub b_step: usize,
     /// The number of whole steps of 32 columns.
     pub steps: usize,
-    /// The partial step of columns after the whole ones, `[32 rows][64 bytes]`, or null.
+    /// The address of the weights of a last step with fewer than 32 columns, `[row 32][64 bytes]`, or null if there is
+    /// no such step.
     pub tail: *const u8,
-    /// The sums, `[row, token]`.
+    /// The address of the sums, `[row, token]`.
     pub c: *mut f32,
-    /// The number of bytes between rows of sums.
+    /// The number of bytes from one row of sums to the next.
     pub c_stride: usize,
-    /// Whether to add to the sums in memory instead of starting from zero.
+    /// Nonzero to add to the sums in memory, 0 to start from zero.
     pub accumulate: usize,
-    /// The number of pairs of groups.
+    /// The number of pairs of token groups to multiply, or 1 for a single group.
     pub pairs: usize,
-    /// The number of bytes of activations from one pair of groups to the next.
+    /// The number of bytes from the activations of one pair of groups to those of the next pair.
     pub pair_bytes: usize,
-    /// The memory that is prefetched for the next call.
+    /// The address from which weights are prefetched.
     pub ahead: *const u8,
 }
 

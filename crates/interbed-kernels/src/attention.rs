@@ -34,10 +34,10 @@ use crate::pool::Pool;
 use crate::share::Share;
 use crate::{KvBytes, KvLayer, KvPlace, KvView, Level, Matrix};
 
-/// The number of positions whose scores are held at a time.
+/// The number of positions in a run. Kernels compute the scores of one run at a time.
 pub const RUN: usize = 64;
 
-/// Number of positions in a stretch, whose sum is computed on its own before it is merged with the sum of earlier
+/// The number of positions in a stretch. Each stretch is summed by itself, and then merged with the sums of earlier
 /// stretches.
 pub const STRETCH: usize = 1024;
 
@@ -56,17 +56,17 @@ const SCRATCH_MAX: usize = 1 << 20;
 /// The number of sequences for whose whole context [`attention_scratch`] has room to store parts.
 const SCRATCH_SEQUENCES: usize = 4;
 
-/// The tokens of one sequence that a pass computes.
+/// The tokens of one sequence that a forward pass computes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttentionSpan {
     /// The position of the first token.
     pub first_position: usize,
-    /// Number of tokens. The rows of these tokens follow the rows of the previous span.
+    /// The number of tokens. In tensors of the batch, the rows of a span's tokens follow the rows of the previous span.
     pub tokens: usize,
-    /// Positions whose keys and values are in memory, in whole stretches: the range begins at a multiple of [`STRETCH`]
-    /// and of the block size, and ends at another such multiple or at the end of the tokens.
+    /// The positions whose keys and values are in memory. The range begins at a multiple of both [`STRETCH`] and the
+    /// block size. The range ends at a multiple of [`STRETCH`] or after the last token of the span.
     pub held: Range<usize>,
-    /// The blocks of the positions in `held`.
+    /// The KV blocks of the positions in `held`.
     pub place: KvPlace,
 }
 
@@ -108,7 +108,7 @@ impl AttentionSpan {
     }
 }
 
-/// The number of elements of the state that [`attention`] keeps for each row between calls.
+/// The number of f32 elements of state that [`attention`] keeps between calls for each head of each token.
 pub const ATTENTION_STATE: usize = 2;
 
 /// The state of all rows between two calls of [`attention`].
@@ -146,16 +146,17 @@ pub struct AttentionLayer {
     pub kv: KvLayer,
     /// The number of query heads, which is a multiple of the number of KV heads.
     pub heads: usize,
-    /// The factor by which products of queries and keys are multiplied.
+    /// The factor that scales the dot products of queries and keys.
     pub scale: f32,
-    /// Sliding window: the number of positions that a token sees, including the token's own; `None` is unlimited.
+    /// The size of the sliding window: the number of positions that a token attends to, including its own. `None` means
+    /// that there is no limit.
     pub window: Option<usize>,
 }
 
-/// Returns the number of elements of scratch memory with which [`attention`] keeps all threads busy even for few
-/// sequences. With less, it computes the same bits more slowly.
+/// Returns the number of f32 elements of scratch memory that [`attention`] needs to keep all threads busy even for few
+/// sequences. With less scratch memory, `attention` is slower, but its results are bit-identical.
 ///
-/// - `context`: most positions of a sequence
+/// - `context`: the maximum number of positions of a sequence
 pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize {
     let stretches = context.div_ceil(STRETCH);
     if stretches <= 1 {
@@ -165,19 +166,19 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
     parts.saturating_mul(head_dim.saturating_add(PART_HEAD)).min(SCRATCH_MAX)
 }
 
-/// Computes the attention of every token of the batch to the token's own sequence, as far as the sequence's keys and
-/// values are in memory.
+/// Computes the attention of every token of the batch over the keys and values of the token's own sequence that are in
+/// memory.
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, with the keys and values of all positions in
 ///   the spans' `held`
-/// - `tables`: the block tables of the spans that have one
-/// - `sinks`: one score per head, which is not scaled
+/// - `tables`: the block tables, of which each [`KvPlace::Listed`] selects a range
+/// - `sinks`: one score per head, which is not multiplied by the layer's `scale`
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
 /// - `scratch`: [`attention_scratch`] elements, which may hold anything
-/// - `carried`: `[tokens, heads, ATTENTION_STATE]`, passed on from call to call, or empty if spans hold everything that
-///   their tokens see
-/// - `out`: `[tokens, heads, head_dim]`, passed on from call to call, and final for spans that hold the tokens
-///   themselves
+/// - `carried`: the state between calls, `[tokens, heads, ATTENTION_STATE]`; may be empty if each span's `held`
+///   contains all positions up to the span's end
+/// - `out`: `[tokens, heads, head_dim]`, which the caller keeps between calls; the result is final for spans whose
+///   `held` reaches the span's end
 ///
 /// # Panics
 /// Panics if the lengths disagree, or a block table is too short or names a block that is not in the pool.

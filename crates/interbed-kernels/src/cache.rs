@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 /// The sizes of one core's data caches, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CacheSizes {
-    /// The size of the L1 data cache.
+    /// The size of the L1 data cache, in bytes.
     pub first: usize,
-    /// The size of the L2 cache.
+    /// The size of the L2 cache, in bytes.
     pub second: usize,
 }
 

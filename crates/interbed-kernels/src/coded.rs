@@ -108,16 +108,17 @@ impl RowCode {
     }
 }
 
-/// Returns the number of patches that a row of bf16 numbers needs.
+/// Returns the number of patches that a row of bf16 numbers needs when it is coded. Patches store the exponents that
+/// are rare in the row.
 pub fn patches_of(row: &[u16]) -> usize {
     RowCode::of(row).patches(row).count()
 }
 
-/// Codes a row of bf16 numbers, with room for `patches` patches, into `out`, which has the length of a coded row.
-/// Returns false if the row needs more patches ([`patches_of`]).
+/// Encodes a row of bf16 numbers into `out`, with room for `patches` patches. Returns false if that is not enough for
+/// the row. [`patches_of`] returns the number of patches that a row needs.
 ///
 /// # Panics
-/// Panics if the row is not whole blocks, or `out` has another length.
+/// Panics if the row is not whole blocks of 64 numbers, or `out` does not have the length of a coded row.
 #[must_use]
 pub fn encode_row(row: &[u16], patches: u16, out: &mut [u8]) -> bool {
     assert_eq!(row_bytes(row.len(), patches), Some(out.len()), "{} numbers, {patches} patches", row.len());

@@ -2,45 +2,45 @@
 
 use crate::{coded, fp8};
 
-/// The storage type of the numbers of a weight matrix. A row is a whole number of blocks. A block of a plain type is
-/// one number.
+/// The storage type of a weight matrix. The numbers of a row are stored in blocks. A block of a plain type is one
+/// number.
 ///
-/// The quantized types are those of GGUF files, bit for bit.
+/// The layouts of the quantized types are those of GGUF files, bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
-    /// Numbers of 32 bits in IEEE single precision.
+    /// 32-bit floats (IEEE single precision).
     F32,
-    /// Numbers of 16 bits in IEEE half precision.
+    /// 16-bit floats (IEEE half precision).
     F16,
-    /// The upper 16 bits of an f32 (bfloat16).
+    /// bfloat16: the upper 16 bits of an f32.
     BF16,
-    /// Numbers of 8 bits, with one scale for each 32 numbers.
+    /// 8-bit integers, with one scale per 32 numbers.
     Q8_0,
-    /// Numbers of 4 bits, with one scale for each 32 numbers.
+    /// 4-bit integers, with one scale per 32 numbers.
     Q4_0,
-    /// Numbers of 4 bits, with one scale and one minimum for each 32 numbers.
+    /// 4-bit integers, with one scale and one minimum per 32 numbers.
     Q4_1,
-    /// Numbers of 5 bits, with one scale for each 32 numbers.
+    /// 5-bit integers, with one scale per 32 numbers.
     Q5_0,
-    /// Numbers of 5 bits, with one scale and one minimum for each 32 numbers.
+    /// 5-bit integers, with one scale and one minimum per 32 numbers.
     Q5_1,
-    /// Numbers of 2 bits, in blocks of 256, with a scale and a minimum for each 16 numbers.
+    /// 2-bit integers in blocks of 256, with one scale and one minimum per 16 numbers.
     Q2K,
-    /// Numbers of 3 bits, in blocks of 256, with a scale for each 16 numbers.
+    /// 3-bit integers in blocks of 256, with one scale per 16 numbers.
     Q3K,
-    /// Numbers of 4 bits, in blocks of 256, with a scale and a minimum for each 32 numbers.
+    /// 4-bit integers in blocks of 256, with one scale and one minimum per 32 numbers.
     Q4K,
-    /// Numbers of 5 bits, in blocks of 256, with a scale and a minimum for each 32 numbers.
+    /// 5-bit integers in blocks of 256, with one scale and one minimum per 32 numbers.
     Q5K,
-    /// Numbers of 6 bits, in blocks of 256, with a scale for each 16 numbers.
+    /// 6-bit integers in blocks of 256, with one scale per 16 numbers.
     Q6K,
-    /// The indices of 4 bits into a fixed table of 16 values, with one scale for each 32 numbers.
+    /// 4-bit indices into a fixed table of 16 values, with one scale per 32 numbers.
     Iq4Nl,
-    /// Floats of 4 bits (E2M1), with a power of two as the scale of each 32 numbers.
+    /// 4-bit floats (E2M1), with one scale per 32 numbers, which is a power of two.
     Mxfp4,
-    /// Floats of 8 bits (E4M3), as in checkpoints. Each row carries its scales: one f32 for each 128 numbers.
+    /// 8-bit floats (E4M3). Each row begins with its scales, one f32 per 128 numbers.
     Fp8,
-    /// bf16 that is coded losslessly in about 11.3 bits per number. Products and results are equal to those of
+    /// bf16 numbers that are losslessly compressed to about 11.3 bits each. Products are equal to products with
     /// [`DType::BF16`].
     CodedBf16 {
         /// The number of patches in each row, for numbers with a rare exponent.
@@ -49,7 +49,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Lists every type that occurs in files of other programs.
+    /// The plain types and the quantized types, without [`DType::Fp8`] and [`DType::CodedBf16`].
     pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,
@@ -68,7 +68,7 @@ impl DType {
         Self::Mxfp4,
     ];
 
-    /// Returns how many numbers one block has.
+    /// Returns the number of weights in one block.
     pub const fn block_len(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
@@ -79,8 +79,8 @@ impl DType {
         }
     }
 
-    /// Returns the number of bytes of one block. A coded row has a header before its blocks; a row of FP8 stores its
-    /// scales apart and may end within a block.
+    /// Returns the number of bytes of one block. A row of coded bf16 also has a header before its blocks. A row of FP8
+    /// stores all scales before the codes, and its last block may be shorter.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -101,7 +101,8 @@ impl DType {
         }
     }
 
-    /// Returns the number of bytes of a row of `cols` numbers; `None` if they are not whole blocks, or on overflow.
+    /// Returns the number of bytes of a row of `cols` numbers. Returns `None` if the type requires whole blocks and
+    /// `cols` is not a multiple of the block length, or on overflow.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         match self {
             Self::CodedBf16 { patches } => coded::row_bytes(cols, patches),
@@ -111,7 +112,8 @@ impl DType {
         }
     }
 
-    /// Returns the type of the numbers after decoding, which products depend on.
+    /// Returns the type that products see: [`DType::BF16`] for coded bf16, [`DType::F32`] for FP8, and the type itself
+    /// otherwise.
     pub const fn decoded(self) -> Self {
         match self {
             Self::CodedBf16 { .. } => Self::BF16,
@@ -120,8 +122,8 @@ impl DType {
         }
     }
 
-    /// Returns whether the numbers are decoded before they are multiplied; numbers of other types are multiplied in the
-    /// form in which they are stored.
+    /// Returns whether numbers of this type are decoded before they are multiplied. Numbers of all other types are
+    /// multiplied in the form in which they are stored.
     pub fn is_decoded(self) -> bool {
         self.decoded() != self
     }
@@ -131,7 +133,7 @@ impl DType {
         self.block_len() == 1
     }
 
-    /// Returns the type's name in safetensors headers and GGUF tools, if the type has a name there.
+    /// Returns the type's name. This is the name in safetensors headers or GGUF tools if the type has one there.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",

@@ -14,8 +14,8 @@ pub enum Activation {
     Gelu,
     /// The Gaussian error linear unit in its tanh approximation.
     GeluTanh,
-    /// The activation of gpt-oss: `x * sigmoid(1.702 * x)` with `x` limited to at most 7, multiplied by 1 plus the
-    /// other product, which is limited to -7 ..= 7.
+    /// The activation of gpt-oss: `x * sigmoid(1.702 * x) * (1 + up)`, with `x` clamped to at most 7 and `up` clamped
+    /// to -7 ..= 7.
     ClampedSwish,
     /// `max(x, 0)^2`.
     SquaredRelu,
@@ -50,8 +50,8 @@ pub fn gated_activation(pool: &Pool, level: Level, activation: Activation, gate:
     });
 }
 
-/// Computes `x[i] = activation(x[i])`, for networks without a gate: what [`gated_activation`] computes if
-/// all numbers of `up` are 1.
+/// Computes `x[i] = activation(x[i])`, for feed-forward networks without a gate. The result is that of
+/// [`gated_activation`] if every `up[i]` is 1.
 pub fn activate(pool: &Pool, level: Level, activation: Activation, x: &mut [f32]) {
     const ONES: [f32; 256] = [1.0; 256];
     let count = x.len();
@@ -98,13 +98,13 @@ pub fn add_scaled(pool: &Pool, level: Level, sum: &mut [f32], branch: &[f32], sc
     });
 }
 
-/// Computes `out[t] = sum over s of factors[t][s] * from[places[t][s]]` for rows of `width` elements, in the order of
-/// `s`.
+/// Computes `out[t] = sum over s of factors[t][s] * from[places[t][s]]` for rows of `width` elements. The terms are
+/// added in the order of `s`.
 ///
-/// - `places`, `factors`: `[rows of out, places of each]`
+/// - `places`, `factors`: `[rows of out, terms per row]`
 ///
 /// # Panics
-/// Panics if `from` has no such row, or the lengths disagree.
+/// Panics if `places` names a row that `from` does not have, or the lengths disagree.
 pub fn combine_rows(
     pool: &Pool,
     level: Level,
@@ -136,7 +136,7 @@ pub fn combine_rows(
 /// Computes `out[row] = matrix[row_at(row)] * multiplier` for each row of `matrix.cols()` elements.
 ///
 /// # Panics
-/// Panics if the matrix has no such row, or `out` is no whole number of rows.
+/// Panics if `row_at` returns a row that the matrix does not have, or `out` is not whole rows.
 pub fn gather_rows(
     pool: &Pool,
     matrix: Matrix<'_>,

@@ -41,15 +41,15 @@ pub(crate) fn bytes_of(columns: Range<usize>, cols: usize) -> Range<usize> {
     start..codes_at(cols) + columns.end
 }
 
-/// Moves the codes of a matrix's rows to their final places, and writes each row's scales before the row's codes.
+/// Moves the codes of each row to their final place, and writes the row's scales before its codes.
 ///
-/// - `matrix`: whole rows of a matrix of [`DType::Fp8`](crate::DType::Fp8) with `cols` columns; the codes lie at its
-///   end, row after row, as in a file, and the bytes before them are unspecified
+/// - `matrix`: memory for whole rows of [`DType::Fp8`](crate::DType::Fp8) with `cols` columns; at first, the codes of
+///   all rows are at the end, row after row, as in a file, and the bytes before the codes may hold anything
 /// - `first_row`: index of the first of these rows in the whole matrix
-/// - `scales`: scales of the whole matrix, one row of them for each 128 rows
+/// - `scales`: scales of the whole matrix, `[rows / 128, cols / 128]`, both rounded up
 ///
 /// # Panics
-/// Panics if the matrix is not made of whole rows, or there are no such scales.
+/// Panics if `matrix` is not whole rows, or `scales` is too short.
 pub fn join_scales(matrix: &mut [u8], cols: usize, first_row: usize, scales: &[f32]) {
     let row_bytes = row_bytes(cols).expect("a row that can be addressed");
     assert!(cols > 0 && matrix.len().is_multiple_of(row_bytes));

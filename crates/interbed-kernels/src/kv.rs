@@ -5,13 +5,13 @@ use crate::DType;
 /// The storage type of the elements of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvDType {
-    /// Numbers of 32 bits in IEEE single precision.
+    /// 32-bit floats (IEEE single precision).
     F32,
-    /// Numbers of 16 bits in IEEE half precision.
+    /// 16-bit floats (IEEE half precision).
     F16,
-    /// The upper 16 bits of an f32 (bfloat16).
+    /// bfloat16: the upper 16 bits of an f32.
     BF16,
-    /// Integers of 8 bits, with one scale for each [`KvDType::SCALED`] elements of a head.
+    /// 8-bit integers, with one scale per [`KvDType::SCALED`] elements of a head.
     Q8,
 }
 
@@ -22,8 +22,8 @@ impl KvDType {
     /// The number of elements of a head that share a scale in [`KvDType::Q8`]. The last group of a head may be shorter.
     pub const SCALED: usize = 32;
 
-    /// Returns the default type of keys and values for weights of `dtype`: the same type, or half precision for
-    /// quantized weights.
+    /// Returns the default type of keys and values for weights of `dtype`: the same type for plain weights, bf16 for
+    /// FP8 and coded bf16, and half precision for quantized weights.
     pub const fn beside(dtype: DType) -> Self {
         match dtype.decoded() {
             // Models in FP8 compute in bf16 outside of their FP8 products.
@@ -34,9 +34,10 @@ impl KvDType {
         }
     }
 
-    /// Returns the number of bytes of one slot: one head of one token, keys or values, scales included.
+    /// Returns the number of bytes of one slot, including scales. A slot holds the key or the value of one head of one
+    /// token.
     ///
-    /// A slot of [`KvDType::Q8`] is its scales (bf16, one for each [`KvDType::SCALED`] elements), then its integers.
+    /// A slot of [`KvDType::Q8`] holds its scales (bf16, one per [`KvDType::SCALED`] elements), and then its integers.
     pub const fn slot_bytes(self, head_dim: usize) -> usize {
         match self {
             Self::F32 => head_dim.saturating_mul(4),
@@ -45,7 +46,7 @@ impl KvDType {
         }
     }
 
-    /// Returns the name that reports show.
+    /// Returns the type's name, for reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -71,10 +72,10 @@ pub struct KvShape {
     pub head_dim: usize,
 }
 
-/// The memory layout of one KV block: `[layer, k|v, kv_head, slot, head_dim]`, contiguous, so that a swap, a spill or a
-/// copy moves a block in one piece.
+/// The memory layout of one KV block: `[layer, k|v, kv_head, slot, head_dim]`. A block is contiguous, so that a swap, a
+/// spill or a copy moves it in one piece.
 ///
-/// Only layers that store keys and values have a part; each layer may have its own number and size of heads.
+/// A block has a part for each layer that stores keys and values. Each layer may have its own number and size of heads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvLayout {
     block_size: usize,
@@ -142,7 +143,7 @@ impl KvLayout {
     /// Returns the number of bytes of one token's keys and values in all layers.
     ///
     /// # Panics
-    /// Panics if a block has room for no token.
+    /// Panics if the block size is 0.
     pub fn token_bytes(&self) -> usize {
         (self.block_bytes - self.padding_bytes) / self.block_size
     }
@@ -157,7 +158,7 @@ impl KvLayout {
         self.padding_bytes
     }
 
-    /// Returns the layer at `index` among those that store keys and values.
+    /// Returns the layout of one layer. `index` counts only layers that store keys and values.
     ///
     /// # Panics
     /// Panics if there is no such layer.
@@ -166,8 +167,8 @@ impl KvLayout {
     }
 }
 
-/// One layer's part of every block. Only a [`KvLayout`] creates a `KvLayer`, so kernels trust that the part lies within
-/// a block.
+/// The layout of one layer's part of each KV block. Only a [`KvLayout`] creates a `KvLayer`, so kernels trust that the
+/// part lies within a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayer {
     shape: KvShape,
@@ -205,7 +206,7 @@ impl KvLayer {
         self.block_bytes
     }
 
-    /// Returns the number of bytes of one head of one token, keys or values.
+    /// Returns the number of bytes of one slot, which holds the key or the value of one head of one token.
     pub fn slot_bytes(&self) -> usize {
         self.dtype.slot_bytes(self.shape.head_dim)
     }
@@ -215,17 +216,17 @@ impl KvLayer {
         self.offset + kv_head * self.head_bytes()
     }
 
-    /// Returns the number of bytes from a slot of keys to the slot of the same token's values.
+    /// Returns the number of bytes from the slot of a key to the slot of the value of the same head and token.
     pub fn value_offset(&self) -> usize {
         self.shape.num_kv_heads * self.head_bytes()
     }
 
-    /// Returns the number of bytes of this layer's part of a block, keys and values.
+    /// Returns the number of bytes of this layer's keys and values in one block.
     pub fn part_bytes(&self) -> usize {
         2 * self.value_offset()
     }
 
-    /// Returns the layout of blocks that contain only this layer, adjacent to each other.
+    /// Returns the layout of this layer in adjacent blocks that contain no other layer.
     pub fn alone(self) -> Self {
         Self { offset: 0, block_bytes: self.part_bytes(), ..self }
     }

@@ -6,7 +6,7 @@ use crate::Share;
 
 /// The memory of KV blocks that an operation reads.
 ///
-/// A kernel touches only the blocks that its spans name. The addresses between these blocks may have no memory.
+/// A kernel reads only the blocks of its [spans](crate::AttentionSpan). Memory between the blocks may be inaccessible.
 #[derive(Clone, Copy)]
 pub struct KvBytes<'a> {
     start: *const u8,
@@ -20,7 +20,7 @@ unsafe impl Send for KvBytes<'_> {}
 unsafe impl Sync for KvBytes<'_> {}
 
 impl<'a> KvBytes<'a> {
-    /// Wraps the blocks in `len` bytes from `start` on, between which memory may be missing.
+    /// Wraps the KV blocks in the `len` bytes from `start` on. Memory between the blocks may be inaccessible.
     ///
     /// # Safety
     /// For the lifetime `'a`, every block that the spans of an operation name is readable, and nothing writes to it
@@ -51,7 +51,7 @@ impl<'a> From<&'a [u8]> for KvBytes<'a> {
     }
 }
 
-/// KV blocks that are written, where [`KvBytes`] are blocks that are read.
+/// The memory of KV blocks that an operation writes. [`KvBytes`] is the read-only counterpart.
 pub struct KvBytesMut<'a> {
     start: *mut u8,
     len: usize,
@@ -59,11 +59,11 @@ pub struct KvBytesMut<'a> {
 }
 
 impl<'a> KvBytesMut<'a> {
-    /// Wraps the blocks in `len` bytes from `start` on, between which memory may be missing.
+    /// Wraps the KV blocks in the `len` bytes from `start` on. Memory between the blocks may be inaccessible.
     ///
     /// # Safety
-    /// For the lifetime `'a`, the slots of the tokens of every span of an operation are writable, and nothing else
-    /// reads or writes them during the operation.
+    /// For the lifetime `'a`, the slots of all tokens in the spans of an operation are writable, and nothing else reads
+    /// or writes them during the operation.
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self { start, len, lifetime: PhantomData }
     }

@@ -5,12 +5,13 @@ use std::ops::Range;
 
 use crate::KvLayer;
 
-/// The KV blocks of a sequence.
+/// The KV blocks of a sequence in the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvPlace {
-    /// Blocks in any order, whose numbers are in this range of the block tables that come with the spans.
+    /// Blocks anywhere in the pool. The range selects the block numbers from the block tables that an operation
+    /// receives.
     Listed(Range<u32>),
-    /// Adjacent blocks, of which the first has this number.
+    /// Adjacent blocks, from the block with this number on.
     From(u32),
 }
 
@@ -48,23 +49,24 @@ impl Blocks<'_> {
     }
 }
 
-/// A run of consecutive positions of a sequence whose slots are adjacent.
+/// Consecutive positions of a sequence whose slots are adjacent in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvRun {
-    /// The number of bytes from a head's first slot in block 0, which [`KvLayer::key_offset`] gives, to the head's slot
-    /// of the first of these positions.
+    /// The number of bytes from a head's first slot in block 0 ([`KvLayer::key_offset`]) to the head's slot of the
+    /// run's first position.
     pub offset: usize,
-    /// The number of positions.
+    /// The number of positions in the run.
     pub tokens: usize,
 }
 
 impl<'a> KvView<'a> {
-    /// Creates a place of blocks anywhere in the pool: `block_table` has the physical block of each logical block.
+    /// Creates a view of blocks anywhere in the pool. `block_table[i]` is the number in the pool of the sequence's
+    /// block `i`.
     pub fn paged(block_table: &'a [u32]) -> Self {
         Self { blocks: Blocks::Listed(block_table), first: 0 }
     }
 
-    /// Creates a place of adjacent blocks, from block `first` of the pool on.
+    /// Creates a view of adjacent blocks, from block `first` of the pool on.
     pub fn contiguous(first: u32) -> Self {
         Self { blocks: Blocks::From(first), first: 0 }
     }
@@ -74,11 +76,11 @@ impl<'a> KvView<'a> {
         Self { first, ..self }
     }
 
-    /// Splits `positions` into the runs that they form in `layer`, in ascending order.
+    /// Splits `positions` into runs with adjacent slots in `layer`, in ascending order.
     ///
     /// # Panics
-    /// Panics if the positions begin before the blocks do. Iterating panics if the block table ends before the
-    /// positions.
+    /// Panics if `positions` begins before the first block of the view. Iterating panics if `positions` extends beyond
+    /// the block table.
     pub fn runs(self, layer: &KvLayer, positions: Range<usize>) -> impl Iterator<Item = KvRun> + use<'a> {
         let (block_size, block_bytes, slot_bytes) = (layer.block_size(), layer.block_bytes(), layer.slot_bytes());
         let start = positions.start - self.first;

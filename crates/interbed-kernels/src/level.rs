@@ -2,14 +2,15 @@
 
 use std::sync::OnceLock;
 
-/// The environment variable that forces a level, so that one machine can test every path.
+/// The environment variable that selects a [`Level`], so that tests on one machine can also run the code of lower
+/// levels.
 pub const LEVEL_VARIABLE: &str = "INTERBED_CPU";
 
-/// A set of instructions that this machine has: the existence of a value proves it. Each level includes the lower
-/// levels of its architecture.
+/// A set of CPU instructions that this machine has. Safe code can create only levels that the machine has. Each level
+/// includes the lower levels of its architecture.
 ///
-/// Vector operations in f32 have 16 lanes and reduce them in the same order at every level, and the levels with fused
-/// multiply-add agree to the last bit. Products of bf16 weights round activations to bf16 from `avx512-bf16` on.
+/// At every level, f32 vectors have 16 lanes, which are reduced in the same order. The levels with fused multiply-add
+/// give bit-identical f32 results. From `avx512-bf16` on, products with bf16 weights round the activations to bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(Instructions);
 
@@ -23,11 +24,11 @@ pub(crate) enum Instructions {
     Avx2,
     /// The instructions AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// The instructions of `Avx512` and AVX-512 VNNI, which has dot products of bytes.
+    /// The instructions of `Avx512`, and AVX-512 VNNI for dot products of bytes.
     Avx512Vnni,
-    /// The instructions of `Avx512Vnni` and AVX-512 BF16, which has dot products of bf16.
+    /// The instructions of `Avx512Vnni`, and AVX-512 BF16 for dot products of bf16.
     Avx512Bf16,
-    /// The instructions of `Avx512Bf16` and AMX, which has tiles of bf16 and int8.
+    /// The instructions of `Avx512Bf16`, and AMX for products of bf16 and int8 tiles.
     Amx,
 }
 
@@ -62,7 +63,8 @@ impl Level {
         })
     }
 
-    /// Returns the level of that name, even if this machine does not have it, for tests that emulate instructions.
+    /// Returns the level with this name, even if the machine does not have it, for tests that run in an emulator.
+    /// Returns `None` if no level has this name.
     ///
     /// # Safety
     /// This machine, or an emulator, has to execute the level's instructions.

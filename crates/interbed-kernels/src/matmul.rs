@@ -44,14 +44,14 @@ const GATED_ROWS: usize = panel::ROWS;
 pub struct Product<'a> {
     /// The weights, `[rows, cols]`.
     pub weights: Matrix<'a>,
-    /// The bias, which is one row of `rows` elements of a plain type, if there is a bias.
+    /// The bias, if there is one: one row of `rows` elements of a plain type.
     pub bias: Option<Matrix<'a>>,
     /// The destination, `[tokens, rows]`.
     pub out: Columns<'a>,
 }
 
-/// Computes several products of the same activations, in as few sweeps of the threads over the rows as the weights'
-/// types allow.
+/// Computes several products of the same activations. Consecutive products that need the activations in the same form
+/// are computed together.
 ///
 /// # Panics
 /// Panics if the shapes disagree.
@@ -66,8 +66,8 @@ pub fn matmul<'p>(pool: &Pool, level: Level, x: &mut Activations<'_>, products: 
     }
 }
 
-/// Computes `gate.out = activation(x * gate) * (x * up)` for several pairs `[gate, up]`, in as few sweeps as the
-/// weights' types allow. The memory of `up.out` is used as scratch memory.
+/// Computes `gate.out = activation(x * gate) * (x * up)` for several pairs `[gate, up]`. Consecutive pairs that need
+/// the activations in the same form are computed together. `up.out` serves as scratch memory.
 ///
 /// # Panics
 /// Panics if the shapes disagree.

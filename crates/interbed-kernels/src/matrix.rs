@@ -20,7 +20,7 @@ impl<'a> Matrix<'a> {
     /// Creates a view of `bytes` as `[rows, cols]` elements of `dtype`. Loaders check shapes before they call this.
     ///
     /// # Panics
-    /// Panics if `bytes` has another length, or a row is not whole blocks.
+    /// Panics if the length of `bytes` does not fit the shape and the type, or a row is not whole blocks.
     pub fn new(dtype: DType, rows: usize, cols: usize, bytes: &'a [u8]) -> Self {
         let expected = dtype.row_bytes(cols).and_then(|row| row.checked_mul(rows));
         assert_eq!(Some(bytes.len()), expected, "[{rows}, {cols}] of {dtype}");
@@ -61,10 +61,10 @@ impl<'a> Matrix<'a> {
         &self.bytes[row * self.row_bytes()..][..self.row_bytes()]
     }
 
-    /// Returns some columns of a vector of a plain type.
+    /// Returns a range of the elements of a vector of a plain type.
     ///
     /// # Panics
-    /// Panics if the matrix has more than one row, is quantized, or has no such columns.
+    /// Panics if the matrix has more than one row, is not of a plain type, or does not have these columns.
     pub fn columns(&self, columns: Range<usize>) -> Self {
         assert!(self.rows == 1 && self.dtype.is_plain());
         let size = self.dtype.block_bytes();
@@ -74,14 +74,14 @@ impl<'a> Matrix<'a> {
     /// Returns one element of a vector of a plain type.
     ///
     /// # Panics
-    /// Panics if the matrix has more than one row, is quantized, or has no such element.
+    /// Panics if the matrix has more than one row, is not of a plain type, or does not have this element.
     pub fn element(&self, column: usize) -> f32 {
         let mut element = [0.0];
         self.columns(column..column + 1).widen_row(0, &mut element);
         element[0]
     }
 
-    /// Widens row `row` to f32 into `out` `[cols]`.
+    /// Converts row `row` to f32 and writes the result to `out`, `[cols]`.
     ///
     /// # Panics
     /// Panics if there is no such row, or `out` has another length.

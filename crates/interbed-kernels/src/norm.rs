@@ -23,8 +23,8 @@ pub fn rms_norm(pool: &Pool, level: Level, x: &[f32], weight: &[f32], epsilon: f
     });
 }
 
-/// Computes `sum += branch * scale`, then the [`rms_norm`] of the sum into `out`, in one pass over the rows. The result
-/// has the bits of two separate operations.
+/// Computes `sum += branch * scale`, and writes the [`rms_norm`] of the sum to `out`. Both steps handle one row at a
+/// time. The results are bit-identical to those of two separate operations.
 ///
 /// - `sum`, `branch`, `out`: `[rows, weight.len()]`
 ///
@@ -56,7 +56,8 @@ pub fn add_and_norm(
     });
 }
 
-/// Computes [`rms_norm`] of each head in place: `x` is `[rows, weight.len()]`, such as `[tokens * heads, head_dim]`.
+/// Computes the [`rms_norm`] of each head in place. `x` is `[rows, weight.len()]`, such as
+/// `[tokens * heads, head_dim]`.
 ///
 /// # Panics
 /// Panics if the lengths disagree.

@@ -95,9 +95,11 @@ impl Pool {
         assert!(!others_panicked, "a compute thread panicked");
     }
 
-    /// Splits `0 .. items` into one contiguous share per thread, each but the last a multiple of `granule`, and calls
-    /// `job(share)` for each share that is not empty. `item_cost` is the approximate number of multiply-adds of an
-    /// item: work that is cheaper than a barrier stays on the calling thread.
+    /// Splits `0 .. items` into one contiguous share per thread, and calls `job(share)` for each share that is not
+    /// empty. The length of every share except the last is a multiple of `granule`.
+    ///
+    /// `item_cost` is the approximate number of multiply-adds per item. If all items together cost less than the
+    /// synchronization of the threads, the job runs on the calling thread alone.
     pub fn split(&self, items: usize, granule: usize, item_cost: usize, job: impl Fn(std::ops::Range<usize>) + Sync) {
         let granules = items.div_ceil(granule.max(1));
         let threads = self.threads();

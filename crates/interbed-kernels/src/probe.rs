@@ -23,7 +23,7 @@ const ROUNDS_MAX: usize = 1 << 30;
 /// Measures the bytes per second at which all threads together read `buffer`, which should be much larger than the
 /// caches.
 ///
-/// Takes the best of `rounds`, since other processes can only make it slower.
+/// Returns the best result of `rounds` measurements, because other processes can only slow a measurement down.
 pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -> f64 {
     let vectors = buffer.len() / (LANES * size_of::<f32>());
     let mut sums = vec![0.0f32; pool.threads() * LANES];
@@ -46,10 +46,10 @@ pub fn read_bandwidth(pool: &Pool, level: Level, buffer: &[u8], rounds: usize) -
     best
 }
 
-/// Measures the operations per second of all threads together on `unit`, on registers alone. A multiply-add counts as
-/// two operations. Returns `None` if the level lacks the unit.
+/// Measures the peak rate of `unit` on all threads together, in operations per second, with operands in registers. A
+/// multiply-add counts as two operations. Returns `None` if the level lacks the unit.
 ///
-/// Takes the best of `repeat` measurements of some milliseconds each.
+/// Returns the best result of `repeat` measurements of a few milliseconds each.
 pub fn peak(pool: &Pool, level: Level, unit: Unit, repeat: usize) -> Option<f64> {
     let run = loops::of(level, unit)?;
     let time = |rounds: usize| {

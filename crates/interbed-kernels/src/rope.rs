@@ -1,22 +1,22 @@
 //! Computes the rotary position embedding.
 
-/// The way in which the two elements of a head that are rotated together are chosen. The style depends on the file
-/// format, because formats may order the rows of query and key matrices differently for the same model.
+/// The rule that pairs the elements of a head for rotation. The rule depends on the file format, because formats may
+/// order the rows of query and key matrices differently for the same model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeStyle {
-    /// Element `i` is rotated with element `i + half` of the rotated part, as in Hugging Face models, and in the Qwen
-    /// families in GGUF files.
+    /// Element `i` of the rotated part pairs with element `i + half`, where `half` is half the length of that part.
+    /// Hugging Face models and the Qwen families in GGUF files use this rule.
     #[default]
     Halves,
-    /// Element `2i` is rotated with element `2i + 1`, as in the Llama-like families in GGUF files.
+    /// Element `2i` pairs with element `2i + 1`. The Llama-like families in GGUF files use this rule.
     Neighbours,
 }
 
-/// Rotates the beginning of each head of one token in place. The beginning has `2 * pairs` elements, and may be the
-/// whole head.
+/// Rotates the first `2 * pairs` elements of each head of one token in place.
 ///
 /// - `x`: `[heads, head_dim]`
-/// - `cos` and `sin`: `[pairs]` each, of the token's position, with at most `head_dim / 2` pairs
+/// - `cos` and `sin`: the cosines and sines of the angles at the token's position, `[pairs]` each, with at most
+///   `head_dim / 2` pairs
 ///
 /// # Panics
 /// Panics if the lengths disagree.

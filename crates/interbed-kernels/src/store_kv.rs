@@ -7,10 +7,10 @@ use crate::share::Share;
 use crate::simd::{LANES, dispatch, load_few};
 use crate::{KvBytesMut, KvDType, KvLayer, Level};
 
-/// The rotary embedding of a batch.
+/// The angles of the rotary position embedding for each token of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation<'a> {
-    /// The way in which elements form pairs.
+    /// The rule that pairs the elements of a head.
     pub style: RopeStyle,
     /// The cosines of each token's angles, `[tokens, pairs]`, with at most `head_dim / 2` pairs. Elements beyond the
     /// pairs are not rotated.
@@ -22,18 +22,18 @@ pub struct Rotation<'a> {
 /// The cost of rotating, narrowing and moving one element, in multiply-adds.
 const ELEMENT_COST: usize = 4;
 
-/// Rotates all queries and keys of a batch, and writes the batch's keys and values to their blocks, rounded to the
-/// cache's type.
+/// Rotates all queries and keys of a batch, and writes the batch's keys and values to their blocks, rounded to the type
+/// of the KV cache.
 ///
 /// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`
-/// - `tables`: the block tables of the spans that have one
+/// - `tables`: the block tables, of which each [`KvPlace::Listed`](crate::KvPlace::Listed) selects a range
 /// - `q`: `[tokens, heads, head_dim]`, rotated in place
 /// - `k`: `[tokens, num_kv_heads, head_dim]`, rotated in place
 /// - `v`: `[tokens, num_kv_heads, head_dim]`
 ///
 /// # Panics
-/// Panics if a block table is too short or names a block that is not in the pool, or the lengths disagree. Nothing has
-/// been written in that case.
+/// Panics if a block table is too short or names a block that is not in the pool, or the lengths disagree. In these
+/// cases, nothing has been written.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
 pub fn rotate_and_store(
     pool: &Pool,

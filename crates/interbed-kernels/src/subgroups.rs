@@ -21,16 +21,16 @@ const CHUNK_ROWS: usize = 16;
 /// The maximum number of threads of a subgroup on any GPU.
 const SUBGROUP_MAX: usize = 128;
 
-/// The order in which a GPU adds up products.
+/// The order and the rounding with which a GPU subgroup adds up the terms of a dot product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubgroupOrder {
-    /// The number of threads of a subgroup, which is a power of two of at most 128.
+    /// The number of threads in a subgroup, which is a power of two from 2 to 128.
     pub threads: usize,
-    /// Whether a product and its addition to a sum are rounded once. Drivers may round once or twice.
+    /// Whether a multiply-add is rounded only once (fused). GPU drivers may round once or twice.
     pub fused: bool,
 }
 
-/// The activations of some tokens, transposed for subgroups of one size.
+/// The activations of some tokens, transposed for subgroups of a certain size.
 pub struct SubgroupActivations {
     order: SubgroupOrder,
     cols: usize,
@@ -42,17 +42,17 @@ pub struct SubgroupActivations {
 }
 
 impl SubgroupActivations {
-    /// Creates empty activations for sums of this order.
+    /// Creates empty activations for sums in this order.
     ///
     /// # Panics
-    /// Panics if no subgroup has this many threads.
+    /// Panics if `order.threads` is not a power of two from 2 to 128.
     pub fn new(order: SubgroupOrder) -> Self {
         let threads = order.threads;
         assert!(threads.is_power_of_two() && (2..=SUBGROUP_MAX).contains(&threads), "subgroups of {threads}");
         Self { order, cols: 0, tokens: 0, turned: Vec::new(), work: Vec::new() }
     }
 
-    /// Returns whether this module multiplies weights of this type.
+    /// Returns whether [`multiply`](Self::multiply) supports weights of this type.
     pub fn multiplies(dtype: DType) -> bool {
         !matches!(dtype, DType::CodedBf16 { .. })
     }
@@ -60,7 +60,7 @@ impl SubgroupActivations {
     /// Replaces the activations with `x`, `[tokens, cols]`.
     ///
     /// # Panics
-    /// Panics if `x` is not whole rows.
+    /// Panics if `x` is not whole rows of `cols` elements.
     pub fn set(&mut self, x: &[f32], cols: usize) {
         assert!(cols > 0 && x.len().is_multiple_of(cols));
         (self.cols, self.tokens) = (cols, x.len() / cols);
@@ -70,10 +70,11 @@ impl SubgroupActivations {
         }
     }
 
-    /// Computes the products of the activations with `products`, biases included.
+    /// Multiplies the activations by the weights of each product, adds the bias, and writes the results to the
+    /// product's `out`.
     ///
     /// # Panics
-    /// Panics if the shapes disagree, or a matrix has a type that is not [multiplied](Self::multiplies).
+    /// Panics if the shapes disagree, or the type of the weights is not supported ([`multiplies`](Self::multiplies)).
     pub fn multiply<'p>(&mut self, pool: &Pool, level: Level, products: impl IntoIterator<Item = Product<'p>>) {
         let Self { order, cols, tokens, turned, work } = self;
         let (order, cols, tokens) = (*order, *cols, *tokens);

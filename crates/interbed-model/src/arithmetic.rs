@@ -1,9 +1,10 @@
 //! Which results are those of this program.
 
-/// Changes whenever any result may differ in any bit, at any level of instructions, from what it was: KV that another
-/// revision has computed is not this one's. A test holds digests of logits against it.
+/// Revision number of the engine's arithmetic. It must be increased whenever any result changes in any bit at one of
+/// the [`RECORDED_LEVELS`]. KV that was computed under another revision is not used. A test compares digests of logits
+/// with recorded digests to find such changes.
 pub const ARITHMETIC_REVISION: u32 = 1;
 
-/// The levels of instructions whose digests were recorded, by name. What others compute, and GPUs, may change without
-/// another revision.
+/// Names of the instruction-set levels for which digests of logits are recorded. Results at other levels and on GPUs
+/// may change without a new [`ARITHMETIC_REVISION`].
 pub const RECORDED_LEVELS: &[&str] = &["avx2", "portable"];

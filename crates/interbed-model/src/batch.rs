@@ -2,53 +2,56 @@
 
 use std::ops::Range;
 
-/// The tokens of one sequence that a pass computes.
+/// One sequence's share of a batch: the tokens that a forward pass computes, and where the sequence's KV is.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchSequence<'a> {
-    /// At least one token, at consecutive positions. All ids are below the vocabulary's size.
+    /// The ids of the tokens to compute. There is at least one token, and each id is below the vocabulary size. The
+    /// tokens have consecutive positions.
     pub tokens: &'a [u32],
-    /// The position of the first token. The KV of all earlier positions has been computed.
+    /// The position of the first of `tokens`. The KV of all earlier positions has been computed.
     pub first_position: usize,
-    /// The number of tokens of the sequence's prompt as first submitted. This number fixes the scale of dynamic rope.
+    /// The length of the sequence's prompt in tokens, as first submitted. Dynamic RoPE scaling depends on this length.
     pub prompt_len: usize,
-    /// The number of positions, from the first on, whose KV is below memory. The number is a multiple of
-    /// [`STRETCH`](interbed_kernels::STRETCH) and at most `first_position`. If all KV is in blocks, the number is 0.
+    /// The number of positions, counted from position 0, whose KV is not in `blocks` but is read through
+    /// [`KvBelow`](crate::KvBelow) during the forward pass. The number is a multiple of
+    /// [`STRETCH`](interbed_kernels::STRETCH) and at most `first_position`.
     pub below: usize,
-    /// The blocks of the positions from `below` up to that of the last token.
+    /// The KV blocks of the positions from `below` up to and including the position of the last token.
     pub blocks: SequenceBlocks<'a>,
-    /// The rows of logits or of hidden states that are wanted.
+    /// Which rows of logits or hidden states the forward pass returns.
     pub logits: LogitRows,
 }
 
-/// The blocks of the device's KV memory that belong to a sequence.
+/// The blocks of a sequence, by their numbers in the device's KV memory.
 #[derive(Debug, Clone, Copy)]
 pub enum SequenceBlocks<'a> {
-    /// The numbers of blocks at any places, in the order of their tokens.
+    /// The number of each block, in the order of positions. The blocks may lie anywhere in the KV memory.
     Listed(&'a [u32]),
-    /// The number of the first of several blocks that lie side by side.
+    /// The number of the first block. The other blocks follow it directly in the KV memory.
     From(u32),
 }
 
-/// Says for which tokens of a sequence a pass returns a row, which has either logits, `[vocab_size]`, or the hidden
-/// state after the last norm, `[hidden_size]`.
+/// Selects the tokens of a sequence for which a forward pass returns a row. A row holds either logits, `[vocab_size]`,
+/// or the hidden state after the final norm, `[hidden_size]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitRows {
-    /// No row is wanted, as for a chunk of a prompt that is not the last one.
+    /// No rows, as for every chunk of a prompt except the last.
     None,
-    /// The logits of the last token are wanted, from which the next token is sampled.
+    /// The logits of the last token, from which the next token is sampled.
     Last,
-    /// The logits of every token are wanted, for log-probabilities of the prompt.
+    /// The logits of every token, for example for log-probabilities of the prompt.
     All,
-    /// This many of the greatest logits of the last token suffice. The pass may still return all of them.
+    /// The greatest logits of the last token, as many as this number. The forward pass may return all logits of the
+    /// token instead.
     Best(usize),
-    /// The last token's hidden state is wanted.
+    /// The hidden state of the last token.
     LastHidden,
-    /// Every token's hidden state is wanted.
+    /// The hidden state of every token.
     AllHidden,
 }
 
 impl LogitRows {
-    /// Returns which of `count` tokens get a row.
+    /// Returns the range of tokens that get a row, if the batch has `count` tokens of the sequence.
     pub fn of(self, count: usize) -> Range<usize> {
         match self {
             Self::None => count..count,
@@ -57,7 +60,7 @@ impl LogitRows {
         }
     }
 
-    /// Returns how many logits of each row suffice, or `None` if all are needed.
+    /// Returns how many of the greatest logits suffice if this is [`LogitRows::Best`], or else `None`.
     pub fn best(self) -> Option<usize> {
         match self {
             Self::Best(count) => Some(count),
@@ -65,17 +68,17 @@ impl LogitRows {
         }
     }
 
-    /// Returns whether the rows have hidden states rather than logits.
+    /// Returns whether the rows hold hidden states rather than logits.
     pub fn are_hidden(self) -> bool {
         matches!(self, Self::LastHidden | Self::AllHidden)
     }
 }
 
 impl SequenceBlocks<'_> {
-    /// Returns the number of the sequence's block with this index.
+    /// Returns the number, in the device's KV memory, of the block at `index` among the blocks of this sequence.
     ///
     /// # Panics
-    /// Panics if the list of blocks is too short.
+    /// Panics if the blocks are [`SequenceBlocks::Listed`] and the list has no entry at `index`.
     pub fn number(&self, index: usize) -> u32 {
         match *self {
             Self::Listed(table) => table[index],
@@ -85,13 +88,13 @@ impl SequenceBlocks<'_> {
 }
 
 impl BatchSequence<'_> {
-    /// Returns the number of rows that this sequence gets.
+    /// Returns the number of rows of logits or hidden states that the forward pass returns for this sequence.
     pub fn num_logit_rows(&self) -> usize {
         self.logits.of(self.tokens.len()).len()
     }
 }
 
-/// Says to which token a row of logits or of hidden states belongs.
+/// Identifies the token to which a row of logits or a hidden state belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogitRow {
     /// The index of the sequence in the batch.
@@ -100,14 +103,14 @@ pub struct LogitRow {
     pub token: usize,
 }
 
-/// The logits of a wanted row.
+/// The content of a row that a forward pass returns.
 #[derive(Debug)]
 pub enum Logits<'a> {
-    /// All logits, `[vocab_size]`, or a hidden state, `[hidden_size]`. The receiver may change the numbers.
+    /// All logits, `[vocab_size]`, or a hidden state, `[hidden_size]`. The receiver may overwrite the numbers.
     All(&'a mut [f32]),
-    /// The greatest logits, as pairs of token and logit in descending order. Of equal logits, the one of the lowest
-    /// token comes first. If any logit of the row is NaN, the first is NaN. A row has this form only if
-    /// [`LogitRows::Best`] was wanted.
+    /// The greatest logits, as pairs of token id and logit in descending order of logit. Pairs with equal logits are in
+    /// ascending order of token id. If any logit of the row is NaN, the first pair has a NaN logit. A row takes this
+    /// form only if [`LogitRows::Best`] asked for it.
     Best(&'a [[f32; 2]]),
 }
 
@@ -115,7 +118,7 @@ impl<'a> Logits<'a> {
     /// Returns the whole row.
     ///
     /// # Panics
-    /// Panics if only the greatest logits are there. A pass returns whole rows unless [`LogitRows::Best`] was wanted.
+    /// Panics if this is [`Logits::Best`]. A forward pass returns that form only if [`LogitRows::Best`] asked for it.
     pub fn all(self) -> &'a mut [f32] {
         match self {
             Self::All(row) => row,

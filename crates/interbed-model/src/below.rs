@@ -6,42 +6,42 @@ use interbed_device::KvFrame;
 use interbed_kernels::STRETCH;
 use thiserror::Error;
 
-/// Names the keys and values of [`STRETCH`] positions of a sequence in one layer.
+/// Identifies the keys and values of one layer for [`STRETCH`] positions (a stretch) of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameId {
-    /// The sequence's index in the batch.
+    /// The index of the sequence in the batch.
     pub sequence: usize,
-    /// The index of the layer among the layers that keep KV.
+    /// The index of the layer, counting only layers that keep KV.
     pub layer: usize,
-    /// The index of the stretch, which begins at position `stretch * STRETCH`.
+    /// The index of the stretch. The stretch begins at position `stretch * STRETCH`.
     pub stretch: usize,
 }
 
-/// The error that KV could not be brought up. The pass cannot be computed.
+/// The error that KV could not be read back into memory. The forward pass cannot be completed.
 #[derive(Debug, Clone, Error)]
 #[error("KV that is below memory could not be read: {reason}")]
 pub struct KvLost {
-    /// The index in the batch of the sequence that has lost KV.
+    /// The index, in the batch, of the sequence whose KV was lost.
     pub sequence: usize,
-    /// Describes what happened.
+    /// Describes why the KV could not be read.
     pub reason: String,
 }
 
-/// Brings KV up from below memory.
+/// Reads KV that is not in memory, such as KV on disk, into memory during a forward pass.
 pub trait KvBelow {
-    /// Begins a pass, which will ask for all of `frames`, in this order. Frames that an earlier pass left over are
-    /// forgotten.
+    /// Begins a forward pass, which will ask for all of `frames`, in this order. Frames that an earlier forward pass
+    /// did not ask for are discarded.
     fn begin(&mut self, frames: &[FrameId]);
 
-    /// Waits until the next of the frames is in memory, and returns it. The frame's memory is reused once all its
-    /// owners have dropped it.
+    /// Waits until the next frame is in memory, and returns it. The frame's memory is reused once all owners of the
+    /// frame have dropped it.
     ///
     /// # Errors
     /// Fails if the frame could not be read, or differs from what was written.
     fn next(&mut self) -> Result<KvFrame, KvLost>;
 }
 
-/// The implementation of [`KvBelow`] for passes whose KV is all in memory.
+/// The implementation of [`KvBelow`] for forward passes whose KV is all in memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NothingBelow;
 

@@ -21,26 +21,26 @@ pub use part::{
 };
 pub use rope::{Rope, RopeScaling};
 
-/// Complete description of what a model computes. Every number is within the limits of [`Blueprint`]'s constants and
-/// consistent with the other numbers.
+/// Complete description of what a model computes. The numbers are consistent with one another and within the limits
+/// that the constants of this type set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Blueprint {
-    /// Rows of the embedding; token ids are below this number.
+    /// Number of rows of the embedding. Every token id is below this number.
     pub vocab_size: usize,
     /// Width of the hidden state.
     pub hidden_size: usize,
-    /// The context that the configuration states, in tokens; some scalings of rope stretch it.
+    /// Context length that the configuration states, in tokens. Some RoPE scalings extend it.
     pub positions: usize,
-    /// The longest context that the model is made for, in tokens.
+    /// Longest context that the model supports, in tokens, including its extension by RoPE scaling.
     pub context: usize,
-    /// Number of residual streams, each of the hidden width.
+    /// Number of residual streams, each of which is `hidden_size` wide.
     pub streams: usize,
-    /// Tables whose rows are looked up for each token in addition to its embedding.
+    /// Tables in which rows are looked up for each token, in addition to the embedding.
     pub tables: Vec<InputTable>,
-    /// The factor of the embeddings.
+    /// Number that embeddings are multiplied by.
     pub embedding_factor: f32,
-    /// The rotations of queries and keys; each attention refers to one of them, or to none. The first is the model's
-    /// main one.
+    /// Rotary position encodings of queries and keys. The first is the model's main one. Each attention refers to at
+    /// most one of them, by its index.
     pub ropes: Vec<Rope>,
     /// The decoder layers, in order.
     pub layers: Vec<DecoderLayer>,
@@ -48,20 +48,21 @@ pub struct Blueprint {
     pub head: Head,
 }
 
-/// A table whose rows are looked up for each token in addition to its embedding.
+/// A table in which rows are looked up for each token, in addition to the embedding.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct InputTable {
     /// Number of rows that are looked up for each token.
     pub rows: usize,
-    /// Elements of a row.
+    /// Number of elements of a row.
     pub width: usize,
     /// Number that the rows are multiplied by.
     pub factor: f32,
-    /// Number of token ids that choose a row: the token's own and those before it.
+    /// Number of token ids that determine a row: the token's own id and the ids of the tokens directly before it.
     pub ids: usize,
 }
 
-/// A decoder layer: branches that are computed in turn, each of which adds to the residual streams.
+/// A decoder layer. Its branches are computed one after another, and the result of each is added to the residual
+/// streams.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderLayer {
     /// The branches, in the order in which they are computed.
@@ -70,35 +71,35 @@ pub struct DecoderLayer {
     pub has_factor: bool,
 }
 
-/// A part with what precedes and follows it.
+/// A branch of a layer: a [`Part`], what is applied to the input of the part, and what is applied to its result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Branch {
-    /// What the hidden state goes through before the part.
+    /// What is applied to the hidden state before the part.
     pub enter: Passage,
-    /// The computation between both passages.
+    /// The computation between `enter` and `leave`.
     pub part: Part,
-    /// What the part's result goes through before it is added.
+    /// What is applied to the part's result before the result is added to the residual streams.
     pub leave: Passage,
-    /// Number that the result is multiplied by before it is added.
+    /// Number that the result is multiplied by before it is added to the residual streams.
     pub factor: f32,
 }
 
-/// What lies between the residual streams and a part, on either side.
+/// What is applied between the residual streams and a part, either to the part's input or to its result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Passage {
-    /// The hidden state passes unchanged.
+    /// Nothing is applied.
     Direct,
-    /// The hidden state is normed.
+    /// A norm is applied.
     Norm(Norm),
     /// Several residual streams are mixed.
     Mixer(StreamMixer),
 }
 
-/// A root-mean-square norm.
+/// A root-mean-square norm (RMSNorm).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Norm {
-    /// Name of the weight within the layer, without `.weight`, as Hugging Face files have it; empty if the norm has no
-    /// weight.
+    /// Name of the weight within the layer in Hugging Face files, without `.weight`. The name is empty if the norm has
+    /// no weight.
     pub name: &'static str,
     /// Number that is added to the mean square.
     pub epsilon: f32,
@@ -109,29 +110,29 @@ pub struct Norm {
 /// The norm and the matrix that turn hidden states into logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Head {
-    /// How several residual streams become one; `None` in models with one stream.
+    /// How several residual streams are combined into one; `None` in models with one stream.
     pub mixer: Option<StreamMixer>,
-    /// The norm of the hidden states before the head's matrix.
+    /// The norm that is applied to hidden states before they are multiplied by the head's matrix.
     pub norm: Norm,
     /// Number that the logits are divided by.
     pub divisor: f32,
-    /// The bound `c` of `c * tanh(logit / c)`, if logits are bounded.
+    /// The bound `c` if logits are replaced by `c * tanh(logit / c)`; `None` if logits are not bounded.
     pub soft_cap: Option<f32>,
-    /// Whether the head's matrix is the embedding. The weight files settle it, see
-    /// [`HeadSource`](crate::HeadSource).
+    /// Whether the head's matrix is the embedding, according to the configuration. The weight files may say otherwise
+    /// and take precedence: see [`HeadSource`](crate::HeadSource).
     pub is_tied: bool,
 }
 
 impl InputTable {
-    /// Returns what the table keeps for a sequence: the last token ids, which choose rows of the next pass; `None` if
-    /// only a token's own id counts.
+    /// Returns the state that the table keeps for a sequence: the ids of the last tokens. Returns `None` if only a
+    /// token's own id determines a row.
     pub fn state(&self) -> Option<State> {
         (self.ids > 1).then(|| State::LastTokens { count: self.ids - 1 })
     }
 }
 
 impl Passage {
-    /// Returns the norm, if this passage is one.
+    /// Returns the norm if this is [`Passage::Norm`], or else `None`.
     pub fn norm(&self) -> Option<Norm> {
         match self {
             Self::Norm(norm) => Some(*norm),
@@ -145,23 +146,26 @@ impl Blueprint {
     pub const VOCAB_SIZE_MAX: usize = 1 << 24;
     /// Largest `hidden_size`.
     pub const HIDDEN_SIZE_MAX: usize = 1 << 20;
-    /// Largest width of a feed-forward network.
+    /// Largest inner width of a feed-forward network.
     pub const INNER_SIZE_MAX: usize = 1 << 22;
-    /// Most layers.
+    /// Largest number of layers.
     pub const LAYERS_MAX: usize = 10_000;
-    /// Most query heads.
+    /// Largest number of query heads.
     pub const HEADS_MAX: usize = 1 << 14;
-    /// Widest head.
+    /// Largest number of elements of a head.
     pub const HEAD_DIM_MAX: usize = 4096;
-    /// Longest context.
+    /// Longest context, in tokens.
     pub const POSITIONS_MAX: usize = 1 << 31;
-    /// Most parameters in all: 2^44, several times those of the largest known model.
+    /// Largest number of parameters: 2^44, several times that of the largest known model.
     pub const PARAMETERS_MAX: u64 = 1 << 44;
 
-    /// Settles which of LongRoPE's two sets of factors is used, in models that have two: the long set, unless no
-    /// sequence is longer than `longest` tokens or than the original context. `transformers` decides anew for each pass
-    /// by the length of the sequence, and recomputes a sequence that grows beyond the original context. Here a token's
-    /// result must not depend on later tokens, so the longest possible sequence decides, as in vLLM.
+    /// Chooses between LongRoPE's two sets of factors, in models that have both. The long set is chosen if both
+    /// `longest` and the context that the configuration states are longer than the original context. `longest` is the
+    /// length, in tokens, of the longest sequence that will be computed.
+    ///
+    /// `transformers` chooses anew in each forward pass, by the length of the sequence, and recomputes a sequence that
+    /// grows beyond the original context. In Interbed, a token's result must not depend on later tokens, so the longest
+    /// possible sequence decides, as in vLLM.
     pub fn settle_length(&mut self, longest: usize) {
         for rope in &mut self.ropes {
             if let RopeScaling::LongRope { original_max, is_long, .. } = &mut rope.scaling {
@@ -170,12 +174,12 @@ impl Blueprint {
         }
     }
 
-    /// Returns all parts of all layers, including the parts inside sums.
+    /// Returns all parts of all layers, including the parts within each [`Part::Sum`].
     pub fn parts(&self) -> impl Iterator<Item = &Part> {
         self.layers.iter().flat_map(|layer| &layer.branches).flat_map(|branch| branch.part.with_inner())
     }
 
-    /// Returns the attention parts, in the order of the layers.
+    /// Returns the attention of each [`Part::Attention`], in the order of the layers.
     pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
         self.parts().filter_map(|part| match part {
             Part::Attention(attention) => Some(attention),
@@ -183,7 +187,7 @@ impl Blueprint {
         })
     }
 
-    /// Returns the mixture of each layer that has one, with the number of the layer.
+    /// Returns each mixture of experts with the index of its layer.
     pub fn mixtures(&self) -> impl Iterator<Item = (usize, &Mixture)> {
         self.layers.iter().enumerate().flat_map(|(number, layer)| {
             let parts = layer.branches.iter().flat_map(|branch| branch.part.with_inner());
@@ -194,12 +198,13 @@ impl Blueprint {
         })
     }
 
-    /// Returns the first mixture; in models that Interbed computes, all mixtures of a model are alike.
+    /// Returns the first mixture of experts, or `None` if there is none. In a model that Interbed can compute, all
+    /// mixtures are equal.
     pub fn mixture(&self) -> Option<&Mixture> {
         self.mixtures().next().map(|(_, mixture)| mixture)
     }
 
-    /// Returns the activations of all dense networks and mixtures.
+    /// Returns the activation of each dense network and of each mixture.
     pub fn activations(&self) -> impl Iterator<Item = Activation> {
         self.parts().filter_map(|part| match part {
             Part::Dense(dense) => Some(dense.activation),
@@ -208,7 +213,8 @@ impl Blueprint {
         })
     }
 
-    /// Returns the width of the first dense network, or of an expert if all networks are mixtures; 0 without networks.
+    /// Returns the inner width of the first dense network. If there is no dense network, returns the inner width of an
+    /// expert or, without experts, 0.
     pub fn inner_size(&self) -> usize {
         let width = |part: &Part| match part {
             Part::Dense(dense) => Some(dense.width),
@@ -217,12 +223,13 @@ impl Blueprint {
         self.parts().find_map(width).or(self.mixture().map(|mixture| mixture.expert_width)).unwrap_or(0)
     }
 
-    /// Returns the factor of the first branch; 1 without branches.
+    /// Returns the factor of the first branch, or 1 if there are no branches.
     pub fn branch_factor(&self) -> f32 {
         self.layers.iter().flat_map(|layer| &layer.branches).next().map_or(1.0, |branch| branch.factor)
     }
 
-    /// Returns for each attention how many positions a token sees (itself included), or `None` if it sees all.
+    /// Returns, for each attention in the order of the layers, how many positions a token sees, itself included. `None`
+    /// means all positions up to its own.
     pub fn windows(&self) -> Vec<Option<usize>> {
         self.attentions().map(|attention| attention.window).collect()
     }

@@ -7,9 +7,9 @@ use std::path::Path;
 /// Why a file was not read.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// It could not be read, or is no regular file.
+    /// The file could not be read, or is not a regular file.
     Read(Error),
-    /// It has more bytes than are accepted: its length, as far as it is known.
+    /// The file is longer than the limit. The number is the file's length in bytes, as far as it is known.
     TooLong(u64),
 }
 

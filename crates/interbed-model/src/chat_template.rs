@@ -28,9 +28,9 @@ use contents::CallContents;
 pub use contents::NoContent;
 pub use systems::SystemPlaces;
 
-/// The longest source of a template that is accepted, in bytes. Templates in use have up to some 20 KiB.
+/// Maximum length of a template's source, in bytes. Templates in use are up to about 20 KiB long.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
-/// The longest prompt that a template may write, in bytes.
+/// Maximum length of a prompt that a template may write, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
 /// The number of steps that a rendering may take, in addition to [`FUEL_PER_MESSAGE`] for each message.
 const FUEL_BASE: u64 = 4_000_000;
@@ -43,8 +43,8 @@ const STACK_BYTES: usize = 256 << 20;
 /// The reasons why a chat template produced no prompt.
 #[derive(Debug, ThisError)]
 pub enum TemplateError {
-    /// The model has no template. Templates are looked for in `chat_template.jinja`, under `chat_template` in
-    /// `tokenizer_config.json` and `chat_template.json`, and under `tokenizer.chat_template` in a GGUF file.
+    /// The model has no chat template. A template may be in `chat_template.jinja`, under the key `chat_template` in
+    /// `tokenizer_config.json` or `chat_template.json`, or under the key `tokenizer.chat_template` in a GGUF file.
     #[error(
         "the model in {} has no chat template (chat_template.jinja, chat_template in tokenizer_config.json or in \
          chat_template.json, or tokenizer.chat_template in a GGUF file); send a plain prompt to /v1/completions \
@@ -64,43 +64,43 @@ pub enum TemplateError {
         /// The length of the source, in bytes.
         bytes: usize,
     },
-    /// The source is not a valid Jinja template.
+    /// The source is not a valid Jinja template, or the file that holds it is not valid UTF-8 or JSON.
     #[error("the chat template is not valid: {problem}")]
     Syntax {
         /// A description of what is wrong, and in which line.
         problem: String,
     },
-    /// The template refused the messages with `raise_exception`.
+    /// The template called `raise_exception` to refuse the messages.
     #[error("the chat template refuses these messages: {message}")]
     Raised {
         /// The template's own message.
         message: String,
     },
-    /// The template failed on these messages.
+    /// The template failed while it rendered the messages.
     #[error("the chat template failed: {problem}")]
     Render {
         /// A description of what went wrong, and in which line.
         problem: String,
     },
-    /// The template took more steps than it may take.
+    /// The template took more than `fuel` steps.
     #[error("the chat template did not end within {fuel} instructions")]
     OutOfFuel {
-        /// The number of steps that it may take.
+        /// The maximum number of steps.
         fuel: u64,
     },
-    /// The template wrote more than the accepted number of bytes.
+    /// The template wrote more than `limit` bytes.
     #[error("the chat template wrote more than {limit} bytes, which is the limit for these messages")]
     OutputTooLarge {
-        /// The accepted number of bytes.
+        /// The maximum length of the prompt, in bytes.
         limit: usize,
     },
-    /// The template exceeded its limit of memory or of time.
+    /// The template exceeded a limit on memory or time.
     #[error("the chat template was stopped: {excess}")]
     Excessive {
         /// Describes the exceeded limit.
         excess: String,
     },
-    /// The thread of the template could not be started, or it panicked.
+    /// The thread that runs the template could not be started, or it panicked.
     #[error("the chat template could not be run: {problem}")]
     Thread {
         /// The reason.
@@ -109,7 +109,7 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    /// Returns whether the error is about the messages, so that the client can send other messages.
+    /// Returns whether the error depends on the messages. If so, a client may succeed with other messages.
     pub fn is_about_messages(&self) -> bool {
         matches!(
             self,
@@ -126,7 +126,7 @@ impl TemplateError {
 /// `pad_token`.
 #[derive(Debug, Clone, Default)]
 pub struct SpecialTokens {
-    /// Pairs of a token's name and text, as `tokenizer_config.json` has them.
+    /// Pairs of a token's name, such as `bos_token`, and its text, from the tokenizer's configuration.
     pub tokens: Vec<(String, String)>,
 }
 
@@ -137,7 +137,7 @@ impl SpecialTokens {
     }
 }
 
-/// A model's compiled chat template. A template does not change, and can be shared in an `Arc`.
+/// A model's compiled chat template. It does not change and can be shared in an `Arc`.
 pub struct ChatTemplate {
     special_tokens: SpecialTokens,
     source: String,
@@ -159,26 +159,28 @@ const TOOL_USE: &str = "tool_use";
 const JINJA_FILE: &str = "chat_template.jinja";
 const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 const JSON_FILE: &str = "chat_template.json";
-/// The names of the files that may hold a template, other than the files of the tokenizer.
+/// The files that may hold a template, besides the tokenizer's files. Their paths are relative to the model's
+/// directory.
 pub const FILES: [&str; 3] = [JINJA_FILE, TOOL_USE_FILE, JSON_FILE];
 
 impl ChatTemplate {
-    /// Loads the template of a model's directory.
+    /// Loads the template from a model's directory.
     ///
     /// The template is `chat_template.jinja`, together with `additional_chat_templates/tool_use.jinja` for
-    /// conversations with tools. Without the first file, the template is `chat_template` in `tokenizer_config.json` or
-    /// else in `chat_template.json`.
+    /// conversations with tools. If `chat_template.jinja` does not exist, the template is the value of `chat_template`
+    /// in `tokenizer_config.json` or else in `chat_template.json`.
     ///
     /// # Errors
-    /// Fails if the directory has no template, or the template is too large or not valid.
+    /// Fails if the directory has no template, if a file cannot be read, or if the template is too large or not valid.
     pub fn from_dir(dir: &Path) -> Result<Self, TemplateError> {
         let config = TokenizerConfig::from_dir(dir)?;
         Self::from_files(&config, dir, |name| Ok(read_limited(&dir.join(name), MAX_SOURCE_BYTES as u64)?))
     }
 
-    /// Loads the template of a model like [`ChatTemplate::from_dir`], but from `config` and from the contents of the
-    /// [`FILES`]. The function `content` returns a file's content by its name. The path `dir` is the model's directory
-    /// or file, for messages.
+    /// Loads a model's template like [`ChatTemplate::from_dir`], but uses the tokenizer's configuration `config` and
+    /// gets the [`FILES`] from `content`. The function `content` takes the name of a file and returns its content, or
+    /// `None` if the file does not exist. The path `dir` is that of the model's directory or file; it is used only in
+    /// error messages.
     ///
     /// # Errors
     /// Fails if there is no template, if the template is too large or not valid, or if `content` fails.
@@ -252,34 +254,38 @@ impl ChatTemplate {
         })
     }
 
-    /// Returns the form in which the template expects the arguments of calls. The first call renders conversations to
-    /// find out, which keeps a CPU busy, so this function must not run on an async thread.
+    /// Returns the form in which the template expects the arguments of tool calls. On the first call, this function
+    /// renders test conversations to find out. Rendering keeps a CPU busy, so the function must not run on an async
+    /// thread.
     pub fn arguments_form(&self) -> ArgumentsForm {
         *self.arguments.get_or_init(|| {
             arguments::probe(|messages, tools| self.render(messages, Some(tools), false, &Map::new()).ok())
         })
     }
 
-    /// Returns the content that the template expects in a message that calls tools and has no text. The first call
-    /// renders conversations to find out, which keeps a CPU busy, so this function must not run on an async thread.
+    /// Returns the content that the template expects in a message that has tool calls but no text. On the first call,
+    /// this function renders test conversations to find out. Rendering keeps a CPU busy, so the function must not run
+    /// on an async thread.
     pub fn no_content(&self) -> NoContent {
         self.call_contents().without_text
     }
 
-    /// Returns whether the template shows the calls of a message that also has text. The first call renders
-    /// conversations to find out, which keeps a CPU busy, so this function must not run on an async thread.
+    /// Returns whether the template shows the tool calls of a message that also has text. On the first call, this
+    /// function renders test conversations to find out. Rendering keeps a CPU busy, so the function must not run on an
+    /// async thread.
     pub fn shows_calls_beside_text(&self) -> bool {
         self.call_contents().beside_text
     }
 
-    /// Returns in which places the template accepts system messages. The first call renders conversations to find out,
-    /// which keeps a CPU busy, so this function must not run on an async thread.
+    /// Returns where in a conversation the template accepts system messages. On the first call, this function renders
+    /// test conversations to find out. Rendering keeps a CPU busy, so the function must not run on an async thread.
     pub fn system_places(&self) -> SystemPlaces {
         *self.systems.get_or_init(|| systems::probe(|messages| self.render(messages, None, true, &Map::new()).ok()))
     }
 
-    /// Returns whether the template accepts a text that is not JSON as the arguments of a call. The first call renders
-    /// a conversation to find out, which keeps a CPU busy, so this function must not run on an async thread.
+    /// Returns whether the template accepts text that is not JSON as the arguments of a tool call. On the first call,
+    /// this function renders test conversations to find out. Rendering keeps a CPU busy, so the function must not run
+    /// on an async thread.
     pub fn takes_text_arguments(&self) -> bool {
         let no_content = self.no_content();
         *self.text_arguments.get_or_init(|| {
@@ -296,20 +302,21 @@ impl ChatTemplate {
         })
     }
 
-    /// Returns the source of the default template, for `interbed info`.
+    /// Returns the source of the default template, with every line end converted to `\n`.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Returns whether the template names the variable `tools`, and so shows tools to the model.
+    /// Returns whether the template shows tools to the model. It does if there is a separate template for conversations
+    /// with tools, or if the source contains the name `tools`.
     pub fn reads_tools(&self) -> bool {
         let is_part = |character: char| character == '_' || character.is_alphanumeric();
         self.tool_use.is_some() || self.source.split(|character| !is_part(character)).any(|word| word == "tools")
     }
 
-    /// Renders the prompt for `messages`. The list `tools` has the definitions of tools, and `kwargs` has further
-    /// variables, which take precedence over special tokens. A rendering keeps a CPU busy and must not run on an async
-    /// thread.
+    /// Renders the prompt for `messages`. `tools` holds the definitions of tools. `kwargs` holds further template
+    /// variables, which override special tokens of the same name. Rendering keeps a CPU busy, so the function must not
+    /// run on an async thread.
     ///
     /// # Errors
     /// Fails if the template refuses the messages, fails on them, or exceeds a limit.
@@ -323,8 +330,8 @@ impl ChatTemplate {
         self.render_within(messages, tools, add_generation_prompt, kwargs, MAX_OUTPUT_BYTES)
     }
 
-    /// Renders the prompt for `messages` like [`ChatTemplate::render`], but the prompt may have at most `bytes_max`
-    /// bytes, or [`MAX_OUTPUT_BYTES`] if that is less.
+    /// Renders the prompt for `messages` like [`ChatTemplate::render`], but limits the prompt to `bytes_max` bytes. A
+    /// limit above [`MAX_OUTPUT_BYTES`] is lowered to that number.
     ///
     /// # Errors
     /// Fails if the template refuses the messages, fails on them, or exceeds a limit.

@@ -19,29 +19,30 @@ use crate::keys::json::{Fields, parse_object, read_text};
 
 pub use crate::config_error::{ConfigError, ConfigProblem};
 
-/// A model as its files describe it: what it computes, and what its texts begin and end with.
+/// A model's configuration: what the model computes, and which tokens begin and end its texts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
-    /// The family.
+    /// The model's family.
     pub family: &'static Family,
-    /// What is computed.
+    /// What the model computes.
     pub blueprint: Blueprint,
     /// The tokens that begin and end a text.
     pub ends: TextEnds,
-    /// The type in which the configuration says the weights are stored; the files decide.
+    /// The data type of the weights according to the configuration. The weight files may differ and take precedence.
     pub dtype: Option<DType>,
-    /// Whether the configuration says whether the head is the embedding; if not, it is the family's default.
+    /// Whether the configuration says if the head is tied to the embedding. If it does not, the family's default
+    /// applies.
     pub tie_is_stated: bool,
 }
 
-/// The tokens that begin and end a text; all are in the vocabulary.
+/// The tokens that begin and end a text. All of them are in the vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextEnds {
     /// The token that begins a text.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end a text. Other files may name more, see [`end_tokens`](crate::end_tokens()).
+    /// The tokens that end a text. Other files of the model may name more: see [`end_tokens`](crate::end_tokens()).
     pub eos_token_ids: Vec<u32>,
-    /// Whether the configuration names the tokens that end a text; if not, they are the family's default.
+    /// Whether the configuration names the tokens that end a text. If it does not, these are the family's default.
     pub are_stated: bool,
 }
 
@@ -49,8 +50,8 @@ impl ModelConfig {
     /// Reads `config.json` of a Hugging Face directory.
     ///
     /// # Errors
-    /// The file is missing or damaged, or describes a model that cannot be computed; the message names the key, its
-    /// value and what was expected.
+    /// Fails if the file is missing or damaged, or describes a model that Interbed cannot compute. If a key is at
+    /// fault, the error names the key, its value and what was expected.
     pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let file = dir.as_ref().join("config.json");
         let Some(text) = read_text(&file)? else {
@@ -63,7 +64,7 @@ impl ModelConfig {
     /// Reads the text of a `config.json`.
     ///
     /// # Errors
-    /// As [`from_dir`](Self::from_dir), except for errors of the file.
+    /// Fails if the text is damaged, or describes a model that Interbed cannot compute.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         parse(text).map_err(|problem| ConfigError { file: "config.json".into(), problem })
     }

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// A configuration file that cannot be used.
+/// The error that a configuration file cannot be used.
 #[derive(Debug, Error)]
 #[error("{}: {problem}", file.display())]
 pub struct ConfigError {
-    /// The file.
+    /// The path of the file.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// What is wrong with the file.
     pub problem: ConfigProblem,
 }
 
-/// Why a configuration is refused.
+/// The reason why a configuration is refused.
 #[derive(Debug, Error)]
 pub enum ConfigProblem {
     /// The file could not be read.
@@ -40,17 +40,17 @@ pub enum ConfigProblem {
     /// The metadata of a GGUF file does not have the expected form.
     #[error(transparent)]
     Gguf(#[from] interbed_weights::GgufProblem),
-    /// A GGUF file has a tensor that its architecture, as computed here, does not use.
+    /// A GGUF file has a tensor that Interbed does not use in the file's architecture.
     #[error(
         "the tensor {tensor:?} has no place in this architecture as Interbed computes it: this variant is not \
          supported; use \
          the model's Hugging Face directory with an engine that supports it"
     )]
     UnwantedTensor {
-        /// Its name in the file.
+        /// The name of the tensor in the file.
         tensor: String,
     },
-    /// The model has something that no layer computes yet.
+    /// The model has a feature that Interbed cannot compute yet.
     #[error("this model has {what}, which Interbed does not compute yet; use an engine that does")]
     Uncomputed {
         /// What the model has, in the plural.
@@ -61,10 +61,10 @@ pub enum ConfigProblem {
     Missing {
         /// The key.
         key: String,
-        /// Why it is needed.
+        /// Why the key is needed.
         why: &'static str,
     },
-    /// A value of the wrong type.
+    /// A value has the wrong type.
     #[error("{key} is {found}, expected {expected}")]
     WrongType {
         /// The key.
@@ -74,7 +74,7 @@ pub enum ConfigProblem {
         /// The value, shortened.
         found: String,
     },
-    /// A number outside its limits.
+    /// A number is outside its limits.
     #[error("{key} is {found}, expected {limit}")]
     OutOfRange {
         /// The key, or the expression of keys.
@@ -84,7 +84,7 @@ pub enum ConfigProblem {
         /// The limits.
         limit: String,
     },
-    /// A feature that is not supported.
+    /// The configuration asks for a feature that is not supported.
     #[error("{key} is {found}, which is not supported: {hint}")]
     Unsupported {
         /// The key.

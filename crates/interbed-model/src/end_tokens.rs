@@ -22,9 +22,10 @@ pub(crate) const MESSAGE_END: &str = "<|end|>";
 /// A short answer, which no template writes by itself.
 const ANSWER: &str = "interbed9417";
 
-/// Returns the tokens that end a text, each once. The tokens that the model's configuration files name come first;
-/// without a tokenizer, these are all. The function renders the template, which keeps a CPU busy, so it must not run on
-/// an async thread.
+/// Returns the ids of the tokens that end a text, each once. The ids from the configuration files come first, and those
+/// from the tokenizer and the chat template follow. Without a tokenizer, only the configuration files are used. If no
+/// place names a token, the family's default is returned. This function renders the template, which keeps a CPU busy,
+/// so it must not run on an async thread.
 pub fn end_tokens(
     generation: &GenerationConfig,
     config: &ModelConfig,

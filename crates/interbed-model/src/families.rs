@@ -59,9 +59,9 @@ families!(
     gemma3,
 );
 
-/// What Interbed knows about one family of models; each file of this folder declares one.
+/// A family of models that Interbed supports: how its configurations are recognised and how they are read.
 pub struct Family {
-    /// The family's name, as messages show it.
+    /// The family's name in messages.
     pub name: &'static str,
     /// Values of `model_type` in `config.json` by which the family is recognised.
     model_types: &'static [&'static str],
@@ -127,17 +127,17 @@ struct WhiteSpace {
 /// What programs that read GGUF files of a family assume, and which optional keys they read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GgufWriting {
-    /// The norms of queries and keys that readers expect.
+    /// The norms of queries and keys that readers apply; `None` if readers apply none.
     pub norms: Option<HeadNorms>,
-    /// The activation of feed-forward networks that readers expect.
+    /// The activation that readers apply in feed-forward networks.
     pub activation: Activation,
-    /// Whether readers divide the weights of a token's experts by their sum.
+    /// Whether readers divide the weights of a token's experts by the sum of these weights.
     pub normalises: bool,
-    /// Whether readers use keys with factors of embeddings, branches and logits.
+    /// Whether readers use the keys that hold the factors of embeddings, branches and logits.
     pub has_factors: bool,
-    /// Whether readers use a key with the factor of attention scores.
+    /// Whether readers use the key that holds the factor of attention scores.
     pub has_attention_factor: bool,
-    /// Whether the width of an expert is written in a key of its own.
+    /// Whether files state the width of an expert under a separate key.
     pub has_expert_width: bool,
 }
 

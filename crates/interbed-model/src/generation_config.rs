@@ -5,31 +5,33 @@ use std::path::Path;
 use crate::config_error::{ConfigError, ConfigProblem};
 use crate::keys::json::{Fields, parse_object, read_text};
 
-/// The sampling parameters that a model's authors recommend. A field is `None` or empty if the file does not give it. A
-/// request may override each of them.
+/// The contents of `generation_config.json`: the sampling parameters that a model's authors recommend, and the tokens
+/// that begin and end a text. A field is `None` or empty if the file does not give it. A request may override the
+/// sampling parameters.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationConfig {
     /// The token that begins a text.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end a text, as far as the file names them. The function [`end_tokens`](crate::end_tokens())
-    /// finds the others.
+    /// The tokens that end a text, according to this file. Other files of the model may name more: see
+    /// [`end_tokens`](crate::end_tokens()).
     pub eos_token_ids: Vec<u32>,
-    /// Whether to sample, rather than always take the likeliest token.
+    /// Whether to sample instead of always taking the likeliest token.
     pub do_sample: Option<bool>,
-    /// The temperature, by which logits are divided. 0 stands for always taking the likeliest token.
+    /// The number that logits are divided by. 0 means that the likeliest token is always taken.
     pub temperature: Option<f32>,
-    /// Sampling keeps the likeliest tokens that together have this probability, above 0 and at most 1.
+    /// Sampling keeps the likeliest tokens that together have this probability. The number is above 0 and at most 1.
     pub top_p: Option<f32>,
     /// Sampling keeps this many of the likeliest tokens. 0 keeps all tokens.
     pub top_k: Option<u32>,
-    /// Sampling keeps tokens with at least this share of the likeliest token's probability, from 0 to 1.
+    /// Sampling keeps tokens whose probability is at least this number times that of the likeliest token. The number is
+    /// from 0 to 1.
     pub min_p: Option<f32>,
-    /// The penalty for tokens that have occurred. 1 has no effect.
+    /// The penalty for tokens that have already occurred, above 0. 1 has no effect.
     pub repetition_penalty: Option<f32>,
 }
 
 impl GenerationConfig {
-    /// Returns the parameters with which llama.cpp samples if neither a file nor its user says otherwise.
+    /// Returns the default sampling parameters of llama.cpp.
     pub fn llama_cpp() -> Self {
         Self { temperature: Some(0.8), top_k: Some(40), top_p: Some(0.95), min_p: Some(0.05), ..Self::default() }
     }
@@ -38,7 +40,7 @@ impl GenerationConfig {
     /// empty.
     ///
     /// # Errors
-    /// Fails if the file is damaged, or if a value is outside its range.
+    /// Fails if the file cannot be read or is damaged, or if a value is outside its range.
     pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let file = dir.as_ref().join("generation_config.json");
         match read_text(&file)? {

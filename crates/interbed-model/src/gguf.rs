@@ -24,7 +24,8 @@ use crate::keys::json::shorten;
 use crate::pooling::Pooling;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, TokenizerConfig, TokenizerError};
 
-/// A model in GGUF files, whose metadata replaces the smaller files of a Hugging Face directory.
+/// A model stored in GGUF files. The metadata of these files takes the place of `config.json`, `tokenizer.json` and the
+/// other small files of a Hugging Face directory.
 #[derive(Debug, Clone)]
 pub struct GgufModel<'a> {
     catalog: &'a Catalog,
@@ -34,17 +35,18 @@ pub struct GgufModel<'a> {
 }
 
 impl<'a> GgufModel<'a> {
-    /// Returns the model of a catalog, if the catalog lists GGUF files.
+    /// Returns the model that `catalog` lists, or `None` if the catalog has no GGUF metadata.
     pub fn of(catalog: &'a Catalog) -> Option<Self> {
         let metadata = catalog.metadata()?;
         let path = catalog.files().first().map(|file| file.path().to_owned()).unwrap_or_default();
         Some(Self { catalog, metadata, path })
     }
 
-    /// Reads the model's configuration, which other models have in `config.json`.
+    /// Reads the model's configuration from the GGUF metadata.
     ///
     /// # Errors
-    /// An architecture or a feature that is not computed, a key that is missing or makes no sense; each named.
+    /// Fails if the architecture or a feature of the model is not supported, or if a key is missing or has an invalid
+    /// value. The error names the cause.
     pub fn config(&self) -> Result<ModelConfig, ConfigError> {
         self.read_config().map_err(|problem| self.config_error(problem))
     }
@@ -74,21 +76,22 @@ impl<'a> GgufModel<'a> {
         ModelConfig::read(family, &Keys::Gguf(keys))
     }
 
-    /// Checks that the file has no tensors besides those of `specs`, the groups of its configuration: a model with a
-    /// bias in one layer, or with norms that its architecture does not have, would silently compute something else.
+    /// Checks that `specs`, which lists the tensors that the model uses, includes every tensor of the file. If an
+    /// unlisted tensor, such as a bias in one layer, were ignored, the model would silently compute something else.
+    /// Stored rotary factors and layers that predict further tokens may be unlisted.
     ///
     /// # Errors
-    /// The first tensor that no group asks for, by name.
+    /// Fails if the file has any other unlisted tensor. The error names the first one.
     pub fn check_tensors(&self, specs: &[GroupSpec]) -> Result<(), ConfigError> {
         tensors::check(self, specs).map_err(|problem| self.config_error(problem))
     }
 
-    /// Reads the sampling defaults (`general.sampling.…`), which other models have in `generation_config.json`. If the
-    /// file has none, returns llama.cpp's, which users of such files expect. The tokens that end a text are part of the
-    /// configuration.
+    /// Reads the sampling defaults from the metadata keys `general.sampling.…`. If the file has none of these keys,
+    /// returns the defaults of llama.cpp. The end-of-text tokens are not included, because [`config`](Self::config)
+    /// reads them.
     ///
     /// # Errors
-    /// Names a value that sampling does not allow.
+    /// Fails if a value has the wrong type or is out of range. The error names the value.
     pub fn generation_config(&self) -> Result<GenerationConfig, ConfigError> {
         const KEYS: [(&str, &str); 5] = [
             ("general.sampling.temp", "temperature"),
@@ -110,10 +113,10 @@ impl<'a> GgufModel<'a> {
         parsed.map_err(|ConfigError { problem, .. }| self.config_error(problem))
     }
 
-    /// Reads how hidden states become embeddings.
+    /// Reads how the hidden states of a text are pooled into its embedding.
     ///
     /// # Errors
-    /// Describes a way of pooling that Interbed does not compute.
+    /// Fails if Interbed does not support the pooling method, or if the metadata value is not a whole number.
     pub fn pooling(&self) -> Result<Pooling, String> {
         let name = self.metadata.text("general.architecture").ok().flatten().unwrap_or_default();
         let key = format!("{name}.pooling_type");
@@ -124,10 +127,10 @@ impl<'a> GgufModel<'a> {
         }
     }
 
-    /// Makes the tokenizer, which other models have in `tokenizer.json` and `tokenizer_config.json`.
+    /// Creates the tokenizer from the GGUF metadata.
     ///
     /// # Errors
-    /// There is none, or it is of a kind that is not known, or damaged.
+    /// Fails if the metadata has no tokenizer, or if the tokenizer is damaged, too large or of an unsupported kind.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
         let files = tokenizer::read(self)?;
         let TokenizerFiles { tokenizer, config } = files;
@@ -142,10 +145,11 @@ impl<'a> GgufModel<'a> {
         Tokenizer::new(text.as_bytes(), &config).map_err(malformed)
     }
 
-    /// Reads the chat template, `tokenizer.chat_template`, and the one for conversations with tools if there is one.
+    /// Reads the chat template from `tokenizer.chat_template`. If the file has a separate template for conversations
+    /// with tools, reads that template too.
     ///
     /// # Errors
-    /// There is none, or it is too large or not valid.
+    /// Fails if the file has no chat template, or if a template is too large or invalid.
     pub fn chat_template(&self) -> Result<ChatTemplate, TemplateError> {
         let text = |key: &str| {
             let problem = |problem: GgufProblem| TemplateError::Syntax { problem: problem.to_string() };

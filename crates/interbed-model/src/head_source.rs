@@ -6,25 +6,28 @@ use interbed_weights::{Catalog, WeightError};
 use crate::config::ModelConfig;
 use crate::layers::{EMBEDDING_TENSOR, HEAD_TENSOR};
 
-/// Says where the head's weights come from.
+/// The tensor that serves as the output head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadSource {
-    /// The head is a tensor of its own.
+    /// The head has its own tensor.
     Own,
-    /// The head is a tensor of its own, although the configuration ties it to the embedding, because the two differ.
+    /// The head has its own tensor. The configuration ties the head to the embedding, but the two stored tensors
+    /// differ.
     OwnDespiteTie,
-    /// The head is the embedding's tensor.
+    /// The embedding's tensor also serves as the head.
     Embedding,
-    /// The files have only the head's tensor, which serves as the embedding too.
+    /// The head's tensor also serves as the embedding, because no embedding is stored.
     ForEmbedding,
 }
 
 impl HeadSource {
-    /// Decides by the files which tensor is the head.
+    /// Decides which stored tensor serves as the head, and updates `config` and `catalog` accordingly.
     ///
-    /// A stored head is used, unless the configuration ties it to the embedding and both have the same content, which
-    /// is then held in memory once. If only the head is stored, it also serves as the embedding. To compare the two,
-    /// the function reads at most `compared` bytes of each; tensors that agree in these bytes count as the same.
+    /// If both tensors are stored, the head uses its own tensor, unless the configuration ties it to the embedding and
+    /// both have the same content. Tensors with the same content are held in memory only once. If only one of the two
+    /// is stored, that tensor serves as both, unless the configuration says that head and embedding are not tied. To
+    /// compare the two tensors, the function reads at most `compared` bytes of each. Tensors that agree in these bytes
+    /// count as the same.
     ///
     /// # Errors
     /// Fails if one of the two tensors cannot be read.

@@ -15,7 +15,7 @@ use json::{Fields, beyond};
 pub(crate) struct Key {
     /// The key's name in `config.json`.
     pub json: &'static str,
-    /// The key's name in GGUF metadata, which follows the architecture's name and a dot.
+    /// The key's name in GGUF metadata, without the architecture's name and the dot that come before it.
     pub gguf: &'static str,
 }
 

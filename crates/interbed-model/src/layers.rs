@@ -26,7 +26,7 @@ use moe_ffn::MoeFfn;
 pub use embedding::EMBEDDING_TENSOR;
 pub use head::{HEAD_TENSOR, LOGIT_ROWS};
 
-/// One layer of a model, of any kind.
+/// A layer of a model, such as the embedding, an attention layer, a feed-forward network or the head.
 pub trait Layer: Send + Sync {
     /// Returns the specs of the layer's tensors. A tensor's handle has the layer's index in the list and the tensor's
     /// index in this spec.
@@ -45,14 +45,13 @@ pub trait Layer: Send + Sync {
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError>;
 }
 
-/// What a layer keeps for a sequence. A prefix of a sequence counts as computed once the states of all layers exist:
-/// the KV blocks of its tokens and, for a layer that needs one, a snapshot of the layer's state after the last of these
-/// tokens.
+/// The state that a layer keeps for each sequence between forward passes. A prefix of a sequence counts as computed
+/// once the state of every layer exists for the prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerState {
-    /// The layer keeps nothing: each token is computed by itself.
+    /// The layer keeps no state, because it computes each token independently.
     Nothing,
-    /// The layer keeps keys and values of every token, in KV blocks.
+    /// The layer keeps the keys and values of every token, in KV blocks.
     Kv {
         /// Number of key and value heads, and their width.
         shape: KvShape,
@@ -70,10 +69,10 @@ struct Place {
     layer: usize,
 }
 
-/// Returns all layers of a model, in the order in which a pass computes them.
+/// Returns all layers of a model, in the order in which a forward pass computes them.
 ///
 /// # Panics
-/// Panics if the blueprint has something that no layer computes, see [`Blueprint::refuse_uncomputed`].
+/// Panics if no layer can compute some part of the blueprint. [`Blueprint::refuse_uncomputed`] finds such parts.
 pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
     let branches: Vec<(Place, &Branch)> = {
         let all = blueprint.layers.iter().enumerate();
@@ -106,10 +105,10 @@ pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
     layers
 }
 
-/// Returns the specs of all tensors that a model needs, in the order in which a pass uses them.
+/// Returns the specs of all tensors that a model needs, in the order in which a forward pass uses them.
 ///
 /// # Panics
-/// Panics if [`layers_of`] does.
+/// Panics if [`layers_of`] panics for this blueprint.
 pub fn group_specs(blueprint: &Blueprint) -> Vec<GroupSpec> {
     layers_of(blueprint).iter().map(|layer| layer.spec().clone()).collect()
 }

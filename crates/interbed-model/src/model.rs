@@ -16,7 +16,7 @@ use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
 
-/// A model that computes on a device, which the model borrows for the duration of a pass.
+/// A model, which runs forward passes on a device. The caller lends the device to the model for each pass.
 pub struct Model {
     blueprint: Blueprint,
     layers: Vec<Box<dyn Layer>>,
@@ -36,8 +36,9 @@ pub struct Model {
 }
 
 impl Model {
-    /// Makes a model over `weights`, whose groups are those of [`group_specs`](crate::layers::group_specs). The layout
-    /// `kv` of KV blocks is the result of [`Model::kv_layout`].
+    /// Creates a model that takes its weights from `weights`. The groups of weights must be those that
+    /// [`group_specs`](crate::layers::group_specs) returns for `blueprint`. `kv` is the layout that
+    /// [`Model::kv_layout`] returns.
     pub fn new(blueprint: Blueprint, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
         let layers = layers_of(&blueprint);
         let ropes = blueprint.ropes.iter().map(RopeTable::new).collect();
@@ -61,17 +62,18 @@ impl Model {
         &mut *self.weights
     }
 
-    /// Has the passes from the next one on tell `sink` through which experts tokens go.
+    /// Makes all later forward passes report to `sink` which experts each token goes through.
     pub fn tell_routes(&mut self, sink: Box<dyn RouteSink>) {
         self.route_sink = Some(sink);
     }
 
-    /// Returns the [`RopeTable::cache_namespace`] of a prompt of `prompt_len` tokens.
+    /// Returns the namespace of the prefix cache for a prompt of `prompt_len` tokens, as [`RopeTable::cache_namespace`]
+    /// describes it.
     pub fn cache_namespace(&self, prompt_len: usize) -> u64 {
         self.ropes[0].cache_namespace(prompt_len)
     }
 
-    /// Returns the layout of a KV block of this model in memory, for blocks of `block_size` tokens.
+    /// Returns the memory layout of this model's KV blocks, each of which holds `block_size` tokens.
     pub fn kv_layout(blueprint: &Blueprint, block_size: usize, dtype: KvDType) -> KvLayout {
         let layers = layers_of(blueprint);
         let shapes = layers.iter().filter_map(|layer| match layer.state() {
@@ -81,25 +83,26 @@ impl Model {
         KvLayout::new(block_size, dtype, shapes)
     }
 
-    /// Returns what a device must reserve for passes of up to `max_tokens` tokens with up to `max_logit_rows` wanted
-    /// rows of logits.
+    /// Returns what a device must reserve for any forward pass of at most `max_tokens` tokens and at most
+    /// `max_logit_rows` rows of logits or hidden states.
     pub fn pass_needs(blueprint: &Blueprint, max_tokens: usize, max_logit_rows: usize) -> PassNeeds {
         needs(blueprint, &layers_of(blueprint), &PassSize { tokens: max_tokens, logit_rows: max_logit_rows })
     }
 
-    /// Returns how many bytes of memory passes of up to `max_tokens` tokens with up to `max_logit_rows` wanted rows
-    /// take on the CPU with `threads` threads.
+    /// Returns the memory, in bytes, that the CPU needs with `threads` threads for any forward pass of at most
+    /// `max_tokens` tokens and at most `max_logit_rows` rows of logits or hidden states.
     pub fn pass_bytes(blueprint: &Blueprint, max_tokens: usize, max_logit_rows: usize, threads: NonZeroUsize) -> usize {
         CpuDevice::pass_bytes(&Self::pass_needs(blueprint, max_tokens, max_logit_rows), threads)
     }
 
-    /// Computes one pass like [`forward_from`](Self::forward_from), for a batch whose KV is all in memory.
+    /// Computes one forward pass like [`forward_from`](Self::forward_from), for a batch whose KV is entirely in memory.
     ///
     /// # Errors
-    /// Fails if weights cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved.
+    /// Fails if weights cannot be read, or if the batch needs more memory than [`Model::pass_needs`] reserved.
     ///
     /// # Panics
-    /// Panics if a block table is too short or names a block outside the pool, or if the batch has KV below memory.
+    /// Panics if a block table is too short or names a block outside the pool, or if some of the batch's KV is on disk
+    /// or in a shared store.
     pub fn forward(
         &mut self,
         device: &mut dyn Device,
@@ -109,19 +112,20 @@ impl Model {
         self.forward_from(device, batch, &mut NothingBelow, sink)
     }
 
-    /// Computes one pass over all layers, and writes the KV of every token of the batch into its blocks. Hands each
-    /// wanted row to `sink`, in the order of the batch. A row has logits, `[vocab_size]`, or a hidden state,
-    /// `[hidden_size]`, and the sink may change it. KV below memory comes from `below`, layer by layer.
+    /// Computes one forward pass over all layers, and writes the KV of every token of the batch into the blocks of its
+    /// sequence. Hands each wanted row to `sink`, in the order of the batch. A row has logits, `[vocab_size]`, or a
+    /// hidden state, `[hidden_size]`, and the sink may change it. KV on disk or in a shared store comes from `below`,
+    /// layer by layer.
     ///
-    /// Once the largest batch has been computed, passes allocate nothing.
+    /// After the largest batch has been computed, further passes allocate nothing.
     ///
     /// # Errors
-    /// Fails if weights or KV cannot be read, or the batch needs more memory than [`Model::pass_needs`] reserved. The
-    /// KV of the batch's own tokens is then unspecified, and all other KV is unchanged.
+    /// Fails if weights or KV cannot be read, or if the batch needs more memory than [`Model::pass_needs`] reserved.
+    /// The KV of the batch's own tokens is then unspecified, and all other KV is unchanged.
     ///
     /// # Panics
-    /// Panics if a block table is too short or names a block outside the pool. The block manager guarantees that none
-    /// does.
+    /// Panics if a block table is too short or names a block outside the pool. The block manager never makes such a
+    /// table.
     pub fn forward_from(
         &mut self,
         device: &mut dyn Device,

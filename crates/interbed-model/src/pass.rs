@@ -19,23 +19,23 @@ use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
 
-/// The reasons why a pass could not be computed. The KV that earlier passes computed is unchanged.
+/// The reasons why a forward pass fails. After a failure, the KV of earlier passes is unchanged.
 #[derive(Debug, Error)]
 pub enum ForwardError {
     /// Weights could not be read.
     #[error(transparent)]
     Weights(#[from] WeightError),
-    /// The device failed, or the batch is larger than what was reserved for it.
+    /// The device failed, or the batch needs more memory than the device reserved.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// KV that is below memory could not be read.
+    /// KV on disk or in a shared store could not be read.
     #[error(transparent)]
     Kv(#[from] KvLost),
 }
 
 pub use experts::Choice;
 
-/// The size of a pass, or the largest size that passes may have.
+/// The size of a forward pass, or the largest size that a forward pass may have.
 #[derive(Debug, Clone, Copy)]
 pub struct PassSize {
     /// The number of rows of activations, one for each token.
@@ -44,23 +44,23 @@ pub struct PassSize {
     pub logit_rows: usize,
 }
 
-/// A matrix to multiply with, and the bias that is added to its products.
+/// A linear layer: a matrix, and the bias that is added to the products with this matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear {
     /// The matrix, `[rows, cols]`.
     pub weight: TensorId,
     /// The bias, `[rows]`, if there is one.
     pub bias: Option<TensorId>,
-    /// The number of elements of a token's product.
+    /// The number of output elements for each token.
     pub rows: usize,
-    /// The number of elements of a token's input.
+    /// The number of input elements for each token.
     pub cols: usize,
 }
 
-/// A root-mean-square norm, whose weight is among a layer's tensors.
+/// The parameters of a root-mean-square norm.
 #[derive(Debug, Clone, Copy)]
 pub struct NormWeight {
-    /// The weight.
+    /// The norm's weight vector.
     pub weight: TensorId,
     /// Number that is added to each element of the weight.
     pub offset: f32,
@@ -68,11 +68,11 @@ pub struct NormWeight {
     pub epsilon: f32,
 }
 
-/// Function that takes finished rows of logits or of hidden states.
+/// Function that receives finished rows of logits or hidden states.
 pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
 
-/// A batch in the form that devices need, row after row. It is reused from pass to pass, so that a pass allocates
-/// nothing.
+/// A batch in the form that devices need, with one row for each token. Every forward pass reuses the memory of the last
+/// one, so it allocates nothing.
 #[derive(Debug, Default)]
 pub struct BatchRows {
     tokens: Vec<u32>,
@@ -107,10 +107,12 @@ struct Below {
 }
 
 impl BatchRows {
-    /// Replaces all rows with those of `batch`. The list `windows` has the window of each layer that keeps KV.
+    /// Replaces all rows with those of `batch`. `windows` holds the attention window, in tokens, of each layer that
+    /// keeps KV. `None` stands for all earlier tokens.
     ///
     /// # Panics
-    /// Panics if the part of a sequence below memory ends within a stretch, or contains tokens of the batch.
+    /// Panics if the number of a sequence's positions whose KV is on disk or in a shared store is not a multiple of
+    /// [`STRETCH`], or if these positions include tokens of the batch.
     pub fn set(&mut self, batch: &[BatchSequence<'_>], windows: &[Option<usize>]) {
         self.below.clear();
         self.frames.clear();
@@ -156,7 +158,7 @@ impl BatchRows {
         }
     }
 
-    /// Computes each row's factor, for models whose queries grow with their positions.
+    /// Computes the factor of each row's query, for models that scale queries by their positions.
     pub fn set_growth(&mut self, growth: QueryGrowth) {
         self.row_numbers.clear();
         self.row_numbers.extend(0..self.positions.len() as u32);
@@ -164,12 +166,13 @@ impl BatchRows {
         self.growth.extend(self.positions.iter().map(|&(position, _)| growth.factor(position)));
     }
 
-    /// Returns the frames of KV below memory for which the pass will ask, in this order.
+    /// Returns the frames (pieces of KV on disk or in a shared store) that the forward pass will request, in this
+    /// order.
     pub fn frames(&self) -> &[FrameId] {
         &self.frames
     }
 
-    /// Returns the token of each row.
+    /// Returns the token id of each row.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -179,22 +182,22 @@ impl BatchRows {
         &self.wanted
     }
 
-    /// Returns the wanted tokens in runs of at most `most`. The flag of each run says whether hidden states are wanted
-    /// instead of logits.
+    /// Returns the [`wanted`](Self::wanted) tokens in runs of at most `most` tokens. The flag of a run is true if
+    /// hidden states are wanted, and false if logits are wanted.
     pub fn wanted_runs(&self, most: usize) -> impl Iterator<Item = (bool, &[LogitRow])> {
         let mut rest = &self.wanted[..];
         let kinds = self.wanted_hidden.chunk_by(|one, next| one == next).flat_map(move |run| run.chunks(most));
         kinds.map(move |kinds| (kinds[0], rest.split_off(..kinds.len()).unwrap_or_default()))
     }
 
-    /// Returns how many of the greatest logits suffice for all wanted rows in `range`, or `None` if some row needs all
-    /// logits.
+    /// Returns how many of the greatest logits suffice for all rows in `range`, which is a range of
+    /// [`wanted`](Self::wanted). Returns `None` if some row needs all logits.
     pub fn wanted_best(&self, range: Range<usize>) -> Option<usize> {
         let best = self.wanted_best[range].iter();
         best.copied().reduce(|one, other| Some(one?.max(other?))).flatten()
     }
 
-    /// Returns where the KV of the batch's sequences lies.
+    /// Returns the places of each sequence's KV in the device's memory.
     pub fn sequences(&self) -> KvSequences<'_> {
         KvSequences { spans: &self.spans, tables: &self.tables }
     }
@@ -210,7 +213,7 @@ impl BatchRows {
     }
 }
 
-/// The tensors that all layers of a pass share.
+/// The tensors that all layers use in common during a forward pass.
 #[derive(Debug, Clone)]
 pub struct SharedTensors {
     /// The hidden states, `[tokens, hidden]`.
@@ -225,8 +228,8 @@ pub struct SharedTensors {
 }
 
 impl SharedTensors {
-    /// Takes the tensors for `tokens` rows. Each number in `rotated` is the number of elements that one of the model's
-    /// rotations turns.
+    /// Reserves the tensors for `tokens` rows in `area`. For each kind of rotary embedding in the model, `rotated`
+    /// yields the number of elements of a head that it rotates.
     pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, rotated: impl Iterator<Item = usize>) -> Self {
         Self {
             hidden: area.take(tokens * hidden),
@@ -237,8 +240,8 @@ impl SharedTensors {
     }
 }
 
-/// The state of a pass while it is computed. Layers compute one after the other. Each layer finds the rows that are
-/// left in [`hidden`](Self::hidden), and room for its own tensors in [`area`](Self::area).
+/// The state of a forward pass while its layers compute, one after the other. Each layer takes the remaining rows from
+/// [`hidden`](Self::hidden), and the memory for its own tensors from [`area`](Self::area).
 pub struct Pass<'a> {
     /// The source of the weights.
     pub weights: &'a mut dyn WeightSource,
@@ -273,8 +276,8 @@ pub struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// Begins a pass of at least one row, after the submission `last`. The device must have room for the pass's
-    /// tensors.
+    /// Begins a forward pass of at least one row. `last` is the last submission of the previous pass, or `None` if that
+    /// submission is complete. The device must have room for the tensors of this pass.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -324,7 +327,7 @@ impl<'a> Pass<'a> {
         Ok(pass)
     }
 
-    /// Returns the last submission, unless the host knows that it is complete.
+    /// Returns the last submission, or `None` if the host knows that all submissions are complete.
     pub fn last(&self) -> Option<Token> {
         self.last
     }
@@ -334,7 +337,7 @@ impl<'a> Pass<'a> {
         self.rows
     }
 
-    /// Returns the hidden states, `[rows, hidden]`, to which the last branch may still have to be added.
+    /// Returns the hidden states, `[rows, hidden]`. The result of the last branch may not have been added to them yet.
     pub fn hidden(&self) -> Tensor {
         self.of_rows(self.shared.hidden)
     }
@@ -345,8 +348,8 @@ impl<'a> Pass<'a> {
         self.of_rows(self.shared.branch)
     }
 
-    /// Returns the cosines and the sines of the rotation with this index in the model, `[all rows, rotated / 2]` each.
-    /// For `None`, both tensors are empty.
+    /// Returns the cosines and the sines of the rotary embedding that has index `rope` in the model. Each of the two
+    /// tensors is `[batch rows, rotated / 2]`. If `rope` is `None`, both tensors are empty.
     pub fn rotation(&self, rope: Option<usize>) -> [Tensor; 2] {
         let rotation = match rope {
             Some(rope) => self.shared.rotations[rope],
@@ -356,8 +359,8 @@ impl<'a> Pass<'a> {
         [rotation.part(0..half), rotation.part(half..2 * half)]
     }
 
-    /// Multiplies each query of `q`, which has rows of `width` elements, by its position's factor. The result is in
-    /// `out`, which is returned.
+    /// Multiplies each query in `q` by the factor for its position, and writes the result to `out`. A row of `q` has
+    /// `width` elements. Returns `out`.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -367,8 +370,8 @@ impl<'a> Pass<'a> {
         Ok(out)
     }
 
-    /// Begins a layer. The layer must not read the previous layer's own tensors: a device that checks for this
-    /// overwrites them.
+    /// Begins a layer. The new layer must not read the tensors that the previous layer took from [`area`](Self::area).
+    /// A device that checks for such reads overwrites these tensors.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -378,7 +381,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Returns memory for the layer's own tensors, which the next layer reuses.
+    /// Returns the memory from which the layer takes its own tensors. The next layer reuses this memory.
     pub fn area(&self) -> TensorArea {
         self.area
     }
@@ -402,7 +405,8 @@ impl<'a> Pass<'a> {
         Ok(token)
     }
 
-    /// Computes the norm of the hidden states, to which it first adds the last branch.
+    /// Returns the norm of the hidden states. If the last branch has not been added to the hidden states yet, adds it
+    /// first.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -417,14 +421,14 @@ impl<'a> Pass<'a> {
         Ok(out)
     }
 
-    /// Notes that the branch, times `scale`, is to be added to the hidden states. The next command that reads the
-    /// hidden states adds the branch first.
+    /// Schedules the addition of [`branch`](Self::branch), multiplied by `scale`, to the hidden states. The next call
+    /// of [`norm`](Self::norm) or [`settle_branch`](Self::settle_branch) performs the addition.
     pub fn add_branch(&mut self, scale: f32) {
         assert!(self.pending.is_none(), "a layer reads the hidden states before it writes its branch");
         self.pending = Some(scale);
     }
 
-    /// Adds the last branch to the hidden states, if no command has done so yet.
+    /// Adds the last branch to the hidden states, if it has not been added yet.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -436,8 +440,9 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Multiplies `x` with `matrices` in one sweep, and writes each product into one of `outs`. With `gate`, there are
-    /// two matrices, which are swept side by side and combined as [`Command::Products`] describes.
+    /// Multiplies `x` by each of `matrices`, and writes the products to the tensors in `outs`, in the same order. Reads
+    /// all matrices in one sweep. With `gate`, there must be two matrices, which are read side by side.
+    /// [`Command::Products`] describes how their products are combined.
     ///
     /// # Errors
     /// Fails if weights cannot be read, or if the device failed.
@@ -489,8 +494,8 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Multiplies the tensor that `x` computes with a matrix of another layer, but only if this matrix stays in memory.
-    /// Returns whether the product was computed.
+    /// Multiplies a tensor by a matrix of another layer, but only if this matrix stays in memory. Calls `x` to compute
+    /// the tensor, and writes the product to `out`. Returns whether the product was computed.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -542,8 +547,9 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Attends to KV that is below memory, whose frames come up one after the other. The results are left in `state`
-    /// and `out`, which have a row for each row of `q`. Attention to KV in memory continues from these results.
+    /// Computes attention over KV on disk or in a shared store, which arrives frame by frame. Leaves the intermediate
+    /// results in `state` and `out`, which have a row for each row of `q`. Attention over KV in memory continues from
+    /// these results.
     ///
     /// # Errors
     /// Fails if a frame could not be read, or if the device failed.
@@ -573,8 +579,8 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Keeps only the wanted rows, or one row if none is wanted. Keeps the same rows of `other`, which has `width`
-    /// elements per row, and returns them.
+    /// Keeps only the wanted rows of the hidden states, or one row if none is wanted. Keeps the same rows of `other`,
+    /// which has `width` elements per row, and returns this shorter tensor.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -597,7 +603,8 @@ impl<'a> Pass<'a> {
         self.is_over
     }
 
-    /// Hands finished rows to the sink. Each row has `width` numbers of `values`.
+    /// Hands finished rows of logits or hidden states to the sink. `values` holds `width` numbers for each entry of
+    /// `rows`.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -610,7 +617,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Returns whether bringing a few of a row's logits to the host costs less than bringing all of them.
+    /// Returns whether copying a few logits of a row to the host costs less than copying all of them.
     pub fn prefers_best(&self) -> bool {
         self.device.copies_downloads()
     }

@@ -17,11 +17,11 @@ pub enum Pooling {
 }
 
 impl Pooling {
-    /// Reads the text of [`POOLING_FILE`].
+    /// Parses the content of [`POOLING_FILE`].
     ///
     /// # Errors
-    /// Fails if the text is not JSON, or names no method that Interbed computes. The error is the end of a sentence
-    /// that begins with the name of the file.
+    /// Fails if the text is not JSON, or does not name exactly one method that Interbed supports. The error is the end
+    /// of a sentence that begins with the name of the file.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let config: Value = serde_json::from_str(text).map_err(|error| format!("is not valid JSON: {error}"))?;
         // Newer files have a name, older ones a flag for each.
@@ -41,11 +41,11 @@ impl Pooling {
         }
     }
 
-    /// Reads the value `pooling_type` of a GGUF file.
+    /// Converts the value of `pooling_type` in a GGUF file.
     ///
     /// # Errors
-    /// Fails if the number names no method that Interbed computes. The error is the end of a sentence that begins with
-    /// the name of the value.
+    /// Fails if Interbed does not support the method with this number. The error is the end of a sentence that begins
+    /// with the name of the metadata key.
     pub fn from_gguf(number: u64) -> Result<Self, String> {
         match number {
             // None: the user's choice.

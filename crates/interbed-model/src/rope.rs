@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 
 use crate::blueprint::{Rope, RopeScaling};
 
-/// Computes the cosines and sines of positions for one kind of rotation.
+/// Computes the cosines and sines for one kind of rotary position embedding.
 #[derive(Debug, Clone)]
 pub struct RopeTable {
     theta: f64,
@@ -25,7 +25,7 @@ struct Dynamic {
 }
 
 impl RopeTable {
-    /// Makes the table of a rotation.
+    /// Creates the table for one kind of rotary position embedding.
     pub fn new(config: &Rope) -> Self {
         let head_dim = config.rotated;
         let mut frequencies = frequencies(config.theta as f32, head_dim);
@@ -84,21 +84,21 @@ impl RopeTable {
         Self { theta: config.theta, head_dim, frequencies, magnitude, dynamic }
     }
 
-    /// Returns the number by which the scaling divides each frequency, `[rotated / 2]`, for formats that store scalings
-    /// in this form. Only scalings that do not depend on the length can be returned.
+    /// Returns the divisor of each frequency under the scaling, `[rotated / 2]`. Some file formats store a scaling in
+    /// this form. Scalings that depend on the length of the sequence cannot be expressed in this form.
     pub fn factors(config: &Rope) -> Vec<f32> {
         let plain = frequencies(config.theta as f32, config.rotated);
         let scaled = Self::new(config).frequencies;
         plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled).collect()
     }
 
-    /// Writes the cosines and sines of `position` in a sequence whose prompt has `prompt_len` tokens.
+    /// Writes the cosines and sines for `position` in a sequence whose prompt has `prompt_len` tokens.
     ///
-    /// Under dynamic scaling, all keys of the prompt are rotated at the scale of the prompt's length, and each later
-    /// key at the scale of its own position, as `transformers` does when it computes the prompt in one piece. So the
-    /// scale depends on the prompt and the position, not on how the prompt is divided into chunks.
+    /// Under dynamic scaling, all keys of the prompt are rotated at the scale for the prompt's length. Each later key
+    /// is rotated at the scale for its own position. `transformers` does the same when it computes the prompt in one
+    /// piece. The scale thus depends on the prompt and the position, but not on how the prompt is divided into chunks.
     ///
-    /// - `cos` and `sin`: `[head_dim / 2]` each
+    /// - `cos` and `sin`: `[rotated / 2]` each
     pub fn fill(&self, position: usize, prompt_len: usize, cos: &mut [f32], sin: &mut [f32]) {
         let length = prompt_len.max(position + 1);
         let grown = self.dynamic.filter(|dynamic| length > dynamic.original_max).map(|dynamic| {

@@ -3,12 +3,12 @@
 
 use crate::blueprint::{Floor, Groups, Router, Scores};
 
-/// The routes of a pass's rows through one layer. One value is reused from layer to layer, so that nothing is allocated
-/// once the largest pass has been computed.
+/// The experts that each row of a forward pass goes through in one layer. One value is reused for all layers, so that
+/// nothing is allocated after the largest pass.
 ///
-/// The results of all experts lie in one tensor, `[rows * chosen (+ rows), width]`. First come the results of the first
-/// wanted expert, then those of the next one, each in the order of the rows. Last come the results of the shared
-/// expert, if there is one.
+/// The results of all experts lie in one tensor, `[rows * chosen, width]`, or `[rows * (chosen + 1), width]` with a
+/// shared expert. The results of the first wanted expert come first, then those of the next one, each in the order of
+/// the rows. The results of the shared expert come last.
 #[derive(Debug, Default)]
 pub struct Routes {
     /// The chosen experts of each row, best first, `[rows, chosen]`.
@@ -37,8 +37,9 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Begins to find the routes of `rows` rows. If all rows go through a shared expert too, `shared` has products,
-    /// `[rows]`, whose sigmoids are the factors of its results. If the products are `None`, the factors are 1.
+    /// Prepares to route `rows` rows. `shared` is `None` if there is no shared expert. The inner value holds the
+    /// products whose sigmoids are the factors of the shared expert's results, `[rows]`. If the inner value is `None`,
+    /// these factors are 1.
     pub fn begin(&mut self, rows: usize, shared: Option<Option<&[f32]>>) {
         self.bias.clear();
         self.shared.clear();
@@ -50,14 +51,14 @@ impl Routes {
         self.ones.resize(self.ones.len().max(rows), 1.0);
     }
 
-    /// Returns the place for the numbers that are added to the scores for the choice, `[experts]`.
+    /// Returns the room for the biases that are added to the scores for the choice, `[experts]`. The caller fills it.
     pub fn bias(&mut self, experts: usize) -> &mut [f32] {
         self.bias.resize(experts, 0.0);
         &mut self.bias
     }
 
-    /// Finds the routes of all rows from the router's products `logits`, `[rows, experts]`. The caller has called
-    /// `begin` before.
+    /// Chooses the experts of all rows from the router's products `logits`, `[rows, experts]`. The caller must have
+    /// called [`begin`](Self::begin) before.
     pub fn find(&mut self, router: &Router, chosen: usize, experts: usize, logits: &[f32]) {
         self.experts.clear();
         self.factors.clear();
@@ -69,13 +70,14 @@ impl Routes {
         self.gather(logits.len() / experts, chosen, experts);
     }
 
-    /// Returns the experts that at least one row has chosen, in ascending order, each with its number of rows.
+    /// Returns the experts that at least one row has chosen, each with the number of its rows. Experts are in ascending
+    /// order.
     pub fn wanted(&self) -> &[(u32, u32)] {
         &self.wanted
     }
 
-    /// Returns where the results of a wanted expert begin in the common tensor, and the rows that go through this
-    /// expert, in ascending order.
+    /// Returns the row at which the results of `expert` begin in the tensor of all results, and the rows of the forward
+    /// pass that go through this expert, in ascending order.
     ///
     /// # Panics
     /// Panics if no row has chosen the expert.
@@ -85,8 +87,9 @@ impl Routes {
         (start, &self.rows[start..end])
     }
 
-    /// Returns the rows of the common tensor that have each row's results, and the factors of these results, `[rows,
-    /// chosen (+ 1)]` each. The results of a row are summed up in this order.
+    /// Returns where each row's results lie in the tensor of all results, and the factors of these results. Both slices
+    /// are `[rows, chosen]`, or `[rows, chosen + 1]` with a shared expert. The results of a row are added up in the
+    /// order of the slices.
     pub fn sums(&self) -> (&[u32], &[f32]) {
         (&self.places, &self.factors)
     }
@@ -96,13 +99,14 @@ impl Routes {
         &self.ones[..count]
     }
 
-    /// Returns the experts of a row, best first, and the factors of their results, `[chosen]` each.
+    /// Returns the experts of a row, best first, and the factors of their results. Both slices have `chosen` elements.
     pub fn of_row(&self, row: usize, chosen: usize) -> (&[u32], &[f32]) {
         let slots = chosen + usize::from(!self.shared.is_empty());
         (&self.experts[row * chosen..][..chosen], &self.factors[row * slots..][..chosen])
     }
 
-    /// Returns the wanted experts, each with its best rank in any row's choice, ordered by this rank.
+    /// Returns the experts that at least one row has chosen, each with its best rank (0 is first) among the choices of
+    /// all rows. Experts are in the order of these ranks.
     pub fn ranked(&mut self, chosen: usize) -> &[(u32, u32)] {
         let Self { ranked, experts, order: seen, wanted, .. } = self;
         ranked.clear();

@@ -31,7 +31,7 @@ const CHUNKS_AHEAD: usize = 2;
 /// The disk space, in bytes, that is reserved for every file except the weights.
 const EXTRA_BYTES: u64 = 64 << 20;
 
-/// Describes the model that is to be made.
+/// Describes the model to create.
 #[derive(Debug, Clone)]
 pub struct SynthSpec {
     /// The text of the model's `config.json`, as [`preset`](crate::preset) returns it.
@@ -53,23 +53,24 @@ pub struct SynthSpec {
     pub gguf: bool,
 }
 
-/// Describes the model that was made.
+/// Describes the model that was created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SynthReport {
     /// The number of parameters. The weights of a tied head count once.
     pub num_parameters: u64,
     /// The size of all weights, in bytes.
     pub weight_bytes: u64,
-    /// The type of the matrices, except those whose rows cannot be divided into whole blocks of this type.
+    /// The type of the matrices. Matrices whose rows cannot be divided into whole blocks of this type have another
+    /// type.
     pub dtype: DType,
     /// The files that were written, in the order in which they were written.
     pub files: Vec<PathBuf>,
 }
 
-/// The reasons why no model can be made. After an error, no file of the model is left behind.
+/// The reasons why no model can be created. After an error, no file of the model is left behind.
 #[derive(Debug, Error)]
 pub enum SynthError {
-    /// The configuration describes no model that can be computed.
+    /// The configuration is invalid, or describes a model that Interbed does not support.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The directory is not empty.
@@ -104,7 +105,7 @@ pub enum SynthError {
         /// The requested type.
         dtype: DType,
     },
-    /// The vocabulary is too small for the 256 bytes and the special tokens.
+    /// The vocabulary is too small to hold a token for each of the 256 bytes and the special tokens.
     #[error("vocab_size is {vocab_size}, but a byte-level tokenizer needs at least {needed}")]
     VocabularyTooSmall {
         /// The size of the vocabulary in the configuration, in tokens.
@@ -120,13 +121,13 @@ pub enum SynthError {
     Io(#[from] IoError),
 }
 
-/// Writes a random model into `dir`, which must be new or empty. While weights are written, the function calls
-/// `progress` with the number of bytes written so far and the number of bytes in all.
+/// Writes a model with random weights into `dir`, which must be new or empty. While it writes the weights, the function
+/// calls `progress` with the number of bytes written so far and the total number of bytes.
 ///
 /// # Errors
-/// Returns a [`SynthError`] if the configuration cannot be computed, the directory is not empty, the disk is too small
-/// or a file cannot be written. The free space is checked before anything is written, and on failure every written file
-/// is removed.
+/// Fails if the configuration is invalid or not supported, the directory is not empty, the disk has too little free
+/// space, or a file cannot be written. The free space is checked before anything is written. After a failure, every
+/// written file is removed.
 pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<SynthReport, SynthError> {
     let (config_json, config, dtype) = resolve_config(spec)?;
     let tokenizer_files = tokenizer::tokenizer_files(&config)?;

@@ -26,10 +26,10 @@ pub use detokenizer::Detokenizer;
 use growth::Growth;
 use pieces::Pieces;
 
-/// The largest `tokenizer.json` that is read, in bytes. The largest file in use has 33 MiB.
+/// The largest `tokenizer.json` that is accepted, in bytes. The largest such file in use is 33 MiB.
 pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
-/// The largest `tokenizer_config.json` that is read, in bytes. Such a file may hold templates and hundreds of added
-/// tokens.
+/// The largest `tokenizer_config.json` that is accepted, in bytes. The file may hold chat templates and hundreds of
+/// added tokens.
 pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 /// The reasons why a tokenizer could not be loaded or used.
@@ -98,7 +98,7 @@ pub enum TokenizerError {
     },
 }
 
-/// A model's tokenizer with its special tokens. A tokenizer does not change, and can be shared in an `Arc`.
+/// A model's tokenizer with its special tokens. A tokenizer is immutable, and can be shared in an `Arc`.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     decoder: DecoderKind,
@@ -128,19 +128,19 @@ impl Tokenizer {
         Self::new(&bytes, &config).map_err(|problem| TokenizerError::Malformed { path, problem })
     }
 
-    /// Makes a tokenizer from the contents of `tokenizer.json` and `tokenizer_config.json`.
+    /// Creates a tokenizer from the contents of `tokenizer.json` and `tokenizer_config.json`.
     ///
     /// # Errors
-    /// Returns a description of what is wrong if a content is not valid.
+    /// Fails if the content of a file is invalid. The error describes what is wrong.
     pub fn from_bytes(tokenizer_json: &[u8], config_json: Option<&[u8]>) -> Result<Self, String> {
         let config = config_json.map(serde_json::from_slice).transpose().map_err(|error| error.to_string())?;
         Self::new(tokenizer_json, &TokenizerConfig::from_json(config.unwrap_or(Value::Null)))
     }
 
-    /// Makes a tokenizer from the content of `tokenizer.json` and the settings of `config`.
+    /// Creates a tokenizer from the content of `tokenizer.json` and the settings in `config`.
     ///
     /// # Errors
-    /// Returns a description of what is wrong if the content or a setting is not valid.
+    /// Fails if the content or a setting is invalid. The error describes what is wrong.
     pub fn new(tokenizer_json: &[u8], config: &TokenizerConfig) -> Result<Self, String> {
         let mut json: Value = serde_json::from_slice(tokenizer_json).map_err(|error| error.to_string())?;
         check_merges(&json)?;
@@ -197,7 +197,8 @@ impl Tokenizer {
     }
 
     /// Returns the token ids of `text`. With `add_special`, the ids include the tokens that the model expects around a
-    /// text, usually BOS in front. Names of special tokens in the text become these tokens, like in `transformers`.
+    /// text, usually BOS at the beginning. Where `text` contains the spelling of a special token, such as `<s>`, that
+    /// special token is returned, as in `transformers`.
     ///
     /// # Errors
     /// Fails if the tokenizer cannot represent the text.
@@ -205,9 +206,9 @@ impl Tokenizer {
         self.encode_pieces(self.pieces.of_text(text), add_special)
     }
 
-    /// Returns the most bytes of memory that [`Tokenizer::encode`] takes for `text` at a time, including the ids.
-    /// Encoding takes some hundred bytes for each byte of the longest piece that is tokenized at once. A caller with a
-    /// limit should check this number first.
+    /// Returns an upper bound for the memory that [`Tokenizer::encode`] takes for `text`, in bytes, including the ids.
+    /// Encoding takes hundreds of bytes for each byte of the longest piece that is tokenized at once. A caller with a
+    /// memory limit should check this bound first.
     pub fn scratch_bytes(&self, text: &str) -> usize {
         // One that becomes too long is refused when it is encoded, before it takes anything.
         let factor = self.growth_of(text).unwrap_or(1);
@@ -290,8 +291,8 @@ impl Tokenizer {
         String::from_utf8_lossy(&self.token_bytes(id)).into_owned()
     }
 
-    /// Returns the bytes of a single token, which may be a part of a character. An id outside the vocabulary has no
-    /// bytes.
+    /// Returns the bytes of a single token, which may begin or end within a character. A token outside the vocabulary
+    /// has no bytes.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         match self.inner.id_to_token(id) {
             // The content of added tokens is text already, not the decoder's alphabet.
@@ -301,8 +302,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns whether a token adds exactly its [`Tokenizer::token_bytes`] to a text. A text's first token may still
-    /// lose a leading space.
+    /// Returns whether every token adds exactly its [`Tokenizer::token_bytes`] to the decoded text. Even then, the
+    /// first token of a text may lose a leading space.
     pub fn spells_bytes(&self) -> bool {
         self.decoder != DecoderKind::Other
     }
@@ -313,34 +314,36 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
-    /// Returns the id of the token that the vocabulary spells like `token`, if there is one.
+    /// Returns the id of the token whose spelling in the vocabulary is `token`, if there is one.
     pub fn id_of(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// Returns the id of the longest added token with which `text` begins. Tokens of white space alone do not count.
+    /// Returns the id of the longest added token with which `text` begins. Ignores tokens that consist of white space
+    /// only.
     pub fn added_token_at(&self, text: &str) -> Option<u32> {
         let added = self.inner.get_added_tokens_decoder().into_iter();
         let found = added.filter(|(_, token)| !token.content.trim().is_empty() && text.starts_with(&token.content));
         found.max_by_key(|(_, token)| token.content.len()).map(|(id, _)| id)
     }
 
-    /// Returns whether `skip_special` leaves this token out.
+    /// Returns whether the token is special. With `skip_special`, decoding leaves special tokens out.
     pub fn is_special(&self, id: u32) -> bool {
         self.special_ids.contains(&id)
     }
 
-    /// Returns the largest id plus one. The model's own vocabulary may be larger.
+    /// Returns the largest token id plus one. The vocabulary size in the model's configuration may be larger.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// Returns the length of the vocabulary's longest entry, in bytes. No token has much more text than this.
+    /// Returns the length of the vocabulary's longest entry, in bytes. The text of a token is not much longer than
+    /// this.
     pub fn longest_entry(&self) -> usize {
         self.longest_entry
     }
 
-    /// Returns the text of the begin-of-sequence token, which chat templates write.
+    /// Returns the text of the begin-of-sequence token, which chat templates use.
     pub fn bos_token(&self) -> Option<&str> {
         self.bos.as_deref()
     }

@@ -51,11 +51,12 @@ impl ApiKey {
         Self { key: key.into(), name: None }
     }
 
-    /// Parses a file with one key per line, which a name may follow. Empty lines are ignored, and so is text after `#`
-    /// at the beginning of a line or after a space. The keys `given` elsewhere must not be repeated.
+    /// Parses a file with one key per line. A name may follow the key. Empty lines are ignored, and so is text after
+    /// `#` at the beginning of a line or after a space.
     ///
     /// # Errors
-    /// Fails if a line is not a valid key or repeats one, or if there is no key at all.
+    /// Fails if a line is not a valid key, if a key occurs twice or is also in `given`, or if there are no keys or too
+    /// many.
     pub fn from_file(text: &str, given: &[Self]) -> Result<Vec<Self>, BadKeys> {
         let mut lines: HashMap<&str, usize> = given.iter().map(|given| (given.key.as_str(), 0)).collect();
         let mut keys = Vec::new();
@@ -97,7 +98,8 @@ fn check(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The keys of which a client must send one. If there are no keys, all clients are served. Clones share the keys.
+/// The API keys that the server accepts. A client must send one of them. If there are no keys, the server accepts all
+/// clients. Clones share the keys.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Arc<watch::Sender<Arc<[Known]>>>);
 
@@ -116,15 +118,15 @@ pub(crate) struct Owner {
 }
 
 impl ApiKeys {
-    /// Creates the set of these keys.
+    /// Creates a set of API keys.
     pub fn new(keys: &[ApiKey]) -> Self {
         let new = Self::default();
         new.replace(keys);
         new
     }
 
-    /// Replaces all keys. Streams to clients whose keys were removed end, and other requests in flight are not
-    /// affected.
+    /// Replaces all keys. The server ends the streams of clients whose keys were removed. Other requests in flight are
+    /// not affected.
     pub fn replace(&self, keys: &[ApiKey]) {
         let known = |ApiKey { key, name }: &ApiKey| {
             let digest = digest(key);

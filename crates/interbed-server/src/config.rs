@@ -15,86 +15,89 @@ use crate::traces::OtlpEndpoint;
 /// The settings of a server. Every limit has a default that suits one machine.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// At least one name that clients may ask for. The server reports the first name.
+    /// The names by which clients may request the model. There is at least one. The server reports the first name.
     pub model_names: Vec<String>,
-    /// Whether clients may also ask for any other name. An answer then carries the name that the request asked for.
+    /// Whether clients may also request the model by any other name. The answer then has the name from the request.
     pub any_model_name: bool,
-    /// The facts about the model, which the server tells to clients.
+    /// Facts about the model that the server reports to clients.
     pub model: ModelFacts,
-    /// The values of fields that a request leaves out: those of the model's `generation_config.json`, or else those of
-    /// the API.
+    /// The values of sampling parameters that a request does not set. They come from the model's files, or else they
+    /// are the API's defaults.
     pub default_sampling: SamplingParams,
-    /// The model's end-of-sequence tokens that the tokenizer does not name.
+    /// The ids of the model's end-of-sequence tokens, as far as they are known without the tokenizer.
     pub eos_token_ids: Vec<u32>,
-    /// The syntax in which the model writes calls of tools, as one of [`tool_parsers`](crate::tool_parsers). By
-    /// default, the server detects the syntax from the chat template.
+    /// The name of the syntax in which the model writes tool calls, which is one of
+    /// [`tool_parsers`](crate::tool_parsers). By default, the server detects the syntax from the chat template.
     pub tool_parser: Option<String>,
-    /// The keys of which a client must send one. If there are none, clients need no key.
+    /// The API keys that the server accepts. If there are none, clients need no key.
     pub api_keys: ApiKeys,
-    /// The certificate of a server that clients reach over TLS. Without a certificate, the server uses plain HTTP.
+    /// The TLS certificate with its private key. Without it, the server uses plain HTTP.
     pub tls: Option<Tls>,
-    /// The address to which the server sends traces of requests. Without an address, the server sends no traces.
+    /// The address of the collector to which the server sends traces. Without it, the server sends no traces.
     pub otlp_endpoint: Option<OtlpEndpoint>,
-    /// The further host names by which clients may address a server without keys. Names that never leave a machine or
-    /// its network are always allowed. An entry is a name such as `gpu.example.org`, or `*.example.org` for all names
-    /// with this end, or `*` for any name.
+    /// Additional host names by which clients may address a server without API keys. An entry is a name such as
+    /// `gpu.example.org`, or `*.example.org` for all names that end in `.example.org`, or `*` for any name. Names that
+    /// only refer to this machine or its own network, such as `localhost`, are always allowed.
     pub allow_hosts: Vec<String>,
     /// The origins of web pages whose scripts may call the server, such as `https://example.org`, or `*` for all
     /// origins. By default, no web page of another origin may call the server.
     pub allow_origins: Vec<String>,
-    /// The way in which the model computes embeddings, or else the reason why it computes none.
+    /// The settings for embeddings, or the reason why the model computes no embeddings.
     pub embeddings: Result<Embeddings, String>,
     /// The number of bytes of host memory that the program may use, for display. 0 stands for an unknown number.
     pub memory_bytes: u64,
-    /// The parts of the host memory with their numbers of bytes, by name, for display. The rest of the memory is
+    /// The parts of the host memory, each with its name and its size in bytes, for display. The rest of the memory is
     /// unused.
     pub reserved: Vec<(String, u64)>,
-    /// The number of bytes of all weights, wherever they are, for display. 0 stands for an unknown number.
+    /// The size of all weights in bytes, in memory and on disk, for display. 0 stands for an unknown size.
     pub model_bytes: u64,
     /// A description of the processor that computes, for display, such as "2 cores, avx2".
     pub processor: String,
     /// The largest request body, in bytes.
     pub body_bytes_max: usize,
-    /// The number of bytes of memory that all requests and connections together may take, without the engine's own
-    /// structures. A body may take at most a sixteenth of this number. Each MiB allows eight connections, or three over
-    /// TLS.
+    /// The maximum number of bytes of memory for all requests and connections together, without the engine's own
+    /// structures. A request body may take at most a sixteenth of this memory. Each MiB allows eight plain connections
+    /// or three TLS connections.
     pub request_bytes_max: usize,
-    /// The maximum number of connections that are served at a time, of which one address may have three quarters. New
-    /// connections take the places of idle ones. If all connections are busy, a few new ones wait.
+    /// The maximum number of connections that are served at the same time. Connections from one address may take at
+    /// most three quarters of them. A new connection replaces an idle one. If all connections are busy, a few new
+    /// connections wait.
     pub connections_max: usize,
-    /// The addresses of proxies, which pass on requests of many clients. One proxy may have all connections.
+    /// The addresses of proxies that forward requests from many clients. The limit on connections from one address does
+    /// not apply to proxies.
     pub proxies: Vec<Network>,
     /// The maximum number of sequences of one request: the number of prompts times `n` or `best_of`.
     pub sequences_max: usize,
-    /// The time in which a request's head must arrive, and for which an idle connection stays open.
+    /// The maximum time until the head of a request has arrived. A connection that stays idle for this time is closed.
     pub header_timeout: Duration,
-    /// The time in which a request's body must arrive.
+    /// The maximum time until the body of a request has arrived.
     pub body_timeout: Duration,
     /// The time for which a client may leave an answer unread before the server closes the connection.
     pub write_timeout: Duration,
-    /// The longest time without an event in a stream. After this time, the server sends an event that changes no
-    /// answer, so that a client goes on waiting while a long prompt is computed or the request waits for its turn.
+    /// The maximum time without an event in a stream. After this time, the server sends an event that does not change
+    /// the answer. Such events keep the client waiting while a long prompt is computed or the request is queued.
     pub silence_max: Duration,
-    /// The longest time for which a request to a server with several models waits while other models are in memory.
+    /// The maximum time for which a request waits while another model is in memory, if the server has several models.
     pub model_wait_max: Duration,
-    /// The time in which requests in flight must finish after the server is told to stop.
+    /// The time that requests in flight have to finish after the server is told to stop.
     pub drain_timeout: Duration,
-    /// The maximum number of prompts and templates that are tokenized or rendered at a time.
+    /// The maximum number of prompts and templates that are tokenized or rendered at the same time.
     pub tokenizing_max: usize,
-    /// The maximum number of schemas and grammars that are compiled at a time, each in at most
-    /// [`COMPILING_BYTES`](crate::COMPILING_BYTES). 0 refuses all of them.
+    /// The maximum number of schemas and grammars that are compiled at the same time. Compiling one takes at most
+    /// [`COMPILING_BYTES`](crate::COMPILING_BYTES) bytes of memory. With 0, the server refuses all schemas and
+    /// grammars.
     pub schemas_max: usize,
-    /// A program that calls [`run_schema_worker`](crate::run_schema_worker) if its only argument is
-    /// [`SCHEMA_WORKER`](crate::SCHEMA_WORKER). This may be the path of the running program. The server first compiles
-    /// each schema and grammar in such a process, so that none can take all memory or run for ever. Without a program,
-    /// the server refuses only schemas and grammars that are known to do so.
+    /// The path of a program that calls [`run_schema_worker`](crate::run_schema_worker) if its only argument is
+    /// [`SCHEMA_WORKER`](crate::SCHEMA_WORKER). The program may be the running one. The server first compiles each
+    /// schema and grammar in a process of this program, so that a malicious schema cannot exhaust the server's memory
+    /// or block it forever. Without a program, the server compiles schemas and grammars without this protection.
     pub schema_worker: Option<PathBuf>,
 }
 
 /// Describes how a model computes embeddings.
 #[derive(Debug, Clone, Copy)]
 pub struct Embeddings {
-    /// The way in which hidden states become one vector.
+    /// The method that reduces the hidden states of a text to one vector.
     pub pooling: Pooling,
     /// The number of elements of a vector.
     pub width: usize,

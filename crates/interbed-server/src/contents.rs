@@ -12,9 +12,9 @@ use crate::fields::shown;
 /// Says how to treat images, files and audio in a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Media {
-    /// The model is asked about the media, so the request is refused.
+    /// The media are in the newest user turn, so the request is refused.
     Refused,
-    /// The media were sent earlier, or by a tool, so a text says that they were left out.
+    /// The media are in an earlier turn or come from a tool, so a text replaces them.
     LeftOut,
 }
 

@@ -25,7 +25,7 @@ use crate::traces::Traces;
 /// The number of connections that are served at a time while the model is being loaded. The smallest memory for
 /// requests allows at least as many.
 const CONNECTIONS_BEFORE: usize = 64;
-/// The entrance to a server that already listens, and has no model yet.
+/// A handle to a server that already listens but has no model yet.
 pub struct Door {
     doorway: Arc<Doorway>,
     is_cut: watch::Receiver<bool>,
@@ -78,12 +78,13 @@ impl Door {
         self.doorway.clone()
     }
 
-    /// Returns the place where the loading code records how much of the model is loaded.
+    /// Returns the value in which the loading code records how much of the model is loaded.
     pub fn progress(&self) -> Arc<LoadProgress> {
         self.doorway.progress.clone()
     }
 
-    /// Begins to serve the model. Without a `template`, the server refuses chat requests with a hint.
+    /// Begins to serve the model. Without a `template`, the server refuses chat requests and suggests plain
+    /// completions.
     pub fn open(
         self,
         config: ServerConfig,
@@ -101,9 +102,9 @@ impl Door {
         doorway.guests.set_most(connections);
     }
 
-    /// Begins to serve the models of `library`, of which one is in memory at a time. A model stays in memory from the
-    /// first request for it until `keep` after the last one, unless a request sets another time. This function must be
-    /// called within a runtime.
+    /// Begins to serve the models of `library`. One model is in memory at a time. The first request for a model loads
+    /// it. The model then stays in memory until `keep` after the last request for it, unless a request sets another
+    /// time. This function must be called within a Tokio runtime.
     pub fn open_library(self, config: ServerConfig, library: Arc<dyn Library>, keep: KeepAlive) -> OpenLibrary {
         let Self { doorway, is_cut } = self;
         let connections = connections_of(&config);
@@ -127,12 +128,12 @@ impl Door {
     }
 }
 
-/// The models of a server that has several models, of which one is in memory at a time.
+/// The models of a server with several models, of which at most one is in memory at a time.
 pub struct OpenLibrary(Arc<Shelf>);
 
 impl OpenLibrary {
-    /// Ends the engine of the model in memory, if there is one, and frees its memory. The caller makes sure that no
-    /// request is in flight.
+    /// Ends the engine of the model in memory, if there is one, and frees its memory. Before the call, the caller must
+    /// make sure that no request is in flight.
     pub async fn close(self) {
         self.0.close().await;
     }

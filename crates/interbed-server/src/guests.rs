@@ -60,9 +60,9 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Place,
-    /// The connection was admitted without a place, because all places were busy.
+    /// The connection has no place. All places were busy when the server admitted it.
     Kept,
-    /// The connection was admitted without a place, and its request waits for one.
+    /// The connection has no place, and its request waits for one.
     Waiting,
     /// The connection is being closed, and counts towards no limit.
     Leaving,
@@ -339,10 +339,10 @@ pub struct Network {
 }
 
 impl Network {
-    /// Reads an address, or a network in CIDR notation.
+    /// Parses an IP address, or a network in CIDR notation.
     ///
     /// # Errors
-    /// Says what is wrong with the text.
+    /// Returns a description of what is wrong with the text.
     pub fn read(text: &str) -> Result<Self, String> {
         let wrong =
             || format!("{text:?} is no address: give one such as 10.0.0.7 or fd00::7, or a network such as 10.0.0.0/8");

@@ -47,7 +47,8 @@ enum State {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// A message of thinking. The flag says whether this is the first message of its kind, or has begun.
+    /// A message of thinking. The flag is set if the message is the first of its kind, or if a part of it has been
+    /// reported.
     Thinking(bool),
     Text(bool),
     /// A call. The flag says whether arguments have been reported.

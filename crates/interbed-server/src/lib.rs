@@ -110,12 +110,13 @@ pub use tenant::tenant_of_key;
 pub use tls::{BadTls, Tls};
 pub use traces::OtlpEndpoint;
 
-/// Listens for connections before the model is loaded. Until [`Door::open`], `/health` tells how much of the model is
-/// loaded, and requests that need the model are refused.
+/// Accepts connections before the model is loaded. Until [`Door::open`] or [`Door::open_library`] is called, `/health`
+/// reports how much of the model is loaded, and the server refuses requests that need the model.
 ///
-/// The returned future serves the connections of `listener` until `shutdown` completes. After that, it takes no new
-/// requests, finishes the requests in flight within `drain_timeout`, and returns. The result of `shutdown` is a second
-/// future, which ends that time early when it completes. Requests that are cut off get an error.
+/// The returned future serves the connections of `listener` until `shutdown` completes. After that, the server takes no
+/// new requests, and gives the requests in flight `drain_timeout` to finish. The output of `shutdown` is a second
+/// future. If the second future completes before that time is over, the server stops waiting. Requests that do not
+/// finish get an error.
 pub fn listen<F: Future<Output = ()>, S: Future<Output = F>>(
     config: &ServerConfig,
     listener: TcpListener,
@@ -137,9 +138,9 @@ pub fn listen<F: Future<Output = ()>, S: Future<Output = F>>(
     (door, serving)
 }
 
-/// Serves a model that is loaded already, on `listener` until `shutdown` completes. After that, the server takes no new
-/// requests, finishes the requests in flight within `drain_timeout`, and returns. The result of `shutdown` is a second
-/// future, which ends that time early when it completes.
+/// Serves a loaded model on `listener` until `shutdown` completes. After that, the server takes no new requests, and
+/// gives the requests in flight `drain_timeout` to finish. The output of `shutdown` is a second future. If the second
+/// future completes before that time is over, the server stops waiting.
 pub async fn serve<F: Future<Output = ()>>(
     config: ServerConfig,
     engine: EngineHandle,

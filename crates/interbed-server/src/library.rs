@@ -16,7 +16,7 @@ use crate::model_facts::ModelFacts;
 /// The models that a server can load or fetch. The program that starts the server implements this trait, and knows
 /// where the models' files are.
 ///
-/// The methods may read files, and so are not called on async threads.
+/// The methods may read files, so the server does not call them on async threads.
 pub trait Library: Send + Sync {
     /// Returns all models, in the order in which clients see them.
     fn models(&self) -> Vec<LibraryModel>;
@@ -42,10 +42,10 @@ pub trait Library: Send + Sync {
     fn pull(&self, name: &str) -> mpsc::Receiver<Result<PullStep, LibraryError>>;
 }
 
-/// A model of a library.
+/// A model in a [`Library`].
 #[derive(Debug, Clone)]
 pub struct LibraryModel {
-    /// The names that clients may ask for. There is at least one.
+    /// The names by which clients may request the model. There is at least one.
     pub names: Vec<String>,
     /// The facts about the model.
     pub facts: ModelFacts,
@@ -55,11 +55,11 @@ pub struct LibraryModel {
 pub struct ModelDescription {
     /// The facts about the model.
     pub facts: ModelFacts,
-    /// The number of tokens of the model's context.
+    /// The model's maximum context length in tokens.
     pub context: usize,
     /// The number of tokens in the model's vocabulary.
     pub vocabulary: usize,
-    /// The values of fields that a request leaves out.
+    /// The values of sampling parameters that a request does not set.
     pub sampling: SamplingParams,
     /// The chat template, which renders conversations for the model.
     pub template: Option<Arc<ChatTemplate>>,
@@ -69,13 +69,14 @@ pub struct ModelDescription {
 
 /// A model in memory, and the settings with which it is served.
 pub struct ServedModel {
-    /// The settings: those of the server, and those that the model's files name.
+    /// The server's settings, together with the settings that depend on the model.
     pub config: ServerConfig,
     /// The handle of the model's engine.
     pub engine: EngineHandle,
     /// The tokenizer of the model.
     pub tokenizer: Arc<Tokenizer>,
-    /// The chat template, which renders conversations for the model. Without a template, chats are refused with a hint.
+    /// The chat template, which renders conversations for the model. Without a template, the server refuses chat
+    /// requests and suggests plain completions.
     pub template: Option<Arc<ChatTemplate>>,
     /// The value that keeps the model in memory. Dropping it ends the engine and frees the memory, which may take a
     /// while.
@@ -85,16 +86,16 @@ pub struct ServedModel {
 /// A report on the progress of fetching a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullStep {
-    /// A part of a content has been fetched.
+    /// Another part of the model's files has been fetched.
     Fetched {
-        /// The name of the content, which is a hash.
+        /// The hash that identifies what is fetched, such as a commit hash.
         content: String,
         /// The number of bytes that have been fetched.
         done: u64,
-        /// The number of bytes of the whole content.
+        /// The total number of bytes to fetch.
         all: u64,
     },
-    /// All contents have been fetched and verified.
+    /// All files of the model have been fetched and verified.
     Done,
 }
 
@@ -104,7 +105,7 @@ pub enum LibraryError {
     /// The request can never succeed with this model or on this machine, so repeating it does not help.
     #[error("{0}")]
     Unfit(String),
-    /// The library is already doing as much at a time as it may do.
+    /// The library has reached its limit on concurrent operations. The request may succeed later.
     #[error("{0}")]
     Busy(String),
     /// The request failed for another reason.

@@ -57,13 +57,13 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// is being sent at that moment gets an answer, whereas closing the connection at once would cut it off.
 const LINGER: Duration = Duration::from_millis(250);
 
-/// Says what happened to the requests in flight after the server was told to stop.
+/// The outcome for the requests in flight after the server was told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
     /// All requests were answered.
     Completely,
-    /// This many connections were cut, because they were still open after `drain_timeout` or when draining was ended
-    /// early.
+    /// The server cut this number of connections. They were still open when `drain_timeout` expired, or when draining
+    /// was ended early.
     Cut(usize),
 }
 

@@ -8,7 +8,7 @@ const RETRY_UNKNOWN_S: u64 = 2;
 /// The longest time, in seconds, after which clients are told to retry.
 const RETRY_MAX_S: u64 = 60;
 
-/// Records how much of a model is loaded, which `/health` tells.
+/// Records how much of a model is loaded. The server reports this progress at `/health`.
 #[derive(Debug)]
 pub struct LoadProgress {
     began: Instant,
@@ -23,7 +23,7 @@ impl Default for LoadProgress {
 }
 
 impl LoadProgress {
-    /// Sets the number of loaded bytes of weights, and the number of all bytes.
+    /// Sets the number of bytes of weights that are loaded, and the total number of bytes to load.
     pub fn set(&self, done: u64, total: u64) {
         self.done.store(done.min(total), Relaxed);
         self.total.store(total, Relaxed);

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 pub struct ModelFacts {
     /// The format of the model's files: `gguf`, `safetensors` or `interbed`.
     pub format: &'static str,
-    /// The model's architecture in small letters, such as `llama`.
+    /// The model's architecture in lower case, such as `llama`.
     pub family: String,
     /// The type of most of the model's weights, such as `Q4_K`.
     pub quantization: String,
@@ -17,19 +17,19 @@ pub struct ModelFacts {
     pub bytes: u64,
     /// The number of bytes of weights in the memory of a GPU.
     pub bytes_on_gpu: u64,
-    /// A hash of the model's content, as 64 hexadecimal digits.
+    /// A hash that identifies the model's files, as 64 hexadecimal digits.
     pub digest: String,
-    /// The time at which the last of the model's files was written.
+    /// The latest modification time of the model's files.
     pub modified: Option<SystemTime>,
-    /// The number of layers of attention.
+    /// The number of decoder layers.
     pub layers: usize,
     /// The number of elements of a hidden state.
     pub hidden_size: usize,
-    /// The number of elements within a feed-forward part.
+    /// The inner width of a feed-forward network.
     pub feed_forward: usize,
-    /// The number of heads of queries.
+    /// The number of query heads per attention layer.
     pub heads: usize,
-    /// The number of heads of keys and values.
+    /// The number of key/value heads per attention layer.
     pub kv_heads: usize,
 }
 

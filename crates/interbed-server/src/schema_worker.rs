@@ -18,7 +18,7 @@ use interbed_engine::{Binding, GrammarError, Vocabulary};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Resource, Rlimit, getrlimit, nice, setrlimit};
 
-/// The command-line argument that makes a program act as the process that compiles schemas.
+/// The command-line argument on which a program must call [`run_schema_worker`].
 pub const SCHEMA_WORKER: &str = "schema-worker";
 
 /// The maximum processor time for compiling one grammar.
@@ -43,8 +43,8 @@ const STAYS: u8 = b' ';
 /// The second byte of an answer: the process should not be used again.
 pub(crate) const LEAVES: u8 = b'!';
 
-/// Compiles grammars from standard input until the input ends. A serving program calls this function if its only
-/// argument is [`SCHEMA_WORKER`], and then does nothing else.
+/// Compiles the schemas and grammars that arrive on stdin until the input ends. A program that starts a server must
+/// call this function if its only argument is [`SCHEMA_WORKER`], and do nothing else in that case.
 pub fn run_schema_worker() -> ExitCode {
     // Messages of panics are not shown to anybody.
     std::panic::set_hook(Box::new(|_| {}));

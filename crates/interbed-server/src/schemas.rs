@@ -25,7 +25,7 @@ use crate::schema_worker::{BYTES_MAX, FITS, LEAVES, SCHEMA_WORKER, too_much};
 use crate::tenant::Tenant;
 use crate::turns::Turns;
 
-/// The maximum number of schemas and grammars that are compiled at a time.
+/// The maximum number of schemas and grammars that are compiled at the same time.
 pub const COMPILING_MAX: usize = 2;
 /// The longest time that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -45,9 +45,10 @@ const TIDY: Duration = Duration::from_millis(100);
 /// The number of bytes of a worker's memory, without the schema that it compiles.
 const WORKER_BYTES: usize = 10 << 20;
 
-/// The number of bytes for compiling one schema or grammar, in a worker or in this process.
+/// The maximum number of bytes of memory for compiling one schema or grammar, in a worker process or in the server's
+/// own process.
 pub const COMPILING_BYTES: usize = WORKER_BYTES + BYTES_MAX;
-/// The number of bytes of all compiled schemas and grammars in use.
+/// The maximum number of bytes of memory for all compiled schemas and grammars that are in use.
 pub const COMPILED_BYTES: usize = 40 << 20;
 
 /// The constraint on the answers to a request, not yet compiled.

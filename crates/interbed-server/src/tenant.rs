@@ -36,7 +36,7 @@ impl Tenant {
     }
 }
 
-/// Returns the engine's tenant id of the clients that send this API key.
+/// Returns the engine's id for the tenant whose clients send this API key.
 pub fn tenant_of_key(key: &str) -> u128 {
     Tenant::of_digest(&digest(key.trim())).0.unwrap_or_default()
 }

@@ -44,7 +44,7 @@ impl Tags {
 /// Says where in its thinking an answer begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Begins {
-    /// The answer begins before thinking, which may follow.
+    /// The answer begins before any thinking. Thinking may follow.
     #[default]
     Before,
     /// The answer begins inside thinking.

@@ -42,7 +42,7 @@ pub enum BadTls {
     Setup(rustls::Error),
 }
 
-/// A certificate with its private key. Clones share the certificate, and see a replacement.
+/// A certificate with its private key. Clones share the certificate, so [`Self::replace`] replaces it for all of them.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
@@ -60,7 +60,8 @@ impl ResolvesServerCert for Current {
 }
 
 impl Tls {
-    /// Loads a chain of certificates, of which the server's own is the first, and its private key, both as PEM.
+    /// Parses a certificate chain and the private key, both in PEM format. The server's own certificate must come
+    /// first.
     ///
     /// # Errors
     /// Returns a [`BadTls`] if the certificates or the key are not valid, or do not match.

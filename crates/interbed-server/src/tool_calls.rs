@@ -76,7 +76,7 @@ pub(crate) struct Family {
 pub(crate) enum Reading {
     /// The text may become a call.
     More,
-    /// The text is a call, known up to its arguments.
+    /// The text begins a call, which has been parsed up to its arguments.
     Begun(Begun),
     /// The text is not a call.
     Nothing,

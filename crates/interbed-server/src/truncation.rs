@@ -8,9 +8,9 @@ use crate::fields::FromJson;
 /// Says how much of a prompt is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Truncation {
-    /// This number of tokens at the end of the prompt is kept.
+    /// The last tokens of the prompt are kept, up to this number.
     Last(usize),
-    /// As many tokens at the end of the prompt are kept as leave room for the answer.
+    /// The last tokens of the prompt are kept, as many as fit into the context together with the answer.
     Context,
 }
 

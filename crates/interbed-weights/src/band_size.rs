@@ -1,15 +1,15 @@
 //! Computes how large the bands are that matrices are cut into.
 
-/// Smallest size in bytes of a band (a run of a matrix's rows that is read at once) that matrices are cut into. The
-/// least budget is computed with this size.
+/// Smallest size of a band, in bytes. A band is a run of a matrix's rows that is read at once. The minimum memory
+/// budget is computed with this size.
 pub const BAND_LEAST: usize = 256 << 10;
 
 /// The inverse of the share of the budget that the memory buffers for reading bands should take at most.
 const BAND_SHARE: u64 = 64;
 
-/// Returns the size in bytes of a band, a run of a matrix's rows that is read at once. It is the best size for a read,
-/// if `budget` (in bytes) has room for the buffers that bands are read into. `least` returns the least budget that
-/// bands of a given size need.
+/// Returns the size of a band in bytes. A band is a run of a matrix's rows that is read at once. The size is
+/// `chunk_bytes`, the best size for a read, unless `budget` (in bytes) has too little room for the buffers into which
+/// bands are read. `least` returns the minimum budget, in bytes, for bands of a given size.
 ///
 /// # Errors
 /// Fails if `least` fails.

@@ -48,8 +48,8 @@ pub struct CatalogEntry {
     pub shape: Vec<usize>,
     /// Type in which the tensor's elements are stored.
     pub element_type: ElementType,
-    /// Scales of an FP8 matrix whose file stores them as another tensor; the entry's own bytes are then the codes
-    /// alone.
+    /// Place of the scales of an FP8 matrix, if its file stores them as a separate tensor. The entry's own bytes are
+    /// then only the FP8 codes.
     pub scales: Option<Box<FileScales>>,
 }
 
@@ -85,10 +85,11 @@ impl CatalogEntry {
     }
 }
 
-/// The tensors of a model by name, over one or more open files. Opening reads headers only.
+/// The tensors of a model, by name, in one or more open files. Opening a catalog reads only the headers of the files.
 ///
-/// Names are Hugging Face's in every format. The names of a mixture's tensors, where each matrix of each expert is a
-/// tensor, are listed in `catalog/mixtures.rs`. Tensors without such a name keep the name in the file.
+/// Tensors have their Hugging Face names, whatever the format of the files. `catalog/mixtures.rs` lists the names for
+/// mixtures, in which each matrix of each expert is a separate tensor. A tensor without such a name keeps its name in
+/// the file.
 pub struct Catalog {
     files: Vec<Arc<dyn RandomAccessFile>>,
     tensors: BTreeMap<String, CatalogEntry>,
@@ -104,14 +105,16 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Opens a packed store (a file or a block device, of any name), a GGUF file (any one part of a set stands for the
-    /// set), or the weights of a directory. In a directory, these are `model.safetensors` if it exists, else the shards
-    /// that `model.safetensors.index.json` names, else every `*.safetensors`, else the one GGUF model. GGUF files
-    /// beside that model that are not models are left alone.
+    /// Opens the weights at `path`, which is a packed store (a file or a block device), a GGUF file or a directory. For
+    /// a split GGUF model, `path` may name any of its parts. In a directory, opens the first of the following that
+    /// exists: `model.safetensors`, the shards that `model.safetensors.index.json` names, all files `*.safetensors`, or
+    /// the only GGUF model. GGUF files in the directory that are not language models are ignored, and
+    /// [`left_alone`](Self::left_alone) lists them.
     ///
     /// # Errors
-    /// Fails if there are no weights, a header is damaged, an index does not match its shards, parts are missing or do
-    /// not belong together, there are several models, or a file cannot be read; each error says where.
+    /// Fails if there are no weights, a header is damaged, an index does not match its shards, parts of a GGUF model
+    /// are missing or do not belong together, a directory has several GGUF models, or a file cannot be read. The error
+    /// names the file or directory.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
         let dir = path.as_ref();
         if !dir.is_dir() {
@@ -152,22 +155,23 @@ impl Catalog {
         Self::from_files(files)
     }
 
-    /// Returns the names of GGUF files in the directory that were not opened because they are no language models, such
-    /// as a model's vision part.
+    /// Returns the names of the GGUF files in the directory that were not opened. These files are not language models,
+    /// but for example the vision part of a model.
     pub fn left_alone(&self) -> &[String] {
         &self.left_alone
     }
 
-    /// Takes the tensors of all the given safetensors files; their names must be distinct.
+    /// Creates a catalog of all tensors in the given safetensors files. Every tensor must have a different name.
     ///
     /// # Errors
-    /// Fails if a header is damaged, or if two files have a tensor of one name.
+    /// Fails if a header is damaged, or if two files have a tensor of the same name.
     pub fn from_files(files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
         let entries = read_all(&files)?;
         Self::of(files, entries, None)
     }
 
-    /// Takes the tensors of the shards that the index at `index` names; `files` are these, in any order.
+    /// Creates a catalog of the tensors in `files`, which are the shards of a model in any order. `index` is the path
+    /// of the shard index.
     ///
     /// # Errors
     /// Fails if a header is damaged, or if the index does not match the shards.
@@ -176,10 +180,10 @@ impl Catalog {
         Self::of_shards(index, &read_index(index)?, &shards, files)
     }
 
-    /// Takes the tensors of all parts of a GGUF model, in order.
+    /// Creates a catalog of the tensors of a GGUF model. `files` are all parts of the model, in order.
     ///
     /// # Errors
-    /// Fails if a header is damaged, if two files have a tensor of one name, or if parts do not belong together.
+    /// Fails if a header is damaged, if two tensors have the same name, or if the parts do not belong together.
     pub fn from_gguf_files(files: Vec<Arc<dyn RandomAccessFile>>) -> Result<Self, WeightError> {
         let headers = files.into_iter().map(|file| read_gguf(file.as_ref()).map(|header| (file, header)));
         let parts = headers.collect::<Result<Vec<_>, _>>()?;
@@ -198,8 +202,8 @@ impl Catalog {
         Self::of(files, entries, metadata)
     }
 
-    /// Takes the tensors of a packed store, which were checked when it was opened, and the metadata if a GGUF model was
-    /// packed.
+    /// Creates a catalog of the tensors in a packed store. If the store was packed from a GGUF model, the catalog
+    /// includes the GGUF metadata.
     ///
     /// # Errors
     /// Fails if the metadata is damaged.
@@ -332,14 +336,14 @@ impl Catalog {
         self.store.as_ref()
     }
 
-    /// Returns the metadata of a GGUF model; `None` for safetensors, where files in the directory or store describe the
-    /// model.
+    /// Returns the metadata of a GGUF model. Returns `None` for a safetensors model, which other files in the directory
+    /// or store describe.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
     }
 
-    /// Reads the values of a small F32 tensor, in order; `None` if there is no tensor of that name with at most `most`
-    /// elements.
+    /// Reads the elements of a small F32 tensor. Returns `None` if no tensor has this name, or if the tensor has more
+    /// than `most` elements.
     ///
     /// # Errors
     /// Fails if the elements have another type, or if the read fails.
@@ -387,7 +391,8 @@ impl Catalog {
         self.tensors.get(name)
     }
 
-    /// Returns whether two tensors have the same shape, type and content. At most `compared` bytes of each are read.
+    /// Returns whether two tensors have the same shape, type and content. Compares at most the first `compared` bytes
+    /// of their contents.
     ///
     /// # Errors
     /// Fails if a read fails.
@@ -432,18 +437,18 @@ impl Catalog {
         self.tensors.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// Returns the open files that entries refer to. The last one may be no file of the model, but a view of experts
-    /// that lie in the other files in another arrangement.
+    /// Returns the files that the entries refer to. The last one may be a virtual file, which presents experts from the
+    /// other files in another layout.
     pub fn files(&self) -> &[Arc<dyn RandomAccessFile>] {
         &self.files
     }
 
-    /// Returns the model's own files.
+    /// Returns the model's own files, without the virtual file that [`files`](Self::files) may include.
     pub fn stored_files(&self) -> &[Arc<dyn RandomAccessFile>] {
         &self.files[..self.files.len() - usize::from(self.rearranged.is_some())]
     }
 
-    /// Begins to hash whatever is read of the tensors that `specs` name, each byte once.
+    /// Starts to hash the tensors that `specs` name. Each of their bytes is hashed when it is first read.
     pub fn hash_content(&mut self, specs: &[GroupSpec]) -> Arc<ContentHash> {
         let mut names: Vec<_> = specs.iter().flat_map(|group| &group.tensors).map(|tensor| &tensor.name).collect();
         names.sort_unstable();
@@ -477,7 +482,8 @@ impl Catalog {
         opened
     }
 
-    /// Returns the name that a tensor has in its file. Messages should show this name, since people look for it.
+    /// Returns the name that a tensor has in its file. Messages should show this name, because users look for it in the
+    /// file.
     pub fn name_in_file(&self, name: &str) -> String {
         if let Some(in_file) = self.in_file.get(name) {
             return in_file.to_string();
@@ -492,7 +498,7 @@ impl Catalog {
         self.files[entry.file].path().to_owned()
     }
 
-    /// Returns the number of bytes of all tensors together.
+    /// Returns the total size of all tensors, in bytes.
     pub fn bytes(&self) -> u64 {
         self.tensors.values().map(|entry| entry.bytes).sum()
     }

@@ -23,8 +23,8 @@ const READ_BYTES: u64 = 1 << 20;
 /// Files of at least this size are dropped from the page cache as they are read.
 const DROP_CACHE_FROM: u64 = 64 << 20;
 
-/// Hashes of the tensors of a model that passes use, as far as their bytes were read. Each tensor is hashed in leaves:
-/// pieces such as a row, in any order.
+/// Hashes of the tensors that a model's forward passes use. Bytes are hashed as they are read. Each tensor is hashed in
+/// leaves (pieces such as rows), which may come in any order.
 pub struct ContentHash {
     files: Vec<Arc<dyn RandomAccessFile>>,
     /// Ranges of bytes that belong to tensors, sorted by file and offset.
@@ -121,12 +121,13 @@ impl ContentHash {
         }
     }
 
-    /// Returns whether everything was hashed.
+    /// Returns whether all bytes of all tensors have been hashed.
     pub fn is_complete(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0
     }
 
-    /// Returns name, type and shape, and hash of each tensor; `None` before [everything](Self::is_complete) was hashed.
+    /// Returns each tensor's name, a description of its type and shape, and its hash. Returns `None` until hashing is
+    /// [complete](Self::is_complete).
     pub fn tensors(&self) -> Option<impl Iterator<Item = (&str, &str, u128)>> {
         let sum = |&part: &usize| {
             let region = &self.regions[part];
@@ -144,16 +145,19 @@ impl ContentHash {
         self.is_complete().then(|| all.map(move |(name, (told, parts))| (name.as_str(), told.as_str(), of(parts))))
     }
 
-    /// Returns for how long nobody has read the files for another purpose, as far as that is known.
+    /// Returns the time since the files were last read for a purpose other than hashing. If there was no such read,
+    /// returns the time since this value was created. Reads after hashing is [complete](Self::is_complete) do not
+    /// count.
     pub fn idle_for(&self) -> Duration {
         self.began.elapsed().saturating_sub(Duration::from_millis(self.last_read.load(Ordering::Relaxed)))
     }
 
-    /// Reads and hashes some bytes that nobody has read so far, with `buffer` as memory. Returns false if nothing is
-    /// left to begin with; leaves that other threads have begun may still be [missing](Self::is_complete).
+    /// Reads bytes that have not been read yet, and hashes them. Uses `buffer` as temporary memory. Returns false if
+    /// all bytes have been read or are being hashed. Hashing may then still be [incomplete](Self::is_complete), until
+    /// other threads have finished.
     ///
     /// # Errors
-    /// Fails if a read fails; the read can be tried again.
+    /// Fails if a read fails. The caller can try again.
     pub fn read_next(&self, buffer: &mut Vec<u8>) -> Result<bool, IoError> {
         let Some((file, offset, bytes)) = self.next_missing() else { return Ok(false) };
         buffer.resize(bytes, 0);

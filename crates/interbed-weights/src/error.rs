@@ -15,33 +15,33 @@ pub enum WeightError {
     /// A file could not be read or written.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// Memory for the weights was refused.
+    /// Memory for the weights could not be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
     /// The device has no room for the weights.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Streaming was stopped, so that the current pass ends early.
+    /// Streaming was stopped because the program ends. The current forward pass ends early.
     #[error("the pass was stopped, because the program ends")]
     Stopped,
-    /// More of the streamed weights is held than there are slots for, so that nothing can come.
+    /// All memory for streamed weights is in use, so no further weights can be read.
     #[error("no memory is left for the streamed weights of group {group}: give more --memory")]
     Stuck {
         /// Number of the group whose weights the pass waits for.
         group: u32,
     },
-    /// The settings of a window for streamed weights are impossible.
+    /// The settings of the window (the memory for streamed weights) are invalid.
     #[error(transparent)]
     Window(#[from] crate::window::WindowError),
-    /// The experts cannot be streamed.
+    /// The experts cannot be streamed with the given budget or settings.
     #[error(transparent)]
     Experts(#[from] crate::experts::ArenaError),
-    /// The experts do not fit, and the device has memory of its own.
+    /// The experts do not fit into memory and the device has its own memory. Experts can only be streamed to the CPU.
     #[error(
         "experts that do not fit are streamed to the processor only: leave --device out, or give more --gpu-memory"
     )]
     ExpertsOnDevice,
-    /// The header of a safetensors file cannot be trusted.
+    /// The header of a safetensors file is invalid.
     #[error("{}: {problem}; the file is damaged or no safetensors file: fetch it again", file.display())]
     Header {
         /// Path of the file.
@@ -68,7 +68,7 @@ pub enum WeightError {
     /// The target that a packed store was to be written to cannot be used.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// A shard index does not fit its shards.
+    /// A shard index is invalid, or does not match its shards.
     #[error("{}: {problem}", file.display())]
     Index {
         /// Path of the index file.
@@ -76,7 +76,7 @@ pub enum WeightError {
         /// Reason why the index is refused.
         problem: IndexProblem,
     },
-    /// The directory has no weights in a format we read.
+    /// The directory has no weights in a supported format.
     #[error(
         "{}: no weights found, expected model.safetensors, model.safetensors.index.json, other *.safetensors, or a \
          *.gguf{}",
@@ -90,7 +90,7 @@ pub enum WeightError {
         /// Whether the directory holds weights in Python's pickle format.
         has_pickle: bool,
     },
-    /// Two files hold a tensor of one name, and no index says which is meant.
+    /// Two files hold a tensor of the same name, and no index says which one to use.
     #[error(
         "tensor {tensor} is in both {} and {}: remove one file, or add model.safetensors.index.json",
         first.display(), second.display()
@@ -103,14 +103,14 @@ pub enum WeightError {
         /// Path of the file that has the tensor too.
         second: PathBuf,
     },
-    /// Two tensors of one file stand for one tensor of the model, under names of two kinds of files.
+    /// A file holds one tensor of the model twice, under two different names.
     #[error("{}: {tensor} is there twice, under two names for {name}; fetch the file again", file.display())]
     SameTensorTwice {
         /// Path of the file.
         file: PathBuf,
         /// Name of the second tensor, as the file has it.
         tensor: String,
-        /// Our name for both tensors.
+        /// Name that Interbed uses for both tensors.
         name: String,
     },
     /// The model needs a tensor that no file holds.
@@ -137,7 +137,7 @@ pub enum WeightError {
         /// Shape in the file.
         found: Vec<usize>,
     },
-    /// A tensor's elements are of a type we do not compute with.
+    /// The elements of a tensor have a type that Interbed does not support.
     #[error(
         "tensor {tensor} in {} is stored as {found}; supported are F32, F16, BF16 and F8_E4M3, and in GGUF files \
          also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4: fetch another version of \
@@ -152,7 +152,7 @@ pub enum WeightError {
         /// Name of the type in the file.
         found: String,
     },
-    /// A matrix cannot be streamed as its file has it.
+    /// An FP8 matrix cannot be streamed, because its file stores the scales as a separate tensor.
     #[error(
         "tensor {tensor} in {} has its FP8 scales in another tensor, and is streamed only with both in one place: run \
          `interbed pack` once and give the packed store as the model, or give --memory enough to hold all weights",
@@ -170,7 +170,7 @@ pub enum WeightError {
         /// Name of the group at which the count overflowed.
         group: String,
     },
-    /// The model would be cut into more bands than a window takes.
+    /// The weights would be divided into too many bands (runs of a matrix's rows that are read at once).
     #[error(
         "with {group}, bands of {band_bytes} bytes make more than {limit} bands: the model is too large for them, or \
          its configuration is wrong"
@@ -183,7 +183,7 @@ pub enum WeightError {
         /// Maximum number of bands.
         limit: usize,
     },
-    /// No sweep can take the matrices of a group side by side.
+    /// A group has too many matrices to read side by side, or their numbers of rows differ.
     #[error("{group} has {count} matrices side by side: there may be {limit}, all of the same rows")]
     SideBySide {
         /// Name of the group that has the matrices.
@@ -193,7 +193,7 @@ pub enum WeightError {
         /// Maximum number of matrices side by side.
         limit: usize,
     },
-    /// A writer was handed another amount of bytes than the tensor's shape says.
+    /// The number of bytes passed to a writer differs from what the tensor's shape and type require.
     #[error("tensor {tensor}: {produced} bytes were produced, its shape and type make {declared}")]
     WrongAmount {
         /// Name of the tensor.
@@ -208,7 +208,7 @@ pub enum WeightError {
 /// Reason why a safetensors header is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HeaderProblem {
-    /// The file does not even have the eight bytes of the header's length.
+    /// The file is shorter than the 8 bytes that hold the length of the header.
     #[error("the file has {file_len} bytes, fewer than the 8 that give the header's length")]
     TooShort {
         /// Number of bytes in the file.
@@ -222,7 +222,7 @@ pub enum HeaderProblem {
         /// Number of bytes in the file after the length field.
         available: u64,
     },
-    /// The header is longer than any real one.
+    /// The header is longer than the accepted maximum.
     #[error("the header claims {header_len} bytes, the limit is {limit}")]
     HeaderOverLimit {
         /// Number of bytes that the header claims to have.
@@ -249,7 +249,7 @@ pub enum HeaderProblem {
         tensor: String,
         /// Offset of the tensor's first byte, counted from the end of the header.
         begin: u64,
-        /// Offset behind the tensor's last byte, counted from the end of the header.
+        /// Offset after the tensor's last byte, counted from the end of the header.
         end: u64,
     },
     /// A tensor lies outside the file.
@@ -257,7 +257,7 @@ pub enum HeaderProblem {
     OutOfRange {
         /// Name of the tensor.
         tensor: String,
-        /// Offset behind the tensor's last byte, counted from the end of the header.
+        /// Offset after the tensor's last byte, counted from the end of the header.
         end: u64,
         /// Number of bytes in the file after the header.
         data_len: u64,
@@ -291,7 +291,7 @@ pub enum HeaderProblem {
         first: String,
         /// Name of the tensor that begins within the first one.
         second: String,
-        /// Offset behind the last byte of the first tensor.
+        /// Offset after the last byte of the first tensor.
         first_end: u64,
         /// Offset of the first byte of the second tensor.
         second_begin: u64,
@@ -301,7 +301,7 @@ pub enum HeaderProblem {
     Hole {
         /// Offset of the first byte of the hole, counted from the end of the header.
         from: u64,
-        /// Offset behind the last byte of the hole.
+        /// Offset after the last byte of the hole.
         to: u64,
     },
 }
@@ -309,7 +309,7 @@ pub enum HeaderProblem {
 /// Reason why a shard index is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IndexProblem {
-    /// The index is longer than any real one.
+    /// The index is longer than the accepted maximum.
     #[error("the index has {bytes} bytes, the limit is {limit}")]
     TooLong {
         /// Number of bytes in the index.
@@ -337,13 +337,13 @@ pub enum IndexProblem {
         /// Name of the shard in the index.
         shard: String,
     },
-    /// A shard that the index names is not there.
+    /// A shard that the index names does not exist.
     #[error("the shard {shard} is missing: the download is incomplete, fetch it again")]
     MissingShard {
         /// File name of the shard.
         shard: String,
     },
-    /// A shard lacks a tensor that the index places there.
+    /// A shard does not contain a tensor that the index assigns to it.
     #[error("tensor {tensor} is said to be in {shard}, but is not there")]
     TensorNotInShard {
         /// Name of the tensor.

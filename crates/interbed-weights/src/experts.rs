@@ -41,8 +41,9 @@ pub use shape::ArenaShape;
 pub use slab::{Placement, SlabId, SlabSlot};
 pub use slots::SlotChanges;
 
-/// Maximum number of slabs of a visit that are placed and not yet released. The disk then has work while one slab is
-/// computed with, and a long chunk still leaves in memory what answers need.
+/// Maximum number of slabs that one visit has placed and not yet released. (A slab is the weights of one expert in one
+/// layer.) Several placed slabs let reads overlap with computation. The limit keeps a long chunk of a prompt from
+/// evicting too many other slabs.
 pub const UNDER_WAY_MAX: usize = 8;
 
 #[cfg(test)]

@@ -40,7 +40,8 @@ pub(crate) use split::{FilesOfDir, ModelPart, check_parts, models_in, open_parts
 
 use reader::Reader;
 
-/// The longest header we read, in bytes: metadata, vocabulary and the list of tensors. Real ones stay under 32 MiB.
+/// Maximum length of a header that is read, in bytes. A header consists of metadata (with the vocabulary) and the list
+/// of tensors; real headers are shorter than 32 MiB.
 pub const GGUF_HEADER_BYTES_MAX: u64 = 256 << 20;
 
 /// The first bytes of a file.
@@ -60,20 +61,20 @@ const DIMENSIONS_MAX: u32 = 4;
 /// The key of the alignment.
 const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// A file's header, checked: every tensor's bytes lie inside the file and overlap no other's.
+/// A checked header of a GGUF file: each tensor's bytes lie inside the file and overlap no other tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GgufHeader {
     /// The file's metadata.
     pub metadata: Metadata,
-    /// Tensors of the file under the names that they have there, in the order of their bytes.
+    /// Tensors of the file under their names in the file, in ascending order of offset.
     pub tensors: Vec<TensorRecord>,
 }
 
-/// Reads and checks a file's header.
+/// Reads and checks the header of a GGUF file.
 ///
 /// # Errors
-/// Fails with [`WeightError::Gguf`], which names the reason, if the header is refused, and with [`WeightError::Io`] if
-/// the file cannot be read.
+/// Fails with [`WeightError::Gguf`], which names the reason, if the header is not accepted, and with
+/// [`WeightError::Io`] if the file cannot be read.
 pub fn read_gguf(file: &dyn RandomAccessFile) -> Result<GgufHeader, WeightError> {
     let problem = |problem| WeightError::Gguf { file: file.path().to_owned(), problem };
     let mut reader = Reader::new(file);

@@ -31,10 +31,10 @@ const VECTOR_ALIGN: usize = 64;
 /// come from files, and each band takes some memory.
 const PARTITION_BANDS_MAX: usize = 1 << 24;
 
-/// Number of rows of the embedding that are read together.
+/// Maximum number of embedding rows that one call reads.
 pub const ROWS_AT_A_TIME: usize = 32;
 
-/// Position and element type of a tensor in its file.
+/// Place of a tensor in the model's files, and its element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredAt {
     /// Element type, as it is stored.
@@ -45,7 +45,7 @@ pub struct StoredAt {
     pub offset: u64,
 }
 
-/// States where the bytes of all groups of tensors lie in the files, and into which pieces they are cut for reading.
+/// Divides the weights of a model into pieces for reading, and states where each piece lies in the files.
 #[derive(Debug, Clone)]
 pub struct Partition {
     groups: Vec<Group>,
@@ -61,27 +61,28 @@ pub struct Partition {
     experts: Option<(ExpertClasses, ArenaShape)>,
 }
 
-/// The tensors that one layer of the forward pass needs together, and how they are read.
+/// The tensors that one part of the forward pass needs together, such as the attention of a decoder layer, and how they
+/// are read.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// Name of the group, for display.
     pub name: String,
-    /// Role of the group in a pass.
+    /// Role of the group in the forward pass.
     pub role: Role,
     /// Index of the decoder layer, as in [`GroupSpec::layer`].
     pub layer: usize,
     /// Tensors of the group, in the order of its [`GroupSpec`].
     pub tensors: Vec<TensorPlace>,
-    /// Steps in which a pass goes through the group's matrices, in order.
+    /// Steps in which a forward pass goes through the group's matrices, in order.
     pub turns: Vec<Turn>,
-    /// Numbers of the group's bands among all bands of the model.
+    /// Range of the group's bands in [`Partition::bands`].
     pub bands: Range<u32>,
 }
 
-/// Place of one tensor of a group, which depends on how the tensor is read.
+/// Place of one tensor of a group. The variant says how the tensor is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TensorPlace {
-    /// A vector, which is always in memory, in the buffer that holds all vectors.
+    /// A vector, which is always in memory: it lies in the buffer that holds all vectors.
     Vector {
         /// Element type, as it is stored.
         dtype: DType,
@@ -90,7 +91,7 @@ pub enum TensorPlace {
         /// Range of the vector's bytes in the buffer that holds all vectors.
         range: Range<usize>,
     },
-    /// A matrix that a pass reads from the first row to the last, one band (a run of rows) at a time.
+    /// A matrix that a forward pass reads from the first row to the last, one band (a run of rows) at a time.
     Swept {
         /// Element type, as it is stored.
         dtype: DType,
@@ -112,7 +113,8 @@ pub enum TensorPlace {
         /// Number of bytes of a row.
         row_bytes: usize,
     },
-    /// A matrix of an expert, which is read together with the expert's other matrices; see [`Partition::banks`].
+    /// A matrix of an expert, which is read together with the expert's other matrices. [`Partition::banks`] states
+    /// where it lies.
     OfExpert {
         /// Element type, as it is stored.
         dtype: DType,
@@ -123,24 +125,26 @@ pub enum TensorPlace {
     },
 }
 
-/// One step of a pass through a group: a run of rows (a band) of one matrix, or the same rows of several matrices that
-/// are needed together.
+/// One step of a forward pass through a group: a band (a run of rows) of one matrix, or the bands with the same rows of
+/// several matrices that are needed together.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// Range of the rows in the matrix.
+    /// Range of rows that the step's bands have in their matrices.
     pub rows: Range<usize>,
-    /// Bands of the step: for each the index of its tensor in the group, and the number of the band in the model.
+    /// Bands of the step. Each entry is the index of the band's matrix in [`Group::tensors`] and the index of the band
+    /// in [`Partition::bands`].
     pub bands: ArrayVec<(usize, u32), SWEEP_MAX>,
 }
 
-/// Position of a band (a run of a matrix's rows) in its file. A read takes the aligned range around the band's bytes.
+/// Place of a band (a run of a matrix's rows) in its file. Direct reads must be aligned, so a read takes the aligned
+/// range around the band's bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct BandPlace {
     /// Index of the file among the model's files.
     pub file: usize,
-    /// Offset at which the read begins; it is aligned for direct reads.
+    /// Offset in the file at which the read begins, aligned for direct reads.
     pub offset: u64,
-    /// Number of bytes of the read that come before the band's first byte.
+    /// Number of bytes between the start of the read and the band's first byte.
     pub skip: usize,
     /// Number of bytes of the band.
     pub bytes: usize,
@@ -149,7 +153,7 @@ pub struct BandPlace {
 }
 
 impl BandPlace {
-    /// Returns the number of bytes that the read must deliver.
+    /// Returns the number of bytes from the start of the read to the end of the band.
     pub fn needed(&self) -> usize {
         self.skip + self.bytes
     }
@@ -160,19 +164,19 @@ impl BandPlace {
     }
 }
 
-/// Position of a vector in its file, and in the buffer that holds all vectors.
+/// Place of a vector in its file, and in the buffer that holds all vectors.
 #[derive(Debug, Clone)]
 pub struct VectorPlace {
     /// Index of the file among the model's files.
     pub file: usize,
     /// Offset of the vector's first byte in the file.
     pub offset: u64,
-    /// Range of bytes in the buffer that holds all vectors, into which the vector is read.
+    /// Range of the vector's bytes in the buffer that holds all vectors.
     pub range: Range<usize>,
 }
 
-/// A piece of the weights that is moved, kept in memory and computed with as a whole: a band (a run of a matrix's
-/// rows), or all matrices of a group.
+/// A part of the weights that is moved, kept in memory and computed with as a whole: a band (a run of a matrix's rows),
+/// or all bands of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightUnit {
     /// Number of bytes of the weights.
@@ -183,19 +187,19 @@ pub struct WeightUnit {
     pub parameters: u64,
     /// Index of the decoder layer, as in [`GroupSpec::layer`].
     pub layer: usize,
-    /// Role of the unit's group in a pass.
+    /// Role of the unit's group in the forward pass.
     pub role: Role,
 }
 
 impl Partition {
-    /// Minimum number of memory buffers (slots) through which units of any kind are streamed: two are read into while
-    /// the pass computes with the other two.
+    /// Minimum number of memory buffers (slots) for streaming units of any kind: two are filled while the forward pass
+    /// computes with the other two.
     pub const SLOTS_LEAST: usize = 4;
 
-    /// Checks every tensor against its spec, and cuts matrices into bands (runs of rows) of about `band_bytes`.
+    /// Checks every tensor against its spec, and cuts matrices into bands (runs of rows) of about `band_bytes` bytes.
     ///
     /// # Errors
-    /// Fails if a tensor is missing, or has another shape or a type that is not supported, and in the cases of
+    /// Fails if a tensor is missing, has another shape or has an unsupported type. Also fails in the cases of
     /// [`Self::new`].
     pub fn of_catalog(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
         Self::new(specs, band_bytes, |group, tensor| {
@@ -204,12 +208,13 @@ impl Partition {
         })
     }
 
-    /// Cuts the matrices of `specs` into bands (runs of rows) of about `band_bytes`; `stored_at` says how each tensor
-    /// is stored.
+    /// Cuts the matrices of `specs` into bands (runs of rows) of about `band_bytes` bytes; `stored_at` says where and
+    /// how each tensor is stored.
     ///
     /// # Errors
-    /// Fails if `stored_at` fails, if sizes overflow, if there are more bands than a window takes, or if matrices side
-    /// by side do not fit one sweep.
+    /// Fails if `stored_at` fails, if sizes overflow, if there are too many bands, or if matrices that are read side by
+    /// side ([`Access::SweepBeside`]) are too many or differ in their number of rows. Fails if the experts have sizes
+    /// that [`ArenaShape::new`] does not accept.
     pub fn new(
         specs: &[GroupSpec],
         band_bytes: usize,
@@ -242,12 +247,12 @@ impl Partition {
         Ok(partition)
     }
 
-    /// Returns all groups, in the order of a pass.
+    /// Returns all groups, in the order of the forward pass.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// Returns the places of all bands, in the order in which a pass needs them.
+    /// Returns the places of all bands, in the order in which a forward pass needs them.
     pub fn bands(&self) -> &[BandPlace] {
         &self.bands
     }
@@ -257,18 +262,20 @@ impl Partition {
         &self.vectors
     }
 
-    /// Returns the experts, one bank for each group that has experts, in the order of a pass.
+    /// Returns the banks of experts, one for each group that has experts, in the order of the forward pass.
     pub fn banks(&self) -> &[ExpertBank] {
         &self.banks
     }
 
-    /// Returns the sizes of the memory buffers (slots) that experts are read into; `None` if the model has no experts.
+    /// Returns the sizes of the memory buffers (slots) that experts are read into, and the shape of the arena that
+    /// manages them; `None` if the model has no experts.
     pub fn experts(&self) -> Option<(&ExpertClasses, &ArenaShape)> {
         self.experts.as_ref().map(|(classes, shape)| (classes, shape))
     }
 
-    /// Divides `budget` into bytes of memory for bands and bytes for experts. All bands stay in memory if there is room
-    /// for them, since every pass needs them; experts get the bytes that are left.
+    /// Divides `budget`, in bytes, and returns the number of bytes for bands and the number for experts. Bands come
+    /// first, since every forward pass needs all of them. Experts get the rest, but never less than the minimum with
+    /// which they can be computed.
     pub fn divide(&self, budget: u64) -> (u64, u64) {
         let rest = budget.saturating_sub(self.fixed_bytes());
         let Some((_, shape)) = self.experts() else { return (rest, 0) };
@@ -286,13 +293,14 @@ impl Partition {
         self.vector_bytes
     }
 
-    /// Returns the number of bytes, as stored in the files, of the matrices that a pass reads from the first row to the
-    /// last.
+    /// Returns the number of bytes, as stored in the files, of the matrices that a forward pass reads from the first
+    /// row to the last.
     pub fn swept_bytes(&self) -> u64 {
         self.swept_bytes
     }
 
-    /// Returns the element types of the matrices that a pass reads from the first row to the last, each type once.
+    /// Returns the element types of the matrices that a forward pass reads from the first row to the last, each type
+    /// once.
     pub fn swept_types(&self) -> Vec<DType> {
         let mut types = Vec::new();
         for tensor in self.groups.iter().flat_map(|group| &group.tensors) {
@@ -320,7 +328,7 @@ impl Partition {
         self.groups.iter().flat_map(of_group).collect()
     }
 
-    /// Returns one unit, made of all its bands, for each group that has matrices.
+    /// Returns one unit for each group that has bands. The unit consists of all bands of the group.
     pub fn group_units(&self) -> Vec<WeightUnit> {
         let of_group = |group: &Group| {
             let bands = self.bands_of(group);
@@ -336,12 +344,12 @@ impl Partition {
         self.groups.iter().filter_map(of_group).collect()
     }
 
-    /// Returns the index of each band's group.
+    /// Returns, for each band, the index of its group.
     pub fn groups_of_bands(&self) -> Vec<u32> {
         self.of_bands(|index, _| index as u32)
     }
 
-    /// Returns the index of each band's decoder layer.
+    /// Returns, for each band, the index of its decoder layer.
     pub fn layers_of_bands(&self) -> Vec<u32> {
         self.of_bands(|_, group| group.layer as u32)
     }
@@ -351,19 +359,19 @@ impl Partition {
         self.bands.iter().map(BandPlace::memory).max().unwrap_or(0)
     }
 
-    /// Returns the number of bytes of weights in the bands for whose numbers `chosen` returns true.
+    /// Returns the total number of bytes of the bands for whose index `chosen` returns true.
     pub fn bytes_where(&self, chosen: impl Fn(u32) -> bool) -> u64 {
         let bands = self.bands.iter().enumerate();
         bands.filter(|(band, _)| chosen(*band as u32)).map(|(_, band)| band.bytes as u64).sum()
     }
 
-    /// Returns the number of bytes of the longest row among matrices of which single rows are read; `None` if there are
-    /// none.
+    /// Returns the length in bytes of the longest row among the matrices of which single rows are read; `None` if there
+    /// is no such matrix.
     pub fn row_bytes(&self) -> Option<usize> {
         self.row_matrices.iter().map(|&(_, row_bytes)| row_bytes).max()
     }
 
-    /// Returns the number of bytes of the matrices of which passes read single rows.
+    /// Returns the total number of bytes of the matrices of which forward passes read single rows.
     pub fn embedding_bytes(&self) -> u64 {
         self.row_matrices.iter().map(|&(rows, row_bytes)| rows as u64 * row_bytes as u64).sum()
     }
@@ -373,28 +381,29 @@ impl Partition {
         self.bands.iter().map(|band| band.memory() as u64).sum()
     }
 
-    /// Returns the number of bytes of memory that is taken apart from the bands: for vectors, and for buffers into
-    /// which rows are read.
+    /// Returns the number of bytes of memory that are needed whatever the budget: for vectors, and for the buffers into
+    /// which single rows are read.
     pub fn fixed_bytes(&self) -> u64 {
         self.vector_bytes.saturating_add(self.row_bytes().map_or(0, row_reader_memory)) as u64
     }
 
-    /// Returns the number of bytes of memory with which all weights stay in memory.
+    /// Returns the smallest budget, in bytes, with which all bands and experts stay in memory.
     pub fn full_budget(&self) -> u64 {
         let of_experts = self.experts().map_or(0, |(_, shape)| shape.bank_bytes());
         self.fixed_bytes().saturating_add(self.band_memory()).saturating_add(of_experts)
     }
 
-    /// Returns the minimum number of memory buffers (slots) through which bands are streamed: enough for two [`Turn`]s,
-    /// so that one is read while the pass computes with the other.
+    /// Returns the minimum number of memory buffers (slots) for streaming bands: enough for two [`Turn`]s, so that one
+    /// is read while the forward pass computes with the other.
     pub fn slots_least(&self) -> usize {
         let widest = self.groups.iter().flat_map(|group| &group.turns).map(|turn| turn.bands.len()).max();
         Self::SLOTS_LEAST.max(2 * widest.unwrap_or(0))
     }
 
-    /// Returns the minimum number of bytes of memory with which passes can be computed. This is the memory of
-    /// [`slots_least`](Self::slots_least) buffers, but no more than all bands take, as long as one [`Turn`] has its
-    /// buffers.
+    /// Returns the smallest budget, in bytes, with which a forward pass can be computed. It covers
+    /// [`fixed_bytes`](Self::fixed_bytes), the minimum for experts, and [`slots_least`](Self::slots_least) buffers for
+    /// bands. If all bands together take less than these buffers, their memory suffices, but at least half the buffers
+    /// are counted.
     pub fn least_budget(&self) -> u64 {
         let (slots, largest) = (self.slots_least() as u64, self.largest_band() as u64);
         let all = self.band_memory().max((slots / 2).saturating_mul(largest));
@@ -545,7 +554,7 @@ fn row_reader_memory(row_bytes: usize) -> usize {
     row_buffer_bytes(row_bytes).saturating_add(row_bytes).saturating_mul(ROWS_AT_A_TIME)
 }
 
-/// Returns the number of bytes of memory for the read of one row: the row, and what alignment adds around it.
+/// Returns the number of bytes of the buffer for reading one row of `row_bytes` bytes, with room for alignment.
 pub fn row_buffer_bytes(row_bytes: usize) -> usize {
     row_bytes.saturating_add(DIRECT_ALIGN).checked_next_multiple_of(DIRECT_ALIGN).unwrap_or(usize::MAX)
 }

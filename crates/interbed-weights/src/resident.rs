@@ -28,7 +28,7 @@ const READERS: usize = 4;
 /// once, not twice.
 const DROP_CACHE_FROM: u64 = 64 << 20;
 
-/// Weights that are all in memory at any time.
+/// Weights that all stay in memory.
 #[derive(Debug)]
 pub struct ResidentWeights {
     plan: LoadPlan,
@@ -38,11 +38,11 @@ pub struct ResidentWeights {
 }
 
 impl ResidentWeights {
-    /// Checks every tensor against its spec, then loads them all. `progress(bytes done, bytes in all)` is called on
-    /// this thread, at least once, after each piece.
+    /// Checks every tensor against its spec, then loads them all. Calls `progress(bytes done, bytes in all)` on the
+    /// caller's thread after each piece, and at least once.
     ///
     /// # Errors
-    /// Fails if a tensor is missing, or has another shape or a type that is not supported, if memory is refused, or if
+    /// Fails if a tensor is missing, has another shape or has an unsupported type, if memory cannot be allocated, or if
     /// a read fails.
     pub fn load(
         catalog: &Catalog,
@@ -94,7 +94,7 @@ impl ResidentWeights {
         Self { plan, buffers, visited: (0, Vec::new()) }
     }
 
-    /// Returns the bytes of host memory that the largest group of `specs` takes while it is loaded.
+    /// Returns the number of bytes of host memory that the largest group of `specs` takes while it is loaded.
     ///
     /// # Errors
     /// Fails in the cases of [`plan_bytes`].
@@ -103,17 +103,17 @@ impl ResidentWeights {
         Ok(plan.buffer_bytes.iter().map(|&bytes| bytes as u64).max().unwrap_or(0))
     }
 
-    /// Returns the bytes of memory that the weights occupy, rounding included.
+    /// Returns the number of bytes of memory that the weights take, rounding included.
     pub fn bytes(&self) -> u64 {
         self.plan.bytes()
     }
 }
 
-/// Returns the bytes of memory that [`ResidentWeights::load`] will take, after the checks of every tensor that it
-/// makes.
+/// Checks every tensor as [`ResidentWeights::load`] does, and returns the number of bytes of memory that loading will
+/// take.
 ///
 /// # Errors
-/// Fails in the cases of [`ResidentWeights::load`], except for errors of memory and reading.
+/// Fails if a tensor is missing, has another shape or has an unsupported type.
 pub fn plan_bytes(catalog: &Catalog, specs: &[GroupSpec]) -> Result<u64, WeightError> {
     LoadPlan::new(catalog, specs).map(|plan| plan.bytes())
 }
@@ -199,8 +199,8 @@ impl ExpertTensors {
     /// Returns the positions of the experts' matrices in `spec`; there are none if the group has no experts.
     ///
     /// # Panics
-    /// Panics if experts do not follow each other with the same matrices each, since specs are written by layers, not
-    /// by files.
+    /// Panics if the experts do not come one after another, each with the same number of matrices. Specs come from
+    /// Interbed's code rather than from files, so this would be a bug.
     pub fn of(spec: &GroupSpec) -> Self {
         let expert_of = |tensor: &TensorSpec| match tensor.access {
             Access::Expert { number, .. } => Some(number as usize),
@@ -216,7 +216,7 @@ impl ExpertTensors {
         Self { first, each }
     }
 
-    /// Returns the indices of one expert's matrices.
+    /// Returns the indices, in the group's spec, of one expert's matrices.
     pub fn matrices_of(&self, expert: u32) -> Range<usize> {
         let first = self.first + expert as usize * self.each;
         first..first + self.each

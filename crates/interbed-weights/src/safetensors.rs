@@ -18,15 +18,16 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use crate::error::{HeaderProblem, WeightError};
 use crate::pairs::Pairs;
 
-/// The longest header we read, in bytes; the format's own limit. Real ones stay under a few megabytes.
+/// Maximum length of a header that is read, in bytes; it is the format's own limit. Real headers are shorter than a few
+/// megabytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 
 /// Type in which a tensor's elements are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ElementType {
-    /// The type is one that we compute with.
+    /// A type that Interbed computes with.
     Known(DType),
-    /// The type is any other, by its name in the header. Such a tensor may be listed, but not loaded.
+    /// Any other type, by its name in the header. A tensor of such a type can be listed, but not loaded.
     Other(String),
 }
 
@@ -40,8 +41,8 @@ impl ElementType {
     }
 }
 
-/// One tensor of a file, after it was checked: its bytes lie inside the file, overlap no other tensor's, and match its
-/// shape and type in number.
+/// A checked tensor of a file: its bytes lie inside the file and overlap no other tensor, and their number matches its
+/// shape and type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorRecord {
     /// The tensor's name.
@@ -56,7 +57,7 @@ pub struct TensorRecord {
     pub bytes: u64,
 }
 
-/// Reads and checks a file's header. Tensors come in the order of their bytes.
+/// Reads and checks the header of a safetensors file, and returns its tensors in ascending order of offset.
 ///
 /// # Errors
 /// Fails with [`WeightError::Header`], which names the reason, if the header is refused, and with [`WeightError::Io`]

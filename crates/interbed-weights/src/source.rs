@@ -7,32 +7,32 @@ use interbed_device::{Device, DeviceError, OUTS_MAX, PRODUCTS_MAX, Queue, Token,
 
 use crate::error::WeightError;
 
-/// Maximum number of bands (runs of a matrix's rows) that are handed out together: as many as one command multiplies.
+/// Maximum number of bands (runs of a matrix's rows) that are handed out together. One command can multiply this many.
 pub const BANDS_MAX: usize = PRODUCTS_MAX;
 
-/// Maximum number of matrices that one [`Sweep`] goes over at once: each of them has its own result.
+/// Maximum number of matrices that one [`Sweep`] covers. Each matrix has a result of its own.
 pub const SWEEP_MAX: usize = OUTS_MAX;
 
 /// Maximum number of matrices of an expert.
 pub const EXPERT_MATRICES_MAX: usize = 3;
 
-/// Identifies a tensor of the model by its group, and its index in that group's spec.
+/// Identifies a tensor of the model by its group and by the tensor's index in that group's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorId {
-    /// Index of the group, counted from 0 in the order of a pass.
+    /// Index of the group, counted from 0 in the order of the forward pass.
     pub group: usize,
     /// Index of the tensor, counted from 0 in the order of the group's spec.
     pub index: usize,
 }
 
-/// Brings weights to where a device can read them.
+/// Supplies weights in memory that a device can read.
 ///
-/// A pass calls [`begin_pass`](Self::begin_pass), sweeps over the matrices in the order of the specs, and calls
-/// [`end_pass`](Self::end_pass). The head's matrix is swept once for every few rows of logits, and not at all if there
-/// are none. Resident weights answer at once; streamed ones arrive band by band, and a wait for one is counted as a
-/// stall. Between the sweeps of a mixture's group comes the [visit](Self::visit) to its experts.
+/// A forward pass calls [`begin_pass`](Self::begin_pass), sweeps over the matrices in the order of the specs, and calls
+/// [`end_pass`](Self::end_pass). It sweeps over the head's matrix once for every few rows of logits, and not at all if
+/// no logits are wanted. In a group of a mixture layer, it [visits](Self::visit) the experts between sweeps. Resident
+/// weights are available at once. Streamed weights arrive band by band, and each wait for a band is counted as a stall.
 pub trait WeightSource: Send {
-    /// Begins a pass of `tokens` rows at the first group, however the last pass ended.
+    /// Begins a forward pass over `tokens` tokens at the first group, whether or not the last pass was completed.
     ///
     /// # Errors
     /// Fails if weights cannot be read; another attempt may succeed.
@@ -43,7 +43,7 @@ pub trait WeightSource: Send {
     /// Returns a vector as a matrix of one row; vectors are always in memory.
     ///
     /// # Panics
-    /// Panics if the spec has no such vector, since specs and forward pass are written together.
+    /// Panics if the spec has no such vector, which would be a bug in the forward pass.
     fn vector(&self, tensor: TensorId) -> Weights;
 
     /// Returns whether some bands of this pass may be multiplied by the [host](Queue::Host) rather than the device.
@@ -59,10 +59,10 @@ pub trait WeightSource: Send {
         self.vector(tensor)
     }
 
-    /// Fills `bands`, which must be empty, with the next bands of a sweep, and waits until there is at least one;
-    /// leaves it empty once every row has been handed out. `device` is what computes with them. Rows of a matrix
-    /// ascend. If matrices are swept side by side, one call hands out the same rows of all of them, one matrix
-    /// after the other.
+    /// Fills `bands`, which must be empty, with the next bands of a sweep, for `device` to compute with. Waits until at
+    /// least one band is available. Leaves `bands` empty once all rows have been handed out. The rows of a matrix come
+    /// in ascending order. If several matrices are swept together, one call hands out the same rows of each, one matrix
+    /// after another.
     ///
     /// # Errors
     /// Fails if the bytes could not be read or the device failed; `bands` is then empty.
@@ -75,7 +75,8 @@ pub trait WeightSource: Send {
     /// the same.
     fn release(&mut self, bands: &mut Bands, device: &mut dyn Device, used: Option<Token>) -> Result<(), DeviceError>;
 
-    /// Looks up the first rows of `wanted` in a matrix that is read row by row: all of them or fewer, at least one.
+    /// Looks up rows of a matrix that is read row by row. Returns at least the first of the `wanted` rows, and at most
+    /// all of them.
     ///
     /// # Errors
     /// Fails if the bytes could not be read.
@@ -86,19 +87,19 @@ pub trait WeightSource: Send {
         true
     }
 
-    /// Begins to bring the experts of `group` that a pass needs. Each entry of `wanted` is the number of an expert, and
-    /// the number of the pass's tokens that this expert is for; numbers of experts ascend. Sweeps over other matrices
-    /// may come before the experts are taken.
+    /// Begins to load the experts of `group` that a forward pass needs. Each entry of `wanted` is the index of an
+    /// expert and the number of the pass's tokens that use it, in ascending order of indices. The caller may sweep over
+    /// other matrices before it takes the experts.
     ///
     /// # Errors
-    /// Fails if the experts cannot be brought.
+    /// Fails if the experts cannot be loaded.
     fn visit(&mut self, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError>;
 
-    /// Returns the next of the wanted experts that is in memory, in any order and each once. Waits for one if need be;
-    /// returns `None` once all have been handed out. While it waits for an expert, it may also wait for `device`.
+    /// Returns one of the wanted experts that is in memory: each expert once, in any order. Waits if none is in memory
+    /// yet. Returns `None` once all have been handed out. While it waits for an expert, it may also wait for `device`.
     ///
     /// # Errors
-    /// Fails if the bytes of an expert could not be read. The visit is over then.
+    /// Fails if the bytes of an expert could not be read; the visit then ends.
     fn next_expert(&mut self, device: &mut dyn Device) -> Result<Option<Expert>, WeightError>;
 
     /// Releases an expert, so that its memory can be read into again once `device` has executed the submission `used`.
@@ -113,8 +114,8 @@ pub trait WeightSource: Send {
         used: Option<Token>,
     ) -> Result<(), DeviceError>;
 
-    /// Returns whether it is worth the work to guess which experts of `group` the pass will need; `group` comes behind
-    /// the group that is visited.
+    /// Returns whether it is worth guessing which experts of `group` the pass will need. `group` comes after the group
+    /// that is being visited.
     fn looks_ahead(&mut self, _group: usize) -> bool {
         false
     }
@@ -124,9 +125,9 @@ pub trait WeightSource: Send {
     /// visit ends.
     fn out_of_turn(&self, _tensor: TensorId, _bands: &mut Bands) {}
 
-    /// Takes guesses about the experts of `group` that the pass will probably need; `group` comes behind the group that
-    /// is visited. Each guess is the number of an expert, and its place in some token's choice, counted from 0 for the
-    /// best. The experts may be brought while few others are being read.
+    /// Takes guesses of the experts of `group` that the pass will probably need. `group` comes after the group that is
+    /// being visited. Each guess is the index of an expert and its rank among the experts chosen for some token, where
+    /// 0 is the best. The experts may be loaded while few other experts are being read.
     fn guess(&mut self, _group: usize, _guesses: &[(u32, u32)]) {}
 
     /// Ends the pass, and says whether its results can be trusted.
@@ -142,26 +143,25 @@ pub trait WeightSource: Send {
         None
     }
 
-    /// Publishes where the weights are, for watchers with a [`StreamMonitor`](crate::StreamMonitor). This is called
-    /// when there is no pass; passes publish by themselves from time to time.
+    /// Publishes where the weights are, for watchers with a [`StreamMonitor`](crate::StreamMonitor). The caller calls
+    /// this between passes; during a pass, the weights publish this from time to time by themselves.
     fn show(&mut self) {}
 }
 
 /// Weights whose memory can be made larger or smaller between passes.
 pub trait ElasticWeights {
-    /// Takes in the reads that have ended, and returns how much memory the weights take.
+    /// Processes the reads that have completed, and returns how much memory the weights take.
     fn memory(&mut self) -> StreamMemory;
 
-    /// Changes how many bytes of memory the weights may take in all. Memory that is not in use is given back before the
-    /// call returns; [`StreamMemory::held`] tells how much is still held.
+    /// Sets how many bytes of memory the weights may take in total. Memory that is not in use is freed before the call
+    /// returns; [`StreamMemory::held`] tells how much is still held.
     ///
     /// # Errors
     /// Fails if `bytes` is less than the least with which passes can be computed; nothing has changed then.
     fn set_budget(&mut self, bytes: u64) -> Result<(), WeightError>;
 
-    /// Returns the value of more memory: the estimated seconds by which the passes since the last call would have
-    /// waited less for each additional byte. The caller compares it with what memory is worth elsewhere. The value is 0
-    /// if passes wait for nothing.
+    /// Returns the estimated value of more memory: by how many seconds each additional byte would have shortened the
+    /// waits of the passes since the last call. The value is 0 if passes do not wait.
     fn worth(&mut self) -> f64;
 
     /// Returns the least budget that [`set_budget`](Self::set_budget) accepts, in bytes.
@@ -176,24 +176,23 @@ pub trait ElasticWeights {
     /// Waits until everything that is being read ahead has arrived. This is for measurements.
     fn settle(&mut self);
 
-    /// Sets whether experts are read before passes ask for them, which is so at first. This is for measurements.
+    /// Sets whether experts are read before passes ask for them, which is the default. This is for measurements.
     fn set_reads_ahead(&mut self, reads_ahead: bool);
 }
 
-/// Amounts of memory that streamed weights take, in bytes and everything included.
+/// Memory that streamed weights take in total, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamMemory {
     /// Number of bytes that the weights may take.
     pub budget: u64,
-    /// Number of bytes that the weights take now. After the budget was lowered this may exceed it until the reads in
-    /// flight have ended.
+    /// Number of bytes that the weights take now. After the budget was lowered, this may exceed the budget until the
+    /// reads in flight have completed.
     pub held: u64,
     /// Whether reads are in flight.
     pub loading: bool,
 }
 
-/// A walk (sweep) over all rows of one matrix, or over the same rows of several matrices that follow each other in a
-/// group's spec.
+/// A sweep over all rows of one matrix, or over the same rows of several consecutive matrices of a group's spec.
 #[derive(Debug, Clone)]
 pub struct Sweep {
     tensors: ArrayVec<TensorId, SWEEP_MAX>,
@@ -202,7 +201,7 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Starts a walk over these matrices of one group.
+    /// Starts a sweep over these matrices of one group.
     ///
     /// # Panics
     /// Panics if there are more than [`SWEEP_MAX`] matrices.
@@ -210,7 +209,7 @@ impl Sweep {
         Self { tensors: tensors.into_iter().collect(), cursor: 0 }
     }
 
-    /// Returns the matrices that the walk goes over.
+    /// Returns the matrices that the sweep covers.
     pub fn tensors(&self) -> &[TensorId] {
         &self.tensors
     }
@@ -228,8 +227,8 @@ pub struct Band {
     pub rows: Range<usize>,
     /// Weights of the band's rows, of shape `[rows, cols]`.
     pub weights: Weights,
-    /// Submission to [`Queue::Upload`](interbed_device::Queue::Upload) that copies the weights to the device; a reader
-    /// of the weights waits for it. `None` if there is no copy to wait for.
+    /// Submission to [`Queue::Upload`](interbed_device::Queue::Upload) that copies the weights to the device. Readers
+    /// of the weights must wait for it. `None` if there is no copy to wait for.
     pub copied: Option<Token>,
     /// Queue that multiplies with the band: [`Queue::Host`] if the weights are in host memory and stay there.
     pub queue: Queue,
@@ -237,7 +236,7 @@ pub struct Band {
     pub(crate) unit: u32,
 }
 
-/// An expert of a group whose weights are in memory, ready to compute with.
+/// An expert whose weights are in memory, ready to compute with.
 #[derive(Debug)]
 pub struct Expert {
     /// Index of the expert in its group.
@@ -246,11 +245,11 @@ pub struct Expert {
     pub matrices: ArrayVec<Weights, EXPERT_MATRICES_MAX>,
 }
 
-/// Rows of a matrix that were looked up by their numbers.
+/// Rows of a matrix that were looked up by index.
 #[derive(Debug)]
 pub struct Rows<'a> {
-    /// A matrix of shape `[any, cols]` that contains the rows.
+    /// Matrix that contains the rows. It may have other rows too.
     pub table: Weights,
-    /// Row numbers in `table`, in the order of the request.
+    /// Indices of the rows in `table`, in the order of the request.
     pub numbers: &'a [u32],
 }

@@ -51,7 +51,7 @@ pub use telemetry::{EVENTS_MAX, EventKind, StreamEvent, StreamStats};
 /// Opens a catalog's files for direct reads.
 ///
 /// # Errors
-/// Fails if a file cannot be opened, or is no longer the file whose header the catalog has read.
+/// Fails if a file cannot be opened, or has changed since the catalog read its header.
 pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, WeightError> {
     let open = |file: &Arc<dyn RandomAccessFile>| -> Result<Arc<dyn DirectRead>, WeightError> {
         let direct = DirectFile::open(file.path())?;
@@ -66,14 +66,14 @@ pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, Weight
     Ok(catalog.with_rearranged(opened))
 }
 
-/// Weights of which a part stays in host memory while the rest is read from disk in every pass.
+/// Weights of which a part stays in host memory. The rest is read from disk whenever a forward pass needs it.
 pub type StreamedWeights = BandwiseWeights<Driver>;
 
-/// Weights in three places. A part stays in a device's own memory, a part stays in host memory, from where the device
-/// gets a copy in every pass, and the rest is read from disk in every pass.
+/// Weights in three tiers. One part stays in device memory. One part stays in host memory, from where forward passes
+/// usually copy it to the device. The rest is read from disk in every forward pass.
 pub type TieredWeights = BandwiseWeights<TieredDriver>;
 
-/// Weights that a driver of type `D` brings band by band.
+/// Weights that a driver of type `D` loads band by band.
 pub struct BandwiseWeights<D> {
     partition: Partition,
     /// All vectors: first the memory in which the device reads them, then the memory in which the host reads them.
@@ -124,11 +124,11 @@ impl Parts {
 }
 
 impl StreamedWeights {
-    /// Reads the vectors and the resident bands, and calls `progress(bytes read, bytes in all)` as bytes arrive.
-    /// `files` are the catalog's files, in the catalog's order.
+    /// Reads the vectors and the resident bands. Calls `progress(bytes read, bytes in all)` as bytes arrive. `files`
+    /// are the catalog's files, in the catalog's order.
     ///
     /// # Errors
-    /// Fails if the budget is below [`Partition::least_budget`], if a read fails, or if the system refuses memory.
+    /// Fails if the budget is below [`Partition::least_budget`], if a read fails, or if memory cannot be allocated.
     pub fn start(
         plan: StreamPlan,
         catalog: &Catalog,
@@ -155,8 +155,8 @@ impl StreamedWeights {
         self.experts.as_ref().map(ExpertDriver::arena)
     }
 
-    /// Returns the arena for changes, such as warming it by the uses of earlier runs; `None` if the model has no
-    /// experts.
+    /// Returns the arena for changes, such as starting it with the use counts of earlier runs; `None` if the model has
+    /// no experts.
     pub fn arena_mut(&mut self) -> Option<&mut Arena> {
         self.experts.as_mut().map(ExpertDriver::arena_mut)
     }
@@ -204,15 +204,16 @@ fn start_engine(config: &StreamConfig, depth: usize) -> Result<Box<dyn ReadEngin
 }
 
 impl TieredWeights {
-    /// Reads the vectors and the bands that stay in host memory, and copies to the device the vectors and the bands
-    /// that stay there. [`StreamedWeights::start`] explains `files` and `progress`.
+    /// Reads the vectors and the bands that stay in host memory or device memory. [`StreamedWeights::start`] explains
+    /// `files` and `progress`.
     ///
-    /// `config` describes host memory, whose budget may be as small as the slots through which all other bands pass.
-    /// `device_budget` is the number of bytes that the device may hold, vectors included.
+    /// `config` holds the budget for host memory, which may be as small as the buffers (slots) through which all other
+    /// bands are streamed. `device_budget` is the number of bytes of device memory that the weights may take, vectors
+    /// included.
     ///
     /// # Errors
-    /// Fails if the model has experts, if a budget is below [`Partition::least_budget`], if a read fails, or if the
-    /// system or the device refuses memory.
+    /// Fails if the model has experts, if a budget is below [`Partition::least_budget`], if a read fails, or if host or
+    /// device memory cannot be allocated.
     pub fn start_on(
         device: &mut dyn Device,
         device_budget: u64,
@@ -241,7 +242,7 @@ impl TieredWeights {
         Ok(Self::over(partition, vectors, rows, files, driver, None, slots))
     }
 
-    /// Returns the bytes of weights that stay on the device, and the bytes of the other weights that stay in host
+    /// Returns the number of bytes of the bands that stay on the device, and of the other bands that stay in host
     /// memory.
     pub fn resident_bytes(&self) -> [u64; 2] {
         let tiers = self.driver.tiers();
@@ -288,7 +289,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
         weights
     }
 
-    /// Returns the monitor, through which other threads read about these weights while passes are computed.
+    /// Returns the monitor, through which other threads can watch these weights while forward passes run.
     pub fn monitor(&self) -> Arc<StreamMonitor> {
         Arc::clone(&self.monitor)
     }
@@ -538,7 +539,7 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
     }
 }
 
-/// A driver that says whether its memory can become larger and smaller.
+/// A driver that states whether its memory can become larger and smaller.
 pub trait Elastic: Sized {
     fn elastic(weights: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights>;
 }

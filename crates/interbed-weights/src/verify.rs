@@ -15,64 +15,64 @@ const FAULTS_MAX: usize = 16;
 /// The longest file in which a digest is looked for, in bytes.
 const DIGEST_FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// A group of a packed store, one of its small files, or a whole file of another format, after it was read.
+/// Result of checking a group of a packed store, a small file of a packed store, or a whole file of another format.
 #[derive(Debug)]
 pub struct Checked {
     /// Name of the group or of the file.
     pub name: String,
-    /// File or device in which the bytes lie.
+    /// File or block device that holds the bytes.
     pub file: PathBuf,
     /// Offset of the first byte in the file or device.
     pub offset: u64,
-    /// Number of bytes.
+    /// Number of bytes of the group or file.
     pub bytes: u64,
-    /// Names of the group's tensors; empty unless this is a group of a store.
+    /// Names of the tensors in the group. Empty if a file was checked.
     pub tensors: Vec<String>,
-    /// Digest that the bytes were compared with.
+    /// How the bytes were checked.
     pub method: Method,
-    /// Damage of the bytes; `None` if they are whole.
+    /// Damage that was found, if any.
     pub damage: Option<Damage>,
 }
 
-/// Digest that bytes are compared with.
+/// How bytes are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Method {
-    /// The bytes are compared with the checksum in a store's manifest.
+    /// The bytes are compared with the checksum in the manifest of a packed store.
     Checksum,
-    /// The bytes are compared with a SHA-256 that was found in `place`.
+    /// The bytes are compared with a SHA-256 digest that was found in `place`.
     Sha256 {
         /// Place in words, such as "the name of its blob in the Hub's cache".
         place: String,
     },
-    /// The bytes are compared with no digest: the format has no checksums and no digest was found. All that is known is
-    /// that the bytes can be read.
+    /// The bytes are only read, because the format has no checksums and no digest was found.
     ReadOnly,
 }
 
-/// Damage of bytes.
+/// Kind of damage to a group or file.
 #[derive(Debug)]
 pub enum Damage {
-    /// The bytes are not those that were written.
+    /// The bytes do not have the expected digest.
     Differs {
         /// Digest that the bytes should have, in hexadecimal digits.
         expected: String,
         /// Digest that the bytes have.
         found: String,
     },
-    /// The bytes cannot be read; at most 16 faults are kept.
+    /// Some bytes cannot be read. At most 16 errors are kept.
     Unreadable(Vec<IoError>),
 }
 
-/// The caller asked to stop.
+/// Error that reports that the caller stopped the verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerifyStopped;
 
-/// Reads every byte of the catalog's files from the disk, not from the page cache, and compares it with the checksums
-/// of a packed store or with a SHA-256 that was found for the file. Headers, sizes and overlaps were checked when the
-/// catalog was opened. `watch(bytes done, bytes in all)` is called after each chunk and may stop the run with `Break`.
+/// Reads every byte of the catalog's files from disk, not from the page cache. The bytes are compared with the
+/// checksums of a packed store, or with the SHA-256 digest of a file if a digest is found. Headers, sizes and overlaps
+/// were already checked when the catalog was opened. `watch(bytes done, total bytes)` is called after each chunk, and
+/// stops the verification by returning `Break`.
 ///
 /// # Errors
-/// Fails with [`VerifyStopped`] if `watch` stops the run. Damaged bytes are not an error but part of the result.
+/// Fails with [`VerifyStopped`] if `watch` stops the verification. Damage is not an error: the result reports it.
 pub fn verify(
     catalog: &Catalog,
     watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,

@@ -48,21 +48,22 @@ use resident::ResidentPlanner;
 use ring::RingPlanner;
 use units::Units;
 
-/// Answer to the acquisition of a unit.
+/// Result of [`Window::acquire`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Acquired {
-    /// The unit is present and in use, until it is released as often as it was acquired.
+    /// The unit is present. It stays in use until every acquisition of the unit has been released.
     Ready,
-    /// The unit will be loaded. The caller asks again after the next report to the window, or calls
+    /// The unit is not present yet. The caller acquires it again after the driver's next report to the window, or calls
     /// [`Window::stop_waiting`].
     Pending,
-    /// The unit's load was tried as often as the configuration allows. The wait has ended; the next acquisition tries
-    /// again.
+    /// The unit could not be loaded in the configured number of attempts. This result ends the wait; the next
+    /// acquisition tries to load the unit again.
     Failed,
 }
 
-/// The window of one tier. Methods append commands to `out`, the most urgent first.
+/// Decides which units are in one tier of memory. Methods append commands for the driver to `out`, the most urgent
+/// first.
 #[derive(Debug)]
 pub struct Window {
     units: Units,
@@ -75,8 +76,8 @@ impl Window {
     /// Creates a window in which nothing is loaded yet.
     ///
     /// # Errors
-    /// Fails if a unit is empty, unknown or named twice, if a setting is 0, or if the budget is too small; the error
-    /// names the least budget that works.
+    /// Fails if a unit has no bytes, if the order names an unknown unit or names a unit twice, if a setting is invalid,
+    /// or if the budget is too small. [`WindowError::BudgetTooSmall`] states the least budget that works.
     pub fn new(config: WindowConfig) -> Result<Self, WindowError> {
         let num_units = config.unit_bytes.len();
         let order = Order::new(config.order, num_units)?;
@@ -103,15 +104,16 @@ impl Window {
         Ok(window)
     }
 
-    /// Begins to load the residents and the first streamed units, in the order of access. [`acquire`](Self::acquire)
-    /// begins to load as well.
+    /// Begins to load the residents and the first streamed units, in the order in which a pass uses them. Without this
+    /// call, loading begins with the first [`acquire`](Self::acquire).
     pub fn start(&mut self, out: &mut Vec<WindowCommand>) {
         self.started = true;
         self.planner.start(&self.units);
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Asks for the right to read `unit`, and tells the window where the pass is.
+    /// Asks to use `unit`. The window also takes the position of `unit` in the order as the current position of the
+    /// pass.
     ///
     /// # Panics
     /// Panics if there is no such unit.
@@ -144,10 +146,10 @@ impl Window {
         answer
     }
 
-    /// Tells the window that one user of `unit` is done with it.
+    /// Ends one acquisition of `unit`.
     ///
     /// # Panics
-    /// Panics if no one uses the unit, since each release belongs to one acquisition.
+    /// Panics if `unit` is released more often than it was acquired.
     pub fn release(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         let record = self.units.get_mut(unit);
         assert!(record.users > 0, "{unit:?} is released more often than it was acquired");
@@ -156,8 +158,8 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Tells the window that the caller that waited for `unit` will not ask again. Without this call, the unit keeps
-    /// its memory until it is acquired, or until other callers cannot go on without that memory.
+    /// Ends the wait for `unit`, because the caller will not acquire it. Without this call, the unit keeps its memory
+    /// until it is acquired, or until other callers cannot continue without that memory.
     pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         if self.units.end_wait(unit) {
             self.settle(unit, false, out);
@@ -165,8 +167,8 @@ impl Window {
         }
     }
 
-    /// Announces that `unit` will be acquired next. Callers announce an expert that the router chose, or the unit where
-    /// a pass continues after a jump. An announcement that does not come true only costs a load.
+    /// Announces that `unit` will be acquired next. The unit can be an expert that the router has chosen, or the unit
+    /// at which a pass continues after a jump in the order. A wrong announcement costs only an unneeded load.
     ///
     /// # Panics
     /// Panics if there is no such unit.
@@ -176,8 +178,8 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Pins `unit`, whether it is present or not. A pinned unit is evicted only if a caller waits for another unit and
-    /// nothing else can make room. Pins are counted.
+    /// Adds one pin to `unit`, whether the unit is present or not. A pinned unit is evicted only if a caller waits for
+    /// another unit and nothing else can make room.
     ///
     /// # Panics
     /// Panics if there is no such unit.
@@ -188,10 +190,10 @@ impl Window {
         self.units.pin(unit);
     }
 
-    /// Removes one pin of `unit`.
+    /// Removes one pin from `unit`.
     ///
     /// # Panics
-    /// Panics if `unit` has no pin, since each `unpin` belongs to one [`pin`](Self::pin).
+    /// Panics if `unit` has no pin.
     pub fn unpin(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         assert!(self.units.get(unit).pins > 0, "{unit:?} is unpinned more often than it was pinned");
         self.units.unpin(unit);
@@ -199,8 +201,8 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Tells the window that a unit's load has arrived. Returns false if the report is stale, which the module explains
-    /// under "Who owns memory".
+    /// Reports that a load of `unit` has succeeded. Returns false if the report is stale: the load with this ticket is
+    /// no longer in flight.
     pub fn loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.loaded(unit, ticket);
         if taken {
@@ -210,9 +212,10 @@ impl Window {
         taken
     }
 
-    /// Tells the window that a unit's load has failed, and that its memory was given back. The load is tried again at
-    /// once, as often as the configuration allows; after that, the callers that wait are told. Returns false if the
-    /// report is stale.
+    /// Reports that a load of `unit` has failed, and that the driver has freed the memory for it. The window tries the
+    /// load again at once, up to the configured number of attempts. After the last attempt, callers that wait for the
+    /// unit get [`Acquired::Failed`]. Returns false if the report is stale: the load with this ticket is no longer in
+    /// flight.
     pub fn load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.failed(unit, ticket, self.load_attempts);
         if taken {
@@ -223,10 +226,11 @@ impl Window {
         taken
     }
 
-    /// Tells the window that no memory could be allocated for a unit's load, although the budget allows it. The budget
-    /// shrinks by what the unit would have taken, but not below the least that works, so that another unit is evicted.
-    /// The budget stays reduced until [`set_budget`](Self::set_budget). The load is tried again as
-    /// [`load_failed`](Self::load_failed) says. Returns false if the report is stale.
+    /// Reports that a load of `unit` has failed because no memory could be allocated, although the budget allows it.
+    /// The window reduces its budget by the memory that the unit would have taken, but not below the least budget that
+    /// works, so that it evicts another unit. The budget stays reduced until [`set_budget`](Self::set_budget) is
+    /// called. The load is tried again as after [`load_failed`](Self::load_failed). Returns false if the report is
+    /// stale: the load with this ticket is no longer in flight.
     pub fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let record = self.units.get(unit);
         let cost = if record.own { record.bytes } else { self.units.slot_bytes };
@@ -243,8 +247,8 @@ impl Window {
         taken
     }
 
-    /// Tells the window that the unit's memory was given back, as [`WindowCommand::Evict`] asked. Returns false if the
-    /// report is stale.
+    /// Reports that the driver has freed the memory of `unit`, as [`WindowCommand::Evict`] asked. Returns false if no
+    /// eviction of the unit is in flight.
     pub fn evicted(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) -> bool {
         let taken = self.units.evicted(unit);
         if taken {
@@ -254,14 +258,14 @@ impl Window {
         taken
     }
 
-    /// Changes how many bytes the window may take, while the window runs. Only as many residents are added or removed
-    /// as the difference requires, and residents stay spread over the order. A unit in use is evicted after its
-    /// release. Until then [`bytes_held`](Self::bytes_held) may be above a smaller budget, and nothing is loaded that
-    /// would keep it there. A caller should not shrink the budget while it has many units in use and waits for more.
+    /// Changes the budget to `bytes` bytes. The set of residents changes only as much as necessary, and the residents
+    /// stay spread over the order. If a unit in use must be evicted, this happens after its release. Until then,
+    /// [`bytes_held`](Self::bytes_held) may exceed a reduced budget, and the window begins no load that would keep it
+    /// there. A caller should not reduce the budget while it uses many units and waits for more.
     ///
     /// # Errors
-    /// Fails with [`WindowError::BudgetTooSmall`] if the budget is below the least that works; nothing has changed
-    /// then.
+    /// Fails with [`WindowError::BudgetTooSmall`] if the budget is below [`least_budget`](Self::least_budget). The
+    /// budget is not changed in that case.
     pub fn set_budget(&mut self, bytes: u64, out: &mut Vec<WindowCommand>) -> Result<(), WindowError> {
         self.check_budget(bytes)?;
         self.units.budget = bytes;
@@ -272,12 +276,12 @@ impl Window {
         Ok(())
     }
 
-    /// Changes the order of passes. Present units stay where they are as far as the policy allows; the next acquisition
-    /// tells where the pass is. If a ring's layers do not match the length of the new order, each unit becomes a layer
-    /// of its own.
+    /// Changes the order in which passes acquire units. Present units stay present as far as the policy allows. The
+    /// window learns the position of the pass from the next acquisition. If the configured [`RingConfig::layers`] do
+    /// not have the length of the new order, each unit becomes a layer of its own.
     ///
     /// # Errors
-    /// Fails if the order names a unit that does not exist, or one unit twice; nothing has changed then.
+    /// Fails if the order names an unknown unit, or names a unit twice. The order is not changed in that case.
     pub fn set_order(&mut self, order: Vec<UnitId>, out: &mut Vec<WindowCommand>) -> Result<(), WindowError> {
         let order = Order::new(order, self.units.len())?;
         self.planner.set_order(order, &self.units);
@@ -291,24 +295,25 @@ impl Window {
         Ok(())
     }
 
-    /// Returns how many units may be in use or waited for at the same time. With more units, waits may never end.
+    /// Returns the maximum number of units that may be in use or waited for at the same time. With more units, a wait
+    /// may never end.
     pub fn concurrent_max(&self) -> usize {
         self.planner.concurrent_max(&self.units)
     }
 
-    /// Returns how many slots there are now. A driver that keeps the memory of empty slots keeps at most this number
-    /// less the slots in use. Slots that are no longer needed, after a smaller budget or a budget that holds
-    /// everything, go back to the system.
+    /// Returns the current number of slots, used or free. A driver may keep the memory of free slots for later loads,
+    /// but of no more than `slots() - slots_used()` of them. It returns the memory of further slots to the system, for
+    /// example after the budget was reduced.
     pub fn slots(&self) -> usize {
         self.planner.slots(&self.units)
     }
 
-    /// Returns how many units are in slots now, including units that are being loaded or evicted.
+    /// Returns the number of units that take a slot, including units that are being loaded or evicted.
     pub fn slots_used(&self) -> usize {
         self.units.slots_used
     }
 
-    /// Returns whether [`acquire`](Self::acquire) would return anything but [`Acquired::Pending`].
+    /// Returns whether [`acquire`](Self::acquire) would return [`Acquired::Ready`] or [`Acquired::Failed`] now.
     pub fn is_answered(&self, unit: UnitId) -> bool {
         let record = self.units.get(unit);
         record.state == UnitState::Present || (record.awaited && record.given_up)
@@ -319,32 +324,34 @@ impl Window {
         self.planner.least_budget(&self.units).unwrap_or(u64::MAX)
     }
 
-    /// Returns the present budget in bytes.
+    /// Returns the current budget in bytes.
     pub fn budget(&self) -> u64 {
         self.units.budget
     }
 
-    /// Returns the bytes of the residents, whether they are present yet or not. The result is 0 under policy `ring`.
+    /// Returns the total number of bytes of the residents, whether or not they are present yet. Returns 0 under
+    /// [`Policy::Ring`].
     pub fn resident_bytes(&self) -> u64 {
         self.planner.resident_bytes()
     }
 
-    /// Returns whether `unit` is a resident.
+    /// Returns whether the policy has chosen `unit` to stay in memory.
     pub fn is_resident(&self, unit: UnitId) -> bool {
         self.planner.is_resident(unit)
     }
 
-    /// Returns the bytes that units take now, including units being loaded or evicted; a slot counts in full.
+    /// Returns the number of bytes that units take, including units that are being loaded or evicted. A unit in a slot
+    /// counts as a whole slot.
     pub fn bytes_held(&self) -> u64 {
         self.units.bytes_held()
     }
 
-    /// Returns where `unit` is.
+    /// Returns the state of `unit` in this tier.
     pub fn state(&self, unit: UnitId) -> UnitState {
         self.units.get(unit).state
     }
 
-    /// Returns how often `unit` was acquired and not released yet.
+    /// Returns the number of acquisitions of `unit` that have not been released.
     pub fn users(&self, unit: UnitId) -> u32 {
         self.units.get(unit).users
     }
@@ -354,16 +361,16 @@ impl Window {
         self.units.in_flight
     }
 
-    /// Returns what the window has counted so far.
+    /// Returns counts of what the window has done since it was created.
     pub fn counters(&self) -> WindowCounters {
         self.units.counters
     }
 
-    /// Checks that the records agree with each other, that a unit that is waited for can still come, and that the
-    /// policy keeps its promises. The check is for tests; it takes time proportional to the number of units.
+    /// Checks, for tests, that the records are consistent, that each unit that is waited for can still become present,
+    /// and that the rules of the policy hold. The time is proportional to the number of units.
     ///
     /// # Errors
-    /// Fails with a description of what does not agree.
+    /// Fails with a description of the inconsistency.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.units.check_invariants()?;
         self.planner.check_invariants(&self.units)

@@ -11,7 +11,7 @@ use crate::error::WeightError;
 /// Tensor data begins on a multiple of this, so that direct reads need no copy at the front.
 const DATA_ALIGN: usize = 4096;
 
-/// A tensor to be written.
+/// Name, type and shape of a tensor to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorMeta {
     /// Name of the tensor.
@@ -23,7 +23,8 @@ pub struct TensorMeta {
 }
 
 impl TensorMeta {
-    /// Returns the tensor's length in bytes; `None` if that overflows or is not whole blocks.
+    /// Returns the tensor's length in bytes. Returns `None` if the length overflows, or if a row is not a whole number
+    /// of blocks of the type.
     pub fn bytes(&self) -> Option<u64> {
         let (&cols, outer) = self.shape.split_last().unwrap_or((&1, &[]));
         let rows = outer.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64))?;
@@ -31,14 +32,16 @@ impl TensorMeta {
     }
 }
 
-/// Writes a model's tensors into `dir`, in order, in shards of at most `shard_bytes` (a larger tensor gets a shard of
-/// its own): `model.safetensors` if one suffices, else numbered shards and then their index. `produce(index, sink)`
-/// hands the bytes of `tensors[index]` to the sink, in pieces of any size; nothing is kept. Returns the paths written.
+/// Writes a model's tensors into `dir` in the safetensors format, in the order of `tensors`. Each shard holds at most
+/// `shard_bytes` bytes of tensors; a larger tensor gets a shard of its own. A single shard is named
+/// `model.safetensors`. Several shards have numbered names, and an index is written after them. The function calls
+/// `produce(index, sink)` for each tensor. `produce` passes the bytes of `tensors[index]` to `sink`, in pieces of any
+/// size. Returns the paths of the files.
 ///
-/// Each file appears only when it is whole and synced; the index last.
+/// Each file appears under its name only once it is complete and synced to disk.
 ///
 /// # Errors
-/// Fails if a write fails, if a size overflows, or if a producer hands over too few or too many bytes.
+/// Fails if a write fails, if a size overflows, if `produce` fails, or if `produce` passes too few or too many bytes.
 pub fn write_model(
     dir: &Path,
     tensors: &[TensorMeta],
@@ -75,7 +78,7 @@ pub fn write_model(
     Ok(paths)
 }
 
-/// Takes the next bytes of the tensor that is being produced.
+/// Function that takes the next bytes of the tensor that is being written.
 pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<(), WeightError> + 'a;
 
 /// Appends what `produce` hands over for `tensors[index]`, which must be as much as the tensor has. Sizes have been

@@ -26,18 +26,18 @@ pub struct Question {
     pub echo: Option<String>,
 }
 
-/// An answer, with figures about its generation.
+/// A generated answer, with statistics about its generation.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// The text that was generated, possibly cut off by Ctrl-C.
     pub text: String,
     /// The reason why the answer ended, or `None` after Ctrl-C.
     pub cause: Option<StopCause>,
-    /// The figures about the generation.
+    /// Statistics about the generation.
     pub stats: Stats,
 }
 
-/// Figures about the generation of one answer.
+/// Statistics about the generation of one answer.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     prompt_tokens: usize,

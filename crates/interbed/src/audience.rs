@@ -5,7 +5,7 @@ use interbed_model::tokenizer::Tokenizer;
 
 use crate::footprint::Footprint;
 
-/// The minimum memory, in bytes, for requests of many clients: bodies, texts, token ids.
+/// The minimum memory, in bytes, that a server reserves outside the engine for requests: bodies, texts and token ids.
 pub const REQUEST_BYTES: usize = 128 << 20;
 
 /// The minimum memory, in bytes, for texts if one is answered at a time: enough to tokenize a short conversation.
@@ -17,30 +17,30 @@ const TALK_SHARE: u64 = 16;
 /// The estimated number of bytes of text per token, rather too high than too low.
 const BYTES_PER_TOKEN: usize = 5;
 
-/// The kind of sender, which decides how much memory texts take outside the engine.
+/// The sender of prompts. The kind of sender decides how much memory its texts take outside the engine.
 #[derive(Clone, Copy)]
 pub enum Audience<'a> {
-    /// Nobody sends texts, because a command only measures passes.
+    /// No text takes memory outside the engine, for example in a benchmark.
     Nobody,
-    /// The sender is a single prompt that has been tokenized. The number is the bytes that its tokens and text take.
+    /// A single prompt, whose text and tokens take this many bytes.
     Prompt(Bytes),
-    /// The sender is a single person, whose growing conversation is tokenized with this tokenizer.
+    /// One person in a growing conversation, which this tokenizer tokenizes.
     Person(&'a Tokenizer),
-    /// The senders are many clients at once.
+    /// Many clients of a server, at the same time.
     Clients,
 }
 
-/// The users of memory outside the engine.
+/// What uses memory outside the engine: the process itself, and the texts of prompts.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
     /// The memory of the process before the model is loaded.
     pub footprint: Footprint,
-    /// The kind of sender.
+    /// The sender of prompts.
     pub audience: Audience<'a>,
 }
 
 impl Audience<'_> {
-    /// Returns the minimum memory that texts need.
+    /// Returns the minimum memory for texts outside the engine.
     pub fn least(self) -> Bytes {
         match self {
             Self::Nobody => Bytes(0),
@@ -50,8 +50,8 @@ impl Audience<'_> {
         }
     }
 
-    /// Returns the memory for texts as long as a context of `tokens` tokens, at most a share of `total`. `None` if
-    /// texts cannot become that long.
+    /// Returns the memory for tokenizing a conversation of `tokens` tokens, limited to a fixed share of the budget
+    /// `total`. Returns `None` unless the sender is [`Person`](Self::Person).
     pub fn of_context(self, tokens: usize, total: Bytes) -> Option<Bytes> {
         let Self::Person(tokenizer) = self else { return None };
         // The sample text has lines of a usual length, as people write them.

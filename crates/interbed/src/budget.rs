@@ -52,7 +52,7 @@ fn check_budget(asked: Bytes, memory: &HostMemory) -> Result<()> {
     ))
 }
 
-/// Returns the default budget.
+/// Returns the default memory budget: a share of the available memory.
 pub fn default_budget() -> Bytes {
     let memory = HostMemory::read();
     // Other programs need some memory, too. A cgroup's limit is for this process alone, except for page tables and

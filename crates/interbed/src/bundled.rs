@@ -33,9 +33,9 @@ const FILES: [(&str, &[u8]); 6] = [
     file!("model.safetensors"),
 ];
 
-/// Returns the folder of the bundled model. This is the first one below the working directory, or below the folders
-/// that contain the program, as in a checkout or in `share` beside `bin`. If there is none, the program unpacks the
-/// files that are compiled into it.
+/// Returns the folder of the bundled model. Looks for `models/storyteller` and `share/interbed/models/storyteller` in
+/// the working directory, the program's folder, and the parents of both. If the model is not found there, unpacks the
+/// files that are compiled into the program.
 ///
 /// # Errors
 /// Fails if no folder has the model, and the model cannot be unpacked.

@@ -55,10 +55,10 @@ fn option() -> Arg {
         )
 }
 
-/// Returns the command line with the options of the file that `--config` in `args` names as defaults.
+/// Returns `root` with the options of a TOML file as defaults. `--config` in `args` names the file.
 ///
 /// # Errors
-/// Fails if the file cannot be read, is not TOML, or contains a key that is not an option.
+/// Fails if the file cannot be read, is not TOML, or contains an unknown option or a value of the wrong kind.
 pub fn apply(root: Command, args: &[OsString]) -> Result<Command> {
     let Some((name, path)) = find(&root, args) else { return Ok(root) };
     let text = read(&path)?;

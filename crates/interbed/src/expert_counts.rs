@@ -28,7 +28,7 @@ const PIECES: u64 = 8;
 /// The interval at which counts are written while the process runs, so that not all are lost if it is killed.
 const EVERY: Duration = Duration::from_secs(300);
 
-/// Writes counts periodically, and when the value is dropped.
+/// Saves expert counts to a file periodically, and when this value is dropped.
 pub struct KeptCounts {
     /// The sender that keeps the writing thread running. Dropping it tells the thread to end.
     goes_on: Option<Sender<()>>,
@@ -36,8 +36,8 @@ pub struct KeptCounts {
 }
 
 impl KeptCounts {
-    /// Gives `weights` the counts of earlier runs, and saves those of this run. Returns `None` if there are no experts,
-    /// or if counts cannot be saved, which is logged.
+    /// Loads the expert counts of earlier runs into `weights`, and starts to save the counts of this run. Returns
+    /// `None` if there are no experts. Logs a message and returns `None` if counts cannot be saved.
     pub fn keep(weights: &mut StreamedWeights, catalog: &Catalog) -> Option<Self> {
         let (monitor, arena) = (weights.monitor(), weights.arena_mut()?);
         let Some(folder) = user_folders::cache() else {

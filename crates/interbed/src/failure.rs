@@ -34,7 +34,7 @@ impl fmt::Display for Interrupted {
 
 impl Error for Interrupted {}
 
-/// A failure, with advice on what to do next, which is printed on a line of its own.
+/// A failure with advice on what to do next. The advice is printed on a line of its own.
 #[derive(Debug)]
 pub struct Advised {
     /// The message that says what failed.
@@ -69,8 +69,8 @@ impl Error for Advised {
     }
 }
 
-/// Returns the error message for stderr, safe to print on a terminal, or `None` for failures about which programs stay
-/// silent.
+/// Returns the error message for stderr, safe to print on a terminal. Returns `None` after Ctrl-C or a broken pipe, for
+/// which nothing is printed.
 pub fn message(error: &anyhow::Error) -> Option<String> {
     if is_quiet(error) {
         return None;

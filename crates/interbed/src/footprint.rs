@@ -35,12 +35,12 @@ const DRAWN: u64 = 64;
 /// The maximum number of vocabulary entries that are counted. No known vocabulary has more.
 const ENTRIES_MAX: usize = 1 << 22;
 
-/// The memory of the process once the model is open.
+/// The memory of the process itself, apart from weights, KV and forward passes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Footprint {
     /// The number of bytes of the program and the tokenizer.
     kept: Bytes,
-    /// The peak of memory while the model was opened.
+    /// The peak memory of the process while the model was opened.
     pub opening: Bytes,
     /// Whether the system backs any memory with huge pages, so that memory that was given back may become resident
     /// again.
@@ -48,14 +48,14 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Computes the footprint after the model has been opened and before anything large is loaded. First gives memory
-    /// that opening has freed back to the system.
+    /// Computes the footprint. Call this after the model has been opened and before anything large is loaded.
+    /// First returns freed memory to the operating system.
     pub fn of(tokenizer: Option<&Tokenizer>) -> Self {
         tokenizer.map_or(Self::of_vocabulary(0, 0), Self::counted).at_least_measured(0)
     }
 
-    /// Computes the footprint in a process that has served models before, after the model has been opened. Memory that
-    /// serving still holds does not count, because it is reserved separately.
+    /// Computes the footprint of a newly opened model in a process that has served models before. Memory that serving
+    /// still holds does not count, because it is reserved separately.
     pub fn in_server(tokenizer: &Tokenizer) -> Self {
         Self::counted(tokenizer).at_least_measured(MANY)
     }
@@ -67,8 +67,7 @@ impl Footprint {
         Self::of_vocabulary(count, bytes)
     }
 
-    /// Estimates the footprint with a vocabulary of `entries` entries of usual lengths, before the tokenizer is
-    /// opened, which may take long.
+    /// Estimates the footprint for a vocabulary of `entries` entries of usual length, before the tokenizer is opened.
     pub fn ahead(entries: usize) -> Self {
         Self::of_vocabulary(entries.min(ENTRIES_MAX) as u64, 0).at_least_measured(0)
     }
@@ -100,8 +99,8 @@ impl Footprint {
         }
     }
 
-    /// Returns the footprint with the memory for computing: `threads` threads and logits for `vocab_size` tokens, for
-    /// many requests or for one at a time.
+    /// Returns the bytes of the footprint plus the memory for computing with `threads` threads and sampling from
+    /// `vocab_size` logits. `serves_many` says whether many requests are served, rather than one at a time.
     pub fn computing(&self, threads: usize, vocab_size: usize, serves_many: bool) -> Bytes {
         let runtime = if serves_many { MANY } else { ONE };
         let thread = if self.huge_pages { THREAD_HUGE } else { THREAD };

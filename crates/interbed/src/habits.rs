@@ -43,9 +43,9 @@ impl Habit {
 pub enum Takes {
     /// No value follows the option.
     Nothing,
-    /// A value follows.
+    /// A value follows the option.
     Value,
-    /// A value follows if the next word is one of these.
+    /// A value follows the option if the next word is one of these.
     Perhaps(&'static [&'static str]),
 }
 
@@ -54,8 +54,8 @@ pub enum Takes {
 pub enum Meaning {
     /// The option becomes this option of Interbed, with the same value.
     Ours(&'static str),
-    /// The option becomes the first option if the command has it, and otherwise is refused. For a server, the hint is
-    /// the second text, and for other commands, the names of the commands that have the option.
+    /// The option becomes the first option if the command has that option, and otherwise is refused. For a server, the
+    /// second text is the hint. For other commands, the hint lists the commands that have the first option.
     OursOr(&'static str, &'static str),
     /// The option's value becomes the MODEL argument.
     Model,
@@ -65,14 +65,14 @@ pub enum Meaning {
     Already(&'static str),
     /// The option is refused. The text says what to use instead.
     Instead(&'static str),
-    /// The option is one of Interbed's and stays, but does less than in the other program. The text says what does the
-    /// rest.
+    /// The option is also an option of Interbed and stays, but does less than in the other program. The text says how
+    /// to get the rest.
     Besides(&'static str),
-    /// The meaning depends on the command. The first entry whose option the command has applies, and `*` applies to any
-    /// command.
+    /// The meaning depends on the command. The first entry whose option the command has applies. The entry `*` applies
+    /// to any command.
     ByOption(&'static [(&'static str, Meaning)]),
-    /// The meaning depends on the value, and `*` matches any value. Entries before `*` apply even if the command has an
-    /// option of this name.
+    /// The meaning depends on the option's value. The entry `*` applies to values without an entry, but not if the
+    /// command has an option of the same name.
     ByValue(&'static [(&'static str, Meaning)]),
 }
 

@@ -30,12 +30,12 @@ const MAIN: &str = "main";
 /// The number of digits of a commit that are shown.
 const COMMIT_SHOWN: usize = 8;
 
-/// Receives the progress of a download: the commit, the bytes that are there, and the total bytes.
+/// A callback for the progress of a download: the commit, the bytes that are present, and the total bytes.
 pub type Tell<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
-/// Returns the path of a model that will be loaded for this audience. A path is returned unchanged; a model on the Hub
-/// is fetched if the cache lacks it. A model that cannot be computed, or for which memory is too small even if it is
-/// streamed, is refused after its headers have been read.
+/// Returns the local path of a model that will be loaded. A path is returned unchanged. A model on the Hub is fetched
+/// if it is not in the cache. Before its weights are fetched, the model is refused if its headers show that it is not
+/// supported or cannot run in the available memory.
 ///
 /// # Errors
 /// Fails if the model does not exist, access is denied, there is no network or no disk space, or the model cannot run
@@ -63,7 +63,7 @@ pub fn whole_telling(model: &Path, options: &HubOptions, tell: Tell<'_>) -> Resu
     Ok(path.unwrap_or_else(|| model.to_owned()))
 }
 
-/// Returns the path of a model. A name is looked up in the cache only.
+/// Returns the local path of a model. Looks up a name in the cache only, without network access.
 ///
 /// # Errors
 /// Fails if the cache does not have the model.
@@ -141,7 +141,8 @@ fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
     }
 }
 
-/// Returns the path of a model in the cache by its name on the Hub or its short name, or `None` for other texts.
+/// Returns the path of a model in the cache. `name` is its name on the Hub or its short name. Returns `None` for other
+/// texts, and for models that are not in the cache.
 pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
     let long = short_names::find(name).ok()?;
     let name = name_in(long.as_deref().unwrap_or(name))?;
@@ -208,7 +209,7 @@ pub fn check(model: Option<&Path>) -> Result<()> {
     unknown_name::refusal(text, &cache).map_or(Ok(()), Err)
 }
 
-/// Returns the Hub settings from the environment, with those that the options add.
+/// Returns the Hub settings from the environment, combined with `options`.
 ///
 /// # Errors
 /// Fails if an address or a token is invalid, or there is no folder for the cache.
@@ -303,8 +304,8 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, audience: Audience<'_>) -> Resu
     Ok(Some(dir.divide(budget(limits)?, limits, &surroundings)?.plan))
 }
 
-/// Resets the process's peak memory, which loading reads. The memory that fetching took is free again, so a model
-/// needs the same memory whether it was just fetched or not.
+/// Resets the peak memory of the process, from which loading computes the footprint. Memory for fetching is free by
+/// then, so a model needs the same memory whether it was just fetched or not.
 pub fn forget_peak() {
     give_back_freed();
     // The write asks the kernel to reset the peak of memory. If the kernel refuses, a budget near the minimum may be

@@ -51,13 +51,13 @@ pub struct WeightsIdentity {
 enum State {
     /// The identity is known from a note or from checksums.
     Known([u8; 32]),
-    /// The content is hashed as it is read, from this time on.
+    /// The content is hashed while it is read. The time is when hashing began.
     Read(Arc<ContentHash>, SystemTime),
 }
 
 impl WeightsIdentity {
-    /// Finds the identity of the weights that `specs` name in a note or in checksums. If it is in neither, the weights
-    /// are hashed as they are read.
+    /// Finds the identity of the weights that `specs` name, from a note or from checksums. If neither has the identity,
+    /// the weights are hashed as they are read.
     pub fn begin(catalog: &mut Catalog, specs: &[GroupSpec]) -> Self {
         Self::begin_in(user_folders::cache().map(|folder| folder.join(FOLDER)).as_deref(), catalog, specs)
     }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::failure::INTERRUPTED;
 
-/// A handler for Ctrl-C, which is active from its creation on.
+/// A handler for Ctrl-C, which is active once it has been created.
 pub struct Interrupts {
     runtime: Runtime,
     /// Whether some work is running that Ctrl-C stops.

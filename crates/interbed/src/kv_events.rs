@@ -9,7 +9,7 @@ use crate::failure::Advised;
 use crate::options::KvEventOptions;
 use crate::report::report;
 
-/// Returns the maximum memory that publishing takes.
+/// Returns the maximum memory for publishing KV events.
 pub fn memory(options: Option<&KvEventOptions>) -> Bytes {
     let is_wanted = options.is_some_and(|options| options.kv_events.is_some());
     Bytes(if is_wanted { EventPublisher::BYTES_MAX as u64 } else { 0 })
@@ -27,7 +27,8 @@ pub fn bind(options: Option<&KvEventOptions>) -> Result<Option<EventPublisher>> 
     Ok(Some(EventPublisher::bind(PublisherConfig { events, replay, topic }).map_err(refused)?))
 }
 
-/// Returns the publisher as a watcher of a cache whose blocks have `block_size` tokens.
+/// Turns the publisher into a watcher of a cache with blocks of `block_size` tokens, and reports its addresses to the
+/// user.
 pub fn tell(publisher: EventPublisher, block_size: usize) -> Box<dyn CacheWatcher> {
     let replay = publisher.replay().map(|address| format!(", missed ones on tcp://{address}")).unwrap_or_default();
     report!("Telling KV events, of blocks of {block_size} tokens, on tcp://{}{replay}", publisher.events());

@@ -6,7 +6,7 @@ use interbed_server::ModelFacts;
 
 use crate::model_dir::ModelDir;
 
-/// Reads the facts from the model's files. `on_gpu` says whether a GPU holds all weights.
+/// Returns the facts about a model that a server tells its clients. `on_gpu` says whether a GPU holds all weights.
 pub fn model_facts(dir: &ModelDir, on_gpu: bool) -> ModelFacts {
     let blueprint = &dir.config.blueprint;
     let attention = blueprint.attentions().next();

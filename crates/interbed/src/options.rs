@@ -111,7 +111,7 @@ pub struct LimitOptions {
     #[arg(long, help_heading = ENGINE, hide_short_help = true)]
     pub no_prefix_caching: bool,
 
-    /// The ways in which the time for mapping is hidden; only measurements change them.
+    /// The ways to hide the time of mapping KV memory. Only benchmarks change them.
     #[arg(skip = Hiding::ALL)]
     pub hiding: Hiding,
 
@@ -288,8 +288,8 @@ pub struct StreamOptions {
     #[arg(skip)]
     pub timeline: bool,
 
-    /// Whether the numbers of uses of experts are saved; set by commands that answer prompts. Benchmarks do not save
-    /// them, because a measurement must not depend on earlier ones.
+    /// Whether expert usage counts are saved; set by commands that answer prompts. Benchmarks do not save them, because
+    /// a measurement must not depend on earlier ones.
     #[arg(skip)]
     pub keep_expert_counts: bool,
 
@@ -520,6 +520,9 @@ fn size_or_none(text: &str) -> Result<Bytes, String> {
 }
 
 /// Parses a size of memory or disk. A small number without a unit is refused, because it is probably a mistake.
+///
+/// # Errors
+/// Fails if the text is not a size, or is a small number without a unit.
 pub fn size(text: &str) -> Result<Bytes, String> {
     let bytes: Bytes = text.parse().map_err(|error: BadSize| error.to_string())?;
     let text = text.trim();

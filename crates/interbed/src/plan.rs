@@ -129,8 +129,8 @@ pub struct MachineOptions {
 /// Runs `interbed plan`.
 ///
 /// # Errors
-/// Fails if the model does not exist, figures contradict each other, a memory is too small, or a disk cannot be
-/// measured.
+/// Fails if the model does not exist, if options contradict each other, if there is too little memory, or if the speed
+/// of the disk cannot be measured.
 pub fn run(args: PlanArgs) -> Result<()> {
     if args.model.is_none() {
         return shapes::run(&args);

@@ -37,14 +37,14 @@ impl Drop for Bars {
     }
 }
 
-/// The progress of loading weights: a bar on the terminal, and the figures that the server shows.
+/// The progress of loading weights, which a bar on the terminal shows and the server reports.
 pub struct Loading {
     bar: ProgressBar,
     watch: Option<Arc<LoadProgress>>,
 }
 
 impl Loading {
-    /// Starts with nothing loaded.
+    /// Begins with 0 bytes loaded. If `watch` is given, it receives each update for the server to report.
     pub fn begin(watch: Option<Arc<LoadProgress>>) -> Self {
         Self { bar: bytes("loading", 0), watch }
     }

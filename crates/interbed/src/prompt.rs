@@ -33,7 +33,7 @@ pub struct PromptOptions {
 }
 
 impl PromptOptions {
-    /// Returns whether an option gives the prompt.
+    /// Returns whether `--prompt` or `--prompt-file` is given.
     pub fn is_given(&self) -> bool {
         self.prompt.is_some() || self.prompt_file.is_some()
     }
@@ -67,11 +67,10 @@ impl PromptOptions {
     }
 }
 
-/// Returns the prompt that consists of the command line's arguments. Text from a pipe follows it, such as the text
-/// that the prompt asks about.
+/// Joins the words of the command line into a prompt. If stdin is not a terminal, its text follows after an empty line.
 ///
 /// # Errors
-/// Fails if the text from the pipe cannot be read, is too long, or is not UTF-8.
+/// Fails if the text from stdin cannot be read, is too long, or is not UTF-8.
 pub fn of_words(words: &[String]) -> Result<String> {
     let text = words.join(" ");
     if stdin().is_terminal() {
@@ -84,17 +83,17 @@ pub fn of_words(words: &[String]) -> Result<String> {
 /// The limits that a prompt must fit into.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptLimits {
-    /// The number of tokens of the context.
+    /// The context length in tokens.
     pub context: usize,
-    /// The maximum number of bytes that tokenizing may take.
+    /// The maximum amount of memory for tokenizing the prompt, in bytes.
     pub memory: usize,
 }
 
-/// Returns the token ids of `text`. A text that cannot fit the context, or whose tokenizing would take more memory
-/// than `room` allows, is refused before it is tokenized.
+/// Returns the token ids of `text`. With `add_special`, the tokenizer adds its special tokens. A text that cannot fit
+/// into the context, or that would need too much memory, is refused before it is tokenized.
 ///
 /// # Errors
-/// Fails if the text is too long, or the tokenizer cannot represent it.
+/// Fails if the text exceeds a limit in `room`, or if the tokenizer cannot represent it.
 pub fn encode(tokenizer: &Tokenizer, text: &str, add_special: bool, room: PromptLimits) -> Result<Vec<TokenId>> {
     let PromptLimits { context, memory } = room;
     let most = tokenizer.longest_entry().saturating_mul(NORMALIZED_SHRINK).saturating_mul(context.max(1));

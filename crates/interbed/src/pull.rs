@@ -37,11 +37,11 @@ pub struct PullArgs {
 /// The minimum time between two progress lines of `--json`.
 const TOLD_EVERY: Duration = Duration::from_millis(250);
 
-/// Runs `interbed pull`: the model's path goes to stdout.
+/// Runs `interbed pull`, which prints the model's path to stdout.
 ///
 /// # Errors
-/// Fails if the model does not exist, access is denied, there is no network or no disk space, or the model cannot be
-/// computed.
+/// Fails if the model does not exist, if access is denied, if the network cannot be reached, if there is too little
+/// disk space, or if Interbed cannot run the model.
 pub fn run(args: PullArgs) -> Result<()> {
     if args.model.exists() {
         let model = args.model.display();

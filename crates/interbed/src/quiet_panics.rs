@@ -7,8 +7,8 @@ thread_local! {
     static HELD_BACK: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs code that catches its own panics, without printing them to stderr. A panic that the code does not catch is
-/// printed at the end.
+/// Calls `run`, which catches its own panics, and does not print these panics to stderr. A panic that `run` does not
+/// catch is printed once it leaves `run`.
 pub fn quietly<T>(run: impl FnOnce() -> T) -> T {
     struct Guard(Option<String>);
     impl Drop for Guard {
@@ -25,7 +25,8 @@ pub fn quietly<T>(run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Stores a panic's text instead of printing it, if this thread runs [`quietly`]. Returns whether it did.
+/// Stores a panic's text instead of printing it, if the current thread is inside [`quietly`]. Returns whether the text
+/// was stored.
 pub fn hold_back(text: &dyn std::fmt::Display) -> bool {
     HELD_BACK.with_borrow_mut(|held_back| {
         let wanted = held_back.is_some();

@@ -29,8 +29,7 @@ pub struct RemoveArgs {
 /// Runs `interbed rm`.
 ///
 /// # Errors
-/// Fails if the cache does not have one of the models, and then nothing is removed. Also fails if a folder cannot be
-/// removed.
+/// Fails if a model is not in the cache; in this case, no model is removed. Also fails if a folder cannot be removed.
 pub fn run(args: RemoveArgs) -> Result<()> {
     let cache = HubCache::new(hub::settings(&HubOptions::default())?.cache);
     let here = cache.list()?;

@@ -25,10 +25,10 @@ struct Recorder {
     told: Vec<u32>,
 }
 
-/// Returns a sink that writes the routing of a model to `path`.
+/// Creates the file `path`, and returns a sink that writes to it which experts each token uses.
 ///
 /// # Errors
-/// Fails if the model has no experts, or the file cannot be written.
+/// Fails if the model has no experts, or if the file cannot be written.
 pub fn record(dir: &ModelDir, path: &Path) -> Result<Box<dyn RouteSink>> {
     let Some(mixture) = dir.config.blueprint.mixture() else {
         return Err(Advised::input(

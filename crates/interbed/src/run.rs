@@ -109,7 +109,8 @@ pub struct RunArgs {
 /// Runs `interbed run`.
 ///
 /// # Errors
-/// Fails if the model, the prompt or a parameter cannot be used, if a pass fails, or if the user presses Ctrl-C.
+/// Fails if the model, the prompt or a parameter cannot be used, if a forward pass fails, or if the user presses
+/// Ctrl-C.
 pub fn run(args: RunArgs) -> Result<()> {
     if args.is_chat() {
         let RunArgs { system, model, counts, compute, sampling, .. } = args;

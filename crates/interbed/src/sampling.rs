@@ -92,7 +92,7 @@ impl SamplingOptions {
         })
     }
 
-    /// Returns how tokens are turned into text under these options.
+    /// Returns the settings for converting generated tokens to text.
     pub fn text_options(&self, loaded: &Loaded) -> TextOptions {
         TextOptions {
             stop: self.stop.clone(),
@@ -103,7 +103,7 @@ impl SamplingOptions {
     }
 }
 
-/// Returns the sampling defaults: the model's, and the API's for those that the model does not set.
+/// Returns the model's sampling defaults. Parameters that the model does not set get the defaults of the API.
 pub fn model_defaults(generation: &GenerationConfig) -> SamplingParams {
     let defaults = SamplingParams::default();
     // Only `do_sample: false` makes sampling greedy, whatever the temperature; most files leave this key out.
@@ -121,7 +121,7 @@ pub fn model_defaults(generation: &GenerationConfig) -> SamplingParams {
     }
 }
 
-/// Reports the sampling parameters that are used with a GGUF file that has none.
+/// Reports the sampling parameters `used`, if the model is a GGUF file without sampling defaults of its own.
 pub fn tell(generation: &GenerationConfig, used: &SamplingParams) {
     if let Some(line) = told(generation, used) {
         report!("{line}");

@@ -9,8 +9,10 @@ use anyhow::Result;
 
 use crate::failure::Advised;
 
-/// Reads a file with secrets. Fails if the file has more than `bytes_max` bytes. Messages name the `option` that gave
-/// the path.
+/// Reads a file with secrets. `option` is the command-line option that gave the path, for error messages.
+///
+/// # Errors
+/// Fails if the file cannot be read, or if it has more than `bytes_max` bytes.
 pub fn read(option: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     let failed = |error: io::Error| {
         let hint = match error.kind() {

@@ -78,11 +78,11 @@ impl Row {
     }
 }
 
-/// Returns the model on the Hub that a short name stands for, such as `llama3.2:1b` or `llama3.2:1b-instruct-q8_0`, or
-/// `None` if the text is no short name.
+/// Returns the model on the Hub for a short name such as `llama3.2:1b` or `llama3.2:1b-instruct-q8_0`. Returns `None`
+/// if `text` is not a short name.
 ///
 /// # Errors
-/// Fails if the name is known, but not with this tag, or if the model cannot be computed.
+/// Fails if the name is known but its tag is not, or if Interbed does not support the model's architecture.
 pub fn find(text: &str) -> anyhow::Result<Option<String>> {
     let bare = without_library(text);
     let (name, tag) = bare.split_once(':').unwrap_or((bare, LATEST));
@@ -121,15 +121,17 @@ pub fn find(text: &str) -> anyhow::Result<Option<String>> {
     Ok(Some(model))
 }
 
-/// Returns the short name with its size that stands for a model on the Hub, if there is one.
+/// Returns the short name of a model on the Hub, with a tag, such as `llama3.2:1b`. Returns `None` if the model has no
+/// short name.
 pub fn of(model: &str) -> Option<String> {
     let row = rows().find(|row| row.model == model)?;
     let tag = row.tags.split(',').find(|tag| *tag != LATEST)?;
     Some(format!("{}:{tag}", row.name))
 }
 
-/// Returns names that a mistyped `text` may mean. If a name differs only in its separators, as `qwen3:30b-a3b` does
-/// from `qwen3-30b-a3b`, only this one is returned, otherwise the names that are spelled most similarly.
+/// Returns the short names that a mistyped `text` may mean. If `text` differs from a name only in its separators, as
+/// `qwen3-30b-a3b` differs from `qwen3:30b-a3b`, only that name is returned. Otherwise, the most similar names are
+/// returned.
 pub fn near(text: &str) -> Vec<String> {
     if let Some(name) = spelled_otherwise(text) {
         return vec![name];
@@ -148,8 +150,8 @@ pub fn near(text: &str) -> Vec<String> {
     found.into_iter().take_while(|(differing, _)| *differing == least).take(NEAR_MAX).map(|(_, name)| name).collect()
 }
 
-/// Returns the name that differs from `text` only in its separators and in the parts that say what the model was
-/// trained for.
+/// Returns the short name that equals `text` except for separators and for parts such as `instruct` and `chat`, which
+/// say what the model was trained for.
 pub fn spelled_otherwise(text: &str) -> Option<String> {
     let (typed, all_typed) = (letters(text), all_letters(text));
     let mut names = names().filter(|name| letters(name) == typed).collect::<Vec<_>>().into_iter();

@@ -43,8 +43,8 @@ fn name_in_store(path: &str) -> String {
     path.replace('/', "_")
 }
 
-/// Returns the model's configuration and its sampling defaults. Without a catalog, because weights are missing or
-/// damaged, they are read from the folder `path`.
+/// Returns the model's configuration and its sampling defaults. If weights are missing or damaged, there is no catalog,
+/// and both are read from the folder `path`.
 pub fn configuration(catalog: Option<&Catalog>, path: &Path) -> Result<(ModelConfig, GenerationConfig)> {
     if let Some(gguf) = catalog.and_then(GgufModel::of) {
         return Ok((gguf.config()?, gguf.generation_config()?));
@@ -101,8 +101,8 @@ fn tokenizer_config(store: &Store) -> Result<TokenizerConfig> {
     TokenizerConfig::from_files(|name| in_store(store, name, MAX_CONFIG_BYTES))
 }
 
-/// Returns how the model pools hidden states for embeddings, or why it makes none. `path` is the path of the model
-/// that the catalog describes.
+/// Returns how the model pools hidden states into an embedding, or the reason why it computes no embeddings. `path` is
+/// the path of the model that the catalog describes.
 pub fn pooling(catalog: &Catalog, path: &Path) -> Result<Pooling, String> {
     if let Some(gguf) = GgufModel::of(catalog) {
         return gguf.pooling();
@@ -120,8 +120,8 @@ pub fn pooling(catalog: &Catalog, path: &Path) -> Result<Pooling, String> {
     }
 }
 
-/// Returns the small files of a model, to be packed: those of its store or of its folder. A GGUF model has none,
-/// because they are in its metadata.
+/// Returns the names and contents of a model's small files, which are packed with its weights. The files come from the
+/// model's packed store or from its folder. A GGUF model has no small files, because its metadata replaces them.
 pub fn all(catalog: &Catalog, path: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     for (name, limit) in FILES {

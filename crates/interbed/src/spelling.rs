@@ -1,7 +1,8 @@
 //! Finds out which known name a mistyped name may mean.
 
-/// Returns whether `typed` is close enough to `known` for a hint. Either both begin with the same letter and at most
-/// two letters differ, or fewer in short names, or `typed` consists of the first words of `known`.
+/// Returns whether `typed` is similar enough to `known` for an error message to suggest `known`. Two names are similar
+/// if they begin with the same letter and differ in at most two letters, or in fewer if `typed` is short. They are also
+/// similar if `typed` consists of the first words of `known`.
 pub fn is_near(typed: &str, known: &str) -> bool {
     let bare = |name: &str| name.trim_start_matches('-').to_ascii_lowercase();
     let (typed, known) = (bare(typed), bare(known));

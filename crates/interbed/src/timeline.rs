@@ -16,8 +16,9 @@ use crate::streaming::Streaming;
 /// The number of the timeline's line for the forward pass. The lines for reads follow.
 const PASS_LINE: usize = 0;
 
-/// Writes what has happened since the last call as Chrome trace events. One line shows when the pass computes or waits.
-/// Other lines show reads, as many lines as reads were in flight at once, and each queue of a GPU has a line.
+/// Writes the events since the last call as Chrome trace events. One line of the trace shows when forward passes
+/// compute and when they wait. Reads that are in flight at the same time appear on separate lines. Each GPU queue has
+/// its own line.
 ///
 /// # Errors
 /// Fails if the file cannot be written.

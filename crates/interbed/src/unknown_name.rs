@@ -10,8 +10,8 @@ use crate::short_names;
 /// Extensions of model files. A text with one of them is the path of a missing file, not a mistyped name.
 const FILE_ENDINGS: [&str; 5] = [".gguf", ".safetensors", ".interbed", ".json", ".bin"];
 
-/// Returns the error for `text`, which is no short name and no existing path, or `None` if it looks like a path or a
-/// name on the Hub.
+/// Returns the error for a model argument `text` that is neither a short name nor an existing path. Returns `None` if
+/// `text` looks like a path or a name on the Hub.
 pub fn refusal(text: &str, cache: &HubCache) -> Option<anyhow::Error> {
     if text.contains(char::is_whitespace) && !text.contains('/') {
         return Some(Advised::input(

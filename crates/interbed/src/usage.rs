@@ -8,8 +8,8 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use crate::report;
 use crate::spelling::is_near;
 
-/// Corrects clap's advice. clap takes each unknown option for a text that begins with a hyphen, and explains how to
-/// pass such a text. It also does not know models' names.
+/// Corrects misleading advice in clap's error. For an unknown option, clap explains how to pass a text that begins with
+/// a hyphen. For an unknown subcommand, clap does not consider that it may be the name of a model.
 pub fn mended(mut error: Error) -> Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {
@@ -65,7 +65,7 @@ fn name_of(option: &str) -> &str {
     &option[..end]
 }
 
-/// Ends the program: prints help to stdout, or an error to stderr.
+/// Prints help to stdout or an error to stderr, and ends the program.
 pub fn exit(error: Error) -> ! {
     if report::is_json() && error.use_stderr() {
         report::fail(&error.render().to_string());

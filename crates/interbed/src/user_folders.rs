@@ -5,22 +5,22 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Returns the folder for lasting state: `XDG_STATE_HOME/interbed`, or `~/.local/state/interbed`. `None` for a user
-/// without a home.
+/// Returns the folder for persistent state: `XDG_STATE_HOME/interbed`, or `~/.local/state/interbed`. Returns `None` if
+/// the user has no home folder.
 pub fn state() -> Option<PathBuf> {
     ours("XDG_STATE_HOME", ".local/state")
 }
 
-/// Returns the folder for data that can be made again and may be removed at any time: `XDG_CACHE_HOME/interbed`, or
-/// `~/.cache/interbed`. `None` for a user without a home.
+/// Returns the folder for data that can be recreated and may be deleted at any time: `XDG_CACHE_HOME/interbed`, or
+/// `~/.cache/interbed`. Returns `None` if the user has no home folder.
 pub fn cache() -> Option<PathBuf> {
     ours("XDG_CACHE_HOME", ".cache")
 }
 
-/// Creates the folder of `file`, and missing folders above it, accessible to this user only.
+/// Creates the folder of `file` and its missing parent folders. Only this user can access the new folders.
 ///
 /// # Errors
-/// Fails if the system refuses to create a folder.
+/// Fails if a folder cannot be created.
 pub fn create_private(file: &Path) -> io::Result<()> {
     match file.parent() {
         Some(folder) => DirBuilder::new().recursive(true).mode(0o700).create(folder),

@@ -46,7 +46,7 @@ pub struct VerifyArgs {
 /// Runs `interbed verify`.
 ///
 /// # Errors
-/// Fails if a file cannot be opened, a header is invalid, or something is damaged.
+/// Fails if a file cannot be opened, if a header is invalid, or if a part of the model is damaged.
 pub fn run(mut args: VerifyArgs) -> Result<()> {
     args.path = hub::cached(&args.path, &args.hub)?;
     let catalog = open(&args.path)?;

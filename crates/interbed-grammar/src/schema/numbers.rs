@@ -98,7 +98,7 @@ pub(super) enum Texts {
     Expression(String),
     /// The texts that match both expressions.
     Both(String, &'static str),
-    /// A schema that the library translates itself.
+    /// A schema that the grammar library translates itself.
     Schema(Value),
 }
 

@@ -10,7 +10,7 @@ use super::numbers::Numbers;
 pub(super) enum Shape {
     /// Any value.
     Any,
-    /// The values of any of these parts. If there are no parts, there is no value.
+    /// The union of these parts. An empty list allows no value.
     OneOf(Vec<Part>),
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Part {
     Text(Strings),
     List(Lists),
     Object(Objects),
-    /// The values of the schema at this place, `#/…`.
+    /// The values of the schema at this JSON pointer, such as `#/$defs/name`.
     Definition(String),
 }
 

@@ -13,8 +13,8 @@ use crate::{DirectRead, FileChange, IoError};
 /// ones by chance.
 const RUBBISH: u8 = 0xee;
 
-/// Forwards reads to another file, except those chosen to fail, and records all reads. The file has no descriptor, so
-/// engines can use only [`DirectRead::read_aligned_at`].
+/// A file that forwards reads to another file, makes chosen reads fail, and records all reads. It has no descriptor, so
+/// engines must use [`DirectRead::read_aligned_at`].
 pub struct FaultyFile {
     inner: Arc<dyn DirectRead>,
     state: Mutex<State>,
@@ -27,7 +27,7 @@ pub struct Fault {
     pub reads: Which,
     /// The effect on the reads.
     pub effect: Effect,
-    /// The number of reads that are affected; `None` for all.
+    /// Maximum number of reads that fail; `None` means no limit.
     pub times: Option<u32>,
 }
 
@@ -58,11 +58,11 @@ pub enum Effect {
 pub struct RecordedRead {
     /// Offset at which the read began, in bytes.
     pub offset: u64,
-    /// Length of the buffer in bytes.
+    /// Length of the read in bytes.
     pub len: usize,
     /// Number of bytes that were required.
     pub needed: usize,
-    /// Whether the read was made to fail.
+    /// Whether a fault was injected into the read.
     pub failed: bool,
 }
 
@@ -74,12 +74,12 @@ struct State {
 }
 
 impl FaultyFile {
-    /// Wraps a file, without faults.
+    /// Wraps a file. No read fails until a fault is injected.
     pub fn new(inner: Arc<dyn DirectRead>) -> Self {
         Self { inner, state: Mutex::default() }
     }
 
-    /// Adds a fault. If several faults match a read, the one that was added first applies.
+    /// Adds a fault. If several faults match a read, the one that was added first takes effect.
     pub fn inject(&self, fault: Fault) {
         self.lock().faults.push(fault);
     }
@@ -89,7 +89,8 @@ impl FaultyFile {
         self.lock().faults.clear();
     }
 
-    /// Sets what [`DirectRead::check_unchanged`] reports from now on; `None` restores the underlying file's report.
+    /// Makes [`DirectRead::check_unchanged`] report `change`. With `None`, it reports changes of the wrapped file
+    /// again.
     pub fn pretend_changed(&self, change: Option<FileChange>) {
         self.lock().change = change;
     }

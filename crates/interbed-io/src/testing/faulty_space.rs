@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::testing::FaultyFile;
 use crate::{DirectRead, DirectWrite, IoError};
 
-/// Forwards reads and writes to another file, except those chosen to fail.
+/// A file that forwards reads and writes to another file, and makes chosen ones fail.
 pub struct FaultySpace {
     inner: Arc<dyn DirectWrite>,
-    /// The file that reads go through, in which read faults can be injected.
+    /// The file through which all reads go. Read faults can be injected into it.
     pub reads: FaultyFile,
     writes: Mutex<Writes>,
 }
@@ -28,7 +28,7 @@ pub enum WriteEffect {
     Panic,
 }
 
-/// A guard from [`FaultySpace::hold_writes`]. Writes wait until the guard is dropped.
+/// A guard that [`FaultySpace::hold_writes`] returns. Writes block until the guard is dropped.
 pub struct HeldWrites<'a> {
     _lock: MutexGuard<'a, Writes>,
 }
@@ -41,21 +41,21 @@ struct Writes {
 }
 
 impl FaultySpace {
-    /// Wraps a file, without faults.
+    /// Wraps a file. No read or write fails until a fault is set.
     pub fn new(inner: Arc<dyn DirectWrite>) -> Self {
         let reads = FaultyFile::new(inner.clone());
         Self { inner, reads, writes: Mutex::default() }
     }
 
-    /// Lets the next `spared` writes succeed, and applies the effect to the `times` writes after them. This replaces
-    /// any earlier setting.
+    /// Lets the next `spared` writes succeed, and applies `effect` to the `times` writes after them. Replaces any
+    /// earlier setting.
     pub fn fail_writes(&self, spared: u64, times: u64, effect: WriteEffect) {
         let mut writes = self.lock();
         let first = writes.count.saturating_add(spared);
         writes.fault = Some((first, times, effect));
     }
 
-    /// Blocks writes while the returned value lives. Blocked writes are counted only afterwards.
+    /// Blocks all writes until the returned guard is dropped. [`num_writes`](Self::num_writes) blocks too.
     pub fn hold_writes(&self) -> HeldWrites<'_> {
         HeldWrites { _lock: self.lock() }
     }

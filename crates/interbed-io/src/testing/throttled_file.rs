@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::{DirectRead, IoError};
 
-/// A simulated disk with a given bandwidth and latency, shared by the files on it. The bytes of all reads are
-/// transferred one after the other; the latencies of reads overlap.
+/// A simulated disk with limited bandwidth and with latency. Several files can share the disk. Their reads share the
+/// bandwidth, while the latencies of concurrent reads overlap.
 #[derive(Debug)]
 pub struct Throttle {
     bytes_per_s: f64,
@@ -19,16 +19,16 @@ pub struct Throttle {
     busy_until: Mutex<Duration>,
 }
 
-/// Forwards reads to another file, and returns from each when a slower disk would have. The file has no descriptor, so
-/// engines can use only [`DirectRead::read_aligned_at`].
+/// A file that forwards reads to another file and delays each read as a slower disk would. It has no descriptor, so
+/// engines must use [`DirectRead::read_aligned_at`].
 pub struct ThrottledFile {
     inner: Arc<dyn DirectRead>,
     disk: Arc<Throttle>,
 }
 
 impl Throttle {
-    /// Creates a disk that transfers at most `bytes_per_s` and takes at least `latency` for each read. `bytes_per_s`
-    /// must be greater than 0; infinity means no limit.
+    /// Creates a disk with a bandwidth of `bytes_per_s` bytes per second that takes at least `latency` for each read.
+    /// `bytes_per_s` must be greater than 0; infinity means no limit.
     pub fn new(bytes_per_s: f64, latency: Duration) -> Self {
         Self { bytes_per_s, latency, began: Instant::now(), busy_until: Mutex::default() }
     }

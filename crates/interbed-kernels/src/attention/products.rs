@@ -144,13 +144,13 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
 /// The addresses of a run's keys or values, and the elements of them that are wanted.
 #[derive(Clone, Copy)]
 pub(super) struct RowSlots<'a> {
-    /// A slot for each key of the run. Only slots of visible keys are read.
+    /// The address of the slot of each key of the run. Only the slots of visible keys are read.
     pub slots: &'a [*const u8; RUN],
     /// The number of elements of a slot.
     pub head_dim: usize,
-    /// The first element wanted, a multiple of [`LANES`].
+    /// The index of the first element to read from each slot, a multiple of [`LANES`].
     pub first: usize,
-    /// The number of elements wanted, up to [`CHUNK`].
+    /// The number of elements to read from each slot, up to [`CHUNK`].
     pub count: usize,
 }
 

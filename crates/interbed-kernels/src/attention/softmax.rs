@@ -12,8 +12,8 @@ use crate::simd::{LANES, Simd, dispatch, exp, load_few, store_few};
 pub(super) struct Seen {
     /// The greatest score so far.
     pub greatest: f32,
-    /// The sum of `e^(score - greatest)`. The sum is NaN once a score was not finite, because an overflow must show and
-    /// the weights alone would hide it.
+    /// The sum of `e^(score - greatest)` over all scores so far. A score that is not finite makes the sum NaN, so that
+    /// an overflow shows in the result.
     pub total: f32,
 }
 

@@ -31,17 +31,17 @@ pub(super) struct Tile<'a> {
     pub layer: KvLayer,
     /// The locations of the sequence's keys and values.
     pub kv: KvView<'a>,
-    /// The address of slot 0 of this layer's and head's keys in block 0.
+    /// The address of the first key slot of the tile's KV head in this layer of block 0.
     pub keys: *const u8,
-    /// The query of the tile's first head for the tile's first token. Heads are adjacent, and tokens are `token_stride`
-    /// elements apart.
+    /// The address of the query of the tile's first head for the tile's first token. The queries of a token's heads are
+    /// adjacent. The queries of two consecutive tokens are `token_stride` elements apart.
     pub queries: *const f32,
     pub token_stride: usize,
     /// The number of query heads of the tile.
     pub heads: usize,
     /// The position of the first token.
     pub first_position: usize,
-    /// The number of consecutive tokens. Multiplied by `heads`, this number is at most [`rows_max`].
+    /// The number of consecutive tokens. The product of `tokens` and `heads` is at most [`rows_max`].
     pub tokens: usize,
     pub window: Option<usize>,
     pub scale: f32,
@@ -59,7 +59,7 @@ impl Tile<'_> {
         seen_from(self.first_position + token, self.window)
     }
 
-    /// Returns the positions that any token of the tile sees.
+    /// Returns the range of positions that at least one token of the tile attends to.
     pub fn seen(&self) -> Range<usize> {
         self.seen_by(0).start..self.first_position + self.tokens
     }
@@ -100,21 +100,21 @@ impl Workspace {
 
 /// The destination of a tile's results. The rows are `[token, head]`.
 pub(super) struct Outcome<'a> {
-    /// Addresses of the sums of each row, `[head_dim]`, or null if the sums are not wanted. The initial values of a
-    /// row's sums do not matter if the row's first stretch is among the stretches computed.
+    /// The address of each row's sums, `[head_dim]`, or null if the sums of the row are not wanted. The sums need no
+    /// initial values if the row's first stretch is computed.
     pub sums: &'a [*mut f32],
-    /// The softmax state of each row, which includes earlier stretches.
+    /// The softmax state of each row, over earlier stretches too.
     pub seen: &'a mut [Seen],
 }
 
 /// The meaning of the results of some stretches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The results are one stretch's part, which is merged later.
+    /// The result covers a single stretch and is merged later.
     Part,
-    /// The stretches are merged into earlier results; more stretches follow.
+    /// The stretches are merged into earlier results, and a later call continues.
     Continued,
-    /// The stretches are merged into earlier results; the result is final.
+    /// The stretches are merged into earlier results, and the result is final.
     Last,
 }
 

@@ -14,20 +14,21 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Creates a prefetch of weights that are read in place; [`Ahead::further`] then sets the first row to prefetch.
+    /// Creates a prefetch for weights that are read in place. [`Ahead::further`] then sets the first row to prefetch.
     pub fn in_place(w: Matrix<'_>) -> Self {
         Self { in_place: true, ..Self::decoded_next(w, 0) }
     }
 
-    /// Creates a prefetch for weights that are decoded before use: the rows from `row` on, which may not exist, are
-    /// decoded next.
+    /// Creates a prefetch for weights that are decoded before use. The rows from `row` on, which are decoded next, are
+    /// prefetched. These rows need not exist.
     pub fn decoded_next(w: Matrix<'_>, row: usize) -> Self {
         let row_bytes = w.row_bytes();
         let first = w.bytes().as_ptr().wrapping_add(row * row_bytes);
         Self { first, row_bytes, step_bytes: row_bytes * 8 / w.cols(), in_place: false }
     }
 
-    /// Prefetches a line that is in the cache already, which costs less than deciding whether to prefetch.
+    /// Creates a prefetch of a line that is in the cache already. This prefetch costs less than a decision whether to
+    /// prefetch.
     pub fn nothing<T>(cached: *const T) -> Self {
         Self { first: cached.cast(), row_bytes: 0, step_bytes: 0, in_place: false }
     }
@@ -38,21 +39,21 @@ impl Ahead {
         self.in_place
     }
 
-    /// Returns the rows from `row` on.
+    /// Returns a prefetch that begins `row` rows later.
     #[inline(always)]
     pub fn from(self, row: usize) -> Self {
         Self { first: self.first.wrapping_add(row * self.row_bytes), ..self }
     }
 
-    /// Moves the prefetch `rows` rows further if weights are read in place, and leaves it unchanged for decoded
-    /// weights.
+    /// Returns a prefetch that begins `rows` rows later if the weights are read in place. Otherwise returns this
+    /// prefetch unchanged.
     #[inline(always)]
     pub fn further(self, rows: usize) -> Self {
         if self.in_place { self.from(rows) } else { self }
     }
 
-    /// Returns the address of the part of row `row` (counted from the first) that corresponds to column `col`. It need
-    /// not be readable.
+    /// Returns the approximate address of column `col` in row `row`, counted from the first prefetched row. The address
+    /// need not be readable.
     #[inline(always)]
     pub fn at(&self, row: usize, col: usize) -> *const u8 {
         self.first.wrapping_add(row * self.row_bytes + col / 8 * self.step_bytes)

@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-/// Destination of a product's results, `[tokens, columns]`: all columns of a buffer, or the columns that a band of the
-/// weights' rows computes.
+/// The destination of a product's results, `[tokens, columns]`. It covers all columns of a buffer, or only the columns
+/// that a band of the weights' rows computes.
 #[derive(Debug)]
 pub struct Columns<'a> {
     first: *mut f32,
@@ -14,20 +14,20 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Creates the columns of all of `out`, `[tokens, columns]`.
+    /// Creates a destination that covers all of `out`, `[tokens, columns]`.
     ///
     /// # Panics
-    /// Panics if `out` is not whole rows.
+    /// Panics if `out` is not whole rows of `columns` elements.
     pub fn new(out: &'a mut [f32], columns: usize) -> Self {
         assert!(columns > 0 && out.len().is_multiple_of(columns));
         let tokens = out.len() / columns;
         Self { first: out.as_mut_ptr(), tokens, columns, stride: columns, buffer: PhantomData }
     }
 
-    /// Splits off the first `count` columns; returns these columns and the rest.
+    /// Splits the destination after the first `count` columns, and returns both parts.
     ///
     /// # Panics
-    /// Panics if there are fewer columns.
+    /// Panics if there are fewer than `count` columns.
     pub fn split_at(self, count: usize) -> (Self, Self) {
         assert!(count <= self.columns);
         let behind = Self { first: self.first.wrapping_add(count), columns: self.columns - count, ..self };
@@ -63,13 +63,13 @@ unsafe impl Send for Output {}
 unsafe impl Sync for Output {}
 
 impl Output {
-    /// Returns the results from column `first` on.
+    /// Returns the output without the columns before column `first`.
     pub fn behind(self, first: usize) -> Self {
         Self { first: self.first.wrapping_add(first), ..self }
     }
 
-    /// Returns the address of the result of `row` for `token`. It may be dereferenced only if [`Columns`] has that
-    /// element.
+    /// Returns the address of the result of `row` for `token`. The address may be dereferenced only if the [`Columns`]
+    /// of this output contain the element.
     #[inline(always)]
     pub fn at(&self, token: usize, row: usize) -> *mut f32 {
         self.first.wrapping_add(token * self.stride + row)
@@ -78,7 +78,8 @@ impl Output {
     /// Returns the results of `count` rows from `row` on for `token`.
     ///
     /// # Safety
-    /// [`Columns`] has these elements, and nothing else touches them while they are in use.
+    /// The [`Columns`] of this output contain these elements, and nothing else touches the elements while they are in
+    /// use.
     #[inline(always)]
     pub unsafe fn of<'a>(self, token: usize, row: usize, count: usize) -> &'a mut [f32] {
         // SAFETY: guaranteed by the caller.

@@ -27,13 +27,13 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// The form of the activations that a kernel reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// The activations are unchanged, in f32.
+    /// The activations stay in f32.
     Plain,
-    /// The activations are rounded to bf16, `[tokens, cols]`, and rows are padded with zeros.
+    /// The activations are rounded to bf16, `[tokens, cols]`, with rows padded with zeros.
     Bf16,
-    /// Rounded to bf16, in the order in which AMX reads the second operand of a product.
+    /// The activations are rounded to bf16, in the order in which AMX reads the second operand of a product.
     Tiles,
-    /// Rounded to bytes, with a scale for each 32 activations.
+    /// The activations are rounded to 8-bit integers, with one scale per 32 activations.
     Bytes,
 }
 
@@ -86,18 +86,18 @@ impl Kernel {
         }
     }
 
-    /// Returns whether the kernel reads coded weights directly; for other kernels the weights are decoded first.
+    /// Returns whether the kernel itself decodes coded weights. For other kernels, coded weights are decoded first.
     pub fn decodes(self) -> bool {
         matches!(self, Self::Panels | Self::DotPanels)
     }
 
-    /// Returns the number of rows of `row_bytes` bytes that a thread computes at a time.
+    /// Returns the number of rows in a chunk, which one thread computes at a time. Each row has `row_bytes` bytes.
     pub fn chunk_rows(self, tokens: usize, row_bytes: usize) -> usize {
         if self.decodes() || tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / row_bytes }
     }
 
-    /// Returns the number of rows of `cols` weights, stored as `weights`, to decode at a time. Weights for few tokens
-    /// are used only once, so the decoded rows should still be in the L1 cache then.
+    /// Returns the number of rows of `cols` weights, stored as `weights`, to decode at a time. With few tokens, the
+    /// decoded rows are used only once, so the number is chosen such that these rows fit into the L1 data cache.
     pub fn rows_decoded(self, weights: DType, tokens: usize, cols: usize) -> usize {
         let most = coded::panel_rows(weights);
         if tokens > vector::TILE_TOKENS || self == Self::Tiles {

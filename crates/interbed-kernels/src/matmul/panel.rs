@@ -109,12 +109,12 @@ pub(super) struct PanelOperands<'a, X> {
 }
 
 impl<'a, X: bytemuck::Pod> PanelOperands<'a, X> {
-    /// Makes operands with activations `x`, which has a row of `x_cols` for each token. `work` has [`WORK_LEN`]
-    /// elements.
+    /// Creates the operands for the product of `x`, `[tokens, x_cols]`, and `rows` of the weights. `work` is the
+    /// thread's work area, with [`WORK_LEN`] elements.
     ///
     /// # Panics
-    /// Panics if `x` is not whole rows at least as long as the weights', there are no such rows of weights or more than
-    /// [`ROWS`], or `work` is too short.
+    /// Panics if `x` is not whole rows, if `x_cols` is less than the number of columns of the weights, if the weights
+    /// do not have all of `rows`, if there are more than [`ROWS`] rows, or if `work` is too short.
     pub fn new(
         level: Level,
         (x, x_cols): (&'a [X], usize),

@@ -98,13 +98,13 @@ pub(super) struct RowOperands<X, W> {
     /// The activations, `[tokens, x_cols]`.
     pub x: *const X,
     pub x_cols: usize,
-    /// The weights, `[rows, cols]`, at any address.
+    /// The weights, `[rows, cols]`, which need no alignment.
     pub w: *const W,
     /// The results, `[tokens, rows]`.
     pub out: Output,
     pub tokens: usize,
     pub cols: usize,
-    /// The weights that are prefetched.
+    /// The weights to prefetch.
     pub ahead: Ahead,
 }
 

@@ -19,7 +19,8 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Returns the cache lines of the panel of `rows`, as far as these rows exist, from `column` on.
+    /// Returns the cache lines of `rows` for the chain of columns that begins at `column`. Rows that do not exist are
+    /// left out.
     #[inline(always)]
     pub fn of<U: Unit>(weights: Matrix<'_>, rows: Range<usize>, column: usize) -> Self {
         let columns = column..(column + U::CHAIN).min(weights.cols());
@@ -38,20 +39,20 @@ impl Wanted {
         }
     }
 
-    /// Returns the `i`th of `count` parts of each row's lines.
+    /// Splits each row's lines into `count` parts, and returns part `i`.
     #[inline(always)]
     pub fn part(self, i: usize, count: usize) -> Self {
         let lines = self.lines * i / count..self.lines * (i + 1) / count;
         Self { first: self.first.wrapping_add(lines.start * LINE), lines: lines.len(), ..self }
     }
 
-    /// Returns the number of lines of `row`; 0 if there is no such row.
+    /// Returns the number of cache lines of `row`, which is 0 if there is no such row.
     #[inline(always)]
     pub fn lines_of(self, row: usize) -> usize {
         if row < self.rows { self.lines } else { 0 }
     }
 
-    /// Returns the address of line `line` of `row`.
+    /// Returns the address of cache line `line` of `row`.
     #[inline(always)]
     pub fn at(self, row: usize, line: usize) -> *const u8 {
         self.first.wrapping_add(row * self.row_bytes + line * LINE)

@@ -3,7 +3,7 @@
 use crate::level::Instructions;
 use crate::{DType, Level};
 
-/// An arithmetic unit, named after the numbers that the unit multiplies.
+/// An arithmetic unit of the CPU, named after the numbers that it multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// The unit for multiply-adds of f32 lanes.
@@ -22,7 +22,7 @@ impl Unit {
     /// Lists every unit.
     pub const ALL: [Self; 5] = [Self::F32Fma, Self::Bf16Dot, Self::Int8Dot, Self::AmxBf16, Self::AmxInt8];
 
-    /// Returns the unit that products of weights of this type use at this level.
+    /// Returns the unit that products with weights of this type use at this level.
     pub fn of(level: Level, weights: DType) -> Self {
         let amx = level.instructions() == Instructions::Amx;
         match weights.decoded() {

@@ -40,23 +40,23 @@ const ROW_GRANULE: usize = 4 * BLOCK;
 /// The memory layout of codes, scales and sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// The tokens follow one another: codes `[token][column]`, scales `[token][block]` and sums `[token][block][half]`.
-    /// Each token is padded with zeros to a multiple of 128 columns, which [`Activations::row_blocks`] counts in
-    /// blocks.
+    /// One token after the other: codes `[token][column]`, scales `[token][block]` and sums `[token][block][half]`.
+    /// Each token is padded with zeros to a multiple of 128 columns. [`Activations::row_blocks`] is the padded number
+    /// of blocks per token.
     Rows,
-    /// The spans follow one another, so that each span of all tokens is contiguous: codes `[span][token][column]` as
-    /// unsigned bytes, to which 128 is added, scales `[span][token][block]` and sums `[span][token][block][half]`. The
-    /// missing columns of the last span are unspecified.
+    /// One span of columns after the other, so that the codes of all tokens in a span are contiguous: codes
+    /// `[span][token][column]`, scales `[span][token][block]` and sums `[span][token][block][half]`. The codes are
+    /// unsigned bytes, which are the integers plus 128. The missing columns of the last span are unspecified.
     Spans,
-    /// Sixteen tokens lie side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]` and
-    /// sums `[tile][block][half][token 16]`. The missing tokens of the last tile are zeros.
+    /// Tiles of sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]`
+    /// and sums `[tile][block][half][token 16]`. The missing tokens of the last tile are zeros.
     Tiles,
 }
 
 impl Layout {
     const ALL: [Self; 3] = [Self::Rows, Self::Spans, Self::Tiles];
 
-    /// Returns the layout that products of `tokens` tokens read; it also selects their kernel.
+    /// Returns the layout of activations for products of `tokens` tokens. The layout also determines the kernel.
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "one kernel for all"))]
     pub fn of(level: Level, tokens: usize) -> Self {
         match level.instructions() {
@@ -82,16 +82,16 @@ impl Layout {
 pub(super) struct Activations<'a> {
     pub layout: Layout,
     pub tokens: usize,
-    /// The number of blocks of 32 in a row.
+    /// The number of blocks of 32 columns in a row.
     pub blocks: usize,
     pub codes: &'a [i8],
     pub scales: &'a [f32],
-    /// The sums of the codes of each half block. The sums are integers, and so exact.
+    /// The sum of the codes of each half block. The sums are integers, so f32 holds them exactly.
     pub sums: &'a [f32],
 }
 
 impl Activations<'_> {
-    /// Returns the number of blocks from one token to the next in [`Layout::Rows`].
+    /// Returns the number of blocks from the start of one token to the start of the next in [`Layout::Rows`].
     #[inline(always)]
     pub fn row_blocks(&self) -> usize {
         debug_assert_eq!(self.layout, Layout::Rows);

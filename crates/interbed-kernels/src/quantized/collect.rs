@@ -152,8 +152,8 @@ impl GroupFields {
         Self { scales: [zero; 4], minima: [zero; 4] }
     }
 
-    /// Extracts the fields of group `group` from the four rows of `spans`, which are rows `4 quad .. 4 quad + 4` of
-    /// sixteen.
+    /// Extracts the half floats of block group `group` from the spans of four rows. These rows are the rows
+    /// `4 quad .. 4 quad + 4` of sixteen.
     #[inline(always)]
     pub fn take<F: Collect>(&mut self, s: Avx512, spans: Quad<'_, F>, group: usize, quad: usize) {
         if F::IN_BLOCKS {
@@ -164,7 +164,7 @@ impl GroupFields {
         }
     }
 
-    /// Writes the decoded fields to the header, after all have been extracted.
+    /// Decodes the half floats of all sixteen rows, and writes the results to the header.
     #[inline(always)]
     pub fn put<F: Collect>(&self, s: Avx512, group: usize, header: &mut Header) {
         if F::IN_BLOCKS {

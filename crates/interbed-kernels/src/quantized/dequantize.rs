@@ -7,13 +7,14 @@
 use super::fields::{IQ4_NL_VALUES, MXFP4_VALUES, byte, half, half_power, q3_scales, scales_and_minima};
 use crate::DType;
 
-/// Decodes whole blocks of a quantized type in f32 arithmetic: equal to the bit to the results of the Python package
-/// `gguf`.
+/// Decodes whole blocks of a quantized type in f32 arithmetic. The results are bit-identical to those of the Python
+/// package `gguf`.
 ///
-/// `blocks`: any number of blocks. `out`: as many numbers as they hold.
+/// - `blocks`: any number of blocks
+/// - `out`: one element for each number in `blocks`
 ///
 /// # Panics
-/// Panics if `dtype` is a plain type, or the lengths disagree.
+/// Panics if `dtype` is not a quantized type of GGUF files, or the lengths disagree.
 pub fn dequantize(dtype: DType, blocks: &[u8], out: &mut [f32]) {
     assert_eq!(dtype.row_bytes(out.len()), Some(blocks.len()), "{} numbers of {dtype}", out.len());
     match dtype {

@@ -22,13 +22,13 @@ pub(super) type Lanes = [f32; ROWS];
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Header {
-    /// The factors of the integer dot product, `[block][row]`.
+    /// The scales, which are the factors of integer dot products, `[block][row]`.
     pub scales: [Lanes; SPAN_BLOCKS],
     /// The minima, which are subtracted from each number, `[block][row]`.
     pub minima: [Lanes; SPAN_BLOCKS],
-    /// The integer factors of the dot products of half blocks, `[block][half][row]`.
+    /// The integer scales of half blocks, which are the factors of their dot products, `[block][half][row]`.
     pub halves: [[Lanes; 2]; SPAN_BLOCKS],
-    /// The integer factors of the minima of half blocks, `[block][half][row]`.
+    /// The integer factors of the half blocks' minima, `[block][half][row]`.
     pub half_minima: [[Lanes; 2]; SPAN_BLOCKS],
 }
 
@@ -45,11 +45,11 @@ impl Header {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Fields {
-    /// The half floats (or exponents) of the scales, one per block of the type, `[block][row]`.
+    /// The scales as half floats (or exponents), one per block of the type, `[block][row]`.
     pub scales: [[u16; ROWS]; SPAN_BLOCKS],
-    /// The half floats of the minima, one per block of the type, `[block][row]`.
+    /// The minima as half floats, one per block of the type, `[block][row]`.
     pub minima: [[u16; ROWS]; SPAN_BLOCKS],
-    /// The packed bytes, four in a word, `[word][row]`.
+    /// The packed scales and minima of parts of a block, four bytes per word, `[word][row]`.
     pub words: [[u32; ROWS]; 4],
 }
 

@@ -16,7 +16,7 @@ pub(super) struct ProductRows<'a> {
 }
 
 impl ProductRows<'_> {
-    /// Returns span `span` of row `row`; the last span of a row may be shorter than the others.
+    /// Returns the bytes of span `span` of row `row`. The last span of a row may be shorter than the others.
     #[inline(always)]
     pub fn span<F: Format>(&self, row: usize, span: usize) -> &[u8] {
         let row = &self.w[row * self.row_bytes..][..self.row_bytes];

@@ -5,13 +5,14 @@ use half::f16;
 use super::fields::{NAN_BITS, half_power};
 use crate::DType;
 
-/// Encodes numbers as blocks of `dtype`: Q8_0, Q4_0, Q4_K or MXFP4. The layouts are shown in `dequantize.rs`.
+/// Encodes numbers as blocks of `dtype`, which is Q8_0, Q4_0, Q4_K or MXFP4. The source of
+/// [`dequantize`](crate::dequantize) shows the layouts.
 ///
-/// Intended for synthetic weights: two passes over each block, about a nanosecond per number. A block with a number
-/// that is not finite, or is too large for a scale in half precision, decodes to NaN or infinity, never to plausible
-/// numbers.
+/// The encoder is meant for synthetic weights. It takes about a nanosecond per number. A block with a number that is
+/// not finite, or too large for a scale in half precision, decodes to NaN or infinity, never to plausible numbers.
 ///
-/// `numbers`: whole blocks. `out`: [`DType::row_bytes`] of `numbers.len()`.
+/// - `numbers`: whole blocks
+/// - `out`: [`DType::row_bytes`] of `numbers.len()`
 ///
 /// # Panics
 /// Panics if `dtype` is another type, or the lengths disagree.

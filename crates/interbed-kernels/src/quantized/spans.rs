@@ -42,8 +42,9 @@ pub(super) struct Block<'a, F> {
 }
 
 impl<'a, F: Format> Spans<'a, F> {
-    /// Returns span `span` of the rows from `first` on, in place. If there are fewer than sixteen rows, or the span is
-    /// partial, returns a copy in `ragged`, where the last row is repeated and the span is padded with zeros.
+    /// Returns span `span` of sixteen rows from row `first` on, in place. If there are fewer than sixteen rows, or the
+    /// span is partial, returns a copy in `ragged`. In the copy, the last row is repeated and a partial span is padded
+    /// with zeros.
     #[inline(always)]
     pub fn of(job: &ProductRows<'a>, first: usize, span: usize, ragged: &'a mut Ragged) -> Self {
         let whole = (span + 1) * F::SPAN_BYTES <= job.row_bytes;
@@ -56,26 +57,26 @@ impl<'a, F: Format> Spans<'a, F> {
         ragged.copy::<F>(job, first, span)
     }
 
-    /// Returns the spans that begin `stride` bytes apart in `bytes`.
+    /// Returns spans in `bytes` that begin `stride` bytes apart.
     #[cfg(test)]
     pub fn every(stride: usize, bytes: &'a [u8]) -> Self {
         assert!(stride >= F::SPAN_BYTES && bytes.len() >= ROWS * stride);
         Self { first: bytes.as_ptr(), stride, spans: PhantomData }
     }
 
-    /// Returns the span of row `row` modulo sixteen, a row that always exists, so that no test is needed.
+    /// Returns the span of row `row % 16`. This row always exists, so no check is needed.
     #[inline(always)]
     pub fn row(self, row: usize) -> Span<'a, F> {
         Span { at: self.first.wrapping_add(row % ROWS * self.stride), bytes: PhantomData }
     }
 
-    /// Returns the spans of rows `4 quad .. 4 quad + 4`, modulo sixteen.
+    /// Returns the spans of the four rows from row `4 * quad % 16` on.
     #[inline(always)]
     pub fn quad(self, quad: usize) -> Quad<'a, F> {
         Quad { first: self.row(4 * quad).at, stride: self.stride, spans: PhantomData }
     }
 
-    /// Returns the spans of every fourth row from row `row` on.
+    /// Returns the spans of rows `row`, `row + 4`, `row + 8` and `row + 12`, each modulo 16.
     #[inline(always)]
     pub fn fourth(self, row: usize) -> [Span<'a, F>; 4] {
         [self.row(row), self.row(row + 4), self.row(row + 8), self.row(row + 12)]
@@ -83,7 +84,7 @@ impl<'a, F: Format> Spans<'a, F> {
 }
 
 impl<'a, F: Format> Quad<'a, F> {
-    /// Returns the span of row `row`, modulo four.
+    /// Returns the span of row `row % 4` of the quad.
     #[inline(always)]
     pub fn row(self, row: usize) -> Span<'a, F> {
         Span { at: self.first.wrapping_add(row % 4 * self.stride), bytes: PhantomData }
@@ -91,7 +92,7 @@ impl<'a, F: Format> Quad<'a, F> {
 }
 
 impl<'a, F: Format> Span<'a, F> {
-    /// Returns block `block` of the type, modulo the number of blocks in a span.
+    /// Returns one block of the type. The index `block` wraps around at the number of blocks in a span.
     #[inline(always)]
     pub fn block(self, block: usize) -> Block<'a, F> {
         let block = block % (F::SPAN_BYTES / F::BYTES);
@@ -101,7 +102,7 @@ impl<'a, F: Format> Span<'a, F> {
     /// Returns `N` bytes of the span, from byte `at` on.
     ///
     /// # Panics
-    /// Panics if the bytes exceed the span.
+    /// Panics if the bytes extend beyond the span.
     #[inline(always)]
     pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
         assert!(N <= F::SPAN_BYTES && at <= F::SPAN_BYTES - N);
@@ -127,7 +128,7 @@ impl<'a, F: Format> Block<'a, F> {
     /// Returns `N` bytes of the block, from byte `at` on.
     ///
     /// # Panics
-    /// Panics if the bytes exceed the block.
+    /// Panics if the bytes extend beyond the block.
     #[inline(always)]
     pub fn bytes<const N: usize>(self, at: usize) -> &'a [u8; N] {
         assert!(N <= F::BYTES && at <= F::BYTES - N);

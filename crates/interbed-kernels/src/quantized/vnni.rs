@@ -27,8 +27,8 @@ pub(super) struct Small {
 impl Small {
     pub const NEW: Self = Self { fields: Fields::ZERO, ragged: Ragged::NEW, header: Header::ZERO };
 
-    /// Collects the small fields of span `span` of the rows from `first` on into the header, and returns the spans and
-    /// the header.
+    /// Decodes the small fields of span `span` of sixteen rows, from row `first` on. Returns the spans, and the header
+    /// with the decoded fields.
     #[inline(always)]
     pub fn collect<'a, F: Unpack>(
         &'a mut self,

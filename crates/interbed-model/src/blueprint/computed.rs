@@ -9,10 +9,10 @@ pub(crate) const ROPES_MAX: usize = 2;
 type Uncomputed = Result<(), &'static str>;
 
 impl Blueprint {
-    /// Names the first thing in this blueprint that no layer computes yet.
+    /// Checks that Interbed can compute everything that this blueprint describes.
     ///
     /// # Errors
-    /// Returns the name of the thing, in the plural.
+    /// Returns the name, in the plural, of the first feature that Interbed cannot compute yet.
     pub fn refuse_uncomputed(&self) -> Uncomputed {
         refuse(self.streams != 1 || self.head.mixer.is_some(), "several residual streams")?;
         refuse(!self.tables.is_empty(), "tables of rows beside the embedding")?;

@@ -2,15 +2,16 @@
 
 use interbed_kernels::Activation;
 
-/// A feed-forward network that all tokens go through: products with one or two matrices, an activation, and a product
-/// back to the hidden width.
+/// A feed-forward network that all tokens go through: an input projection, optionally a gate projection, an activation,
+/// and a projection back to the hidden width.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dense {
-    /// Width of the network between its first and its last matrix.
+    /// Inner width of the network.
     pub width: usize,
-    /// The function that is applied to the gate's product or, without a gate, to the first product.
+    /// The function that is applied to the result of the gate projection or, without a gate, of the input projection.
     pub activation: Activation,
-    /// Whether a gate multiplies the first product; without one, the activation is applied to that product.
+    /// Whether the network has a gate projection. The activated result of the gate projection multiplies the result of
+    /// the input projection.
     pub gated: bool,
     /// Whether the projections have biases.
     pub bias: bool,
@@ -28,77 +29,82 @@ impl Dense {
 /// A mixture of experts in place of a dense feed-forward network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mixture {
-    /// Number of experts in a layer.
+    /// Number of experts in a layer, not counting the shared expert.
     pub experts: usize,
-    /// Number of experts that each token goes through.
+    /// Number of experts that are chosen for each token.
     pub chosen: usize,
-    /// Width of one expert.
+    /// Inner width of one expert.
     pub expert_width: usize,
-    /// The function that is applied to the product of an expert's gate.
+    /// The function that is applied to the result of an expert's gate projection.
     pub activation: Activation,
-    /// How experts are chosen for a token.
+    /// How experts are chosen for a token, and how their results are weighted.
     pub router: Router,
     /// Whether the router and the matrices of experts have biases.
     pub biases: bool,
-    /// The expert that all tokens go through in addition, if there is one.
+    /// The shared expert, which all tokens go through in addition to their chosen experts; `None` if there is none.
     pub shared: Option<SharedExpert>,
 }
 
-/// How experts are chosen for a token, and how their results are weighed.
+/// How experts are chosen for a token, and how their results are weighted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Router {
-    /// How the router's product becomes scores.
+    /// How router logits become scores.
     pub scores: Scores,
-    /// Whether a bias is added to the scores for the choice; the weights of results are made without it.
+    /// Whether a bias is added to the scores when experts are chosen. The weights of the experts' results are computed
+    /// without this bias.
     pub choice_bias: bool,
-    /// Groups of experts, if a token chooses among the experts of its best groups only.
+    /// How experts are grouped, if experts are chosen only from a token's best groups; `None` if they are chosen from
+    /// all experts.
     pub groups: Option<Groups>,
-    /// How a sum near zero is avoided if the weights of a token's experts are divided by their sum; `None` if they are
-    /// not divided.
+    /// How a sum near zero is avoided when the weights of a token's experts are divided by their sum; `None` if the
+    /// weights are not divided.
     pub normalise: Option<Floor>,
     /// Number that the weights of all experts are multiplied by.
     pub scale: f32,
-    /// Whether a table names the experts of each token id, and scores only weigh their results.
+    /// Whether a table lists the experts for each token id. If so, scores only weight the results of these experts.
     pub by_token: bool,
 }
 
-/// How the router's product becomes scores.
+/// How router logits become scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scores {
-    /// A score is the softmax over the products of all experts.
+    /// Scores are the softmax of the router logits of all experts.
     Softmax,
-    /// A score is the sigmoid of an expert's product.
+    /// A score is the sigmoid of an expert's router logit.
     Sigmoid,
-    /// The experts with the largest products are chosen, and the softmax over the chosen ones weighs them.
+    /// The experts with the largest router logits are chosen. The softmax of the chosen experts' logits weights their
+    /// results.
     SoftmaxOfChosen,
-    /// A score is the square root of the softplus of an expert's product.
+    /// A score is the square root of the softplus of an expert's router logit.
     RootOfSoftplus,
 }
 
-/// Division of the experts into groups of equal size; a token chooses within some of the groups.
+/// Division of a layer's experts into groups of equal size. A token's experts are chosen only from some of the groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
-    /// Number of groups in a layer; it divides the number of experts and leaves at least two in each group.
+    /// Number of groups in a layer. It divides the number of experts, and each group has at least two experts.
     pub count: usize,
-    /// Number of groups that a token chooses within: those in which the two best scores have the largest sum.
+    /// Number of groups from which a token's experts are chosen. These are the groups whose two best scores have the
+    /// largest sum.
     pub kept: usize,
 }
 
-/// How a sum of weights is kept from zero before weights are divided by it.
+/// How a sum of weights near zero is avoided before the weights are divided by the sum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Floor {
-    /// The number is added to the sum.
+    /// This number is added to the sum.
     Plus(f32),
-    /// The sum is replaced by the number if it is smaller.
+    /// If the sum is smaller than this number, the number replaces the sum.
     Least(f32),
 }
 
-/// A dense network that all tokens go through in addition to their experts.
+/// A dense network that all tokens go through in addition to their chosen experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedExpert {
-    /// Width of the network.
+    /// Inner width of the network.
     pub width: usize,
-    /// Whether the result is multiplied by the sigmoid of a learned vector's product with the token.
+    /// Whether the result is multiplied by the sigmoid of the dot product of a learned vector and the token's hidden
+    /// state.
     pub gated: bool,
 }
 
@@ -119,8 +125,8 @@ impl Mixture {
         experts.checked_add(shared)
     }
 
-    /// Returns the share of a layer's experts that `tokens` tokens together go through, if all experts are equally
-    /// likely.
+    /// Returns the expected share of a layer's experts, from 0 to 1, that is chosen for at least one of `tokens`
+    /// tokens, if all experts are equally likely.
     pub fn expected_share(&self, tokens: usize) -> f64 {
         1.0 - (1.0 - self.chosen as f64 / self.experts as f64).powf(tokens as f64)
     }

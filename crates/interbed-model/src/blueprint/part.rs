@@ -8,69 +8,70 @@ use super::{Branch, Norm};
 /// The computation of a branch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
-    /// Attention over keys and values of each token.
+    /// Attention with a row of keys and a row of values for each token.
     Attention(Attention),
-    /// Attention over one row for each token that serves as key and value of all heads.
+    /// Attention with one row for each token, which serves as the key and the value of all heads.
     Latent(LatentAttention),
-    /// A recurrent state that is decayed, corrected by a delta rule, and read.
+    /// A gated delta rule, which updates a recurrent state.
     GatedDelta(GatedDelta),
-    /// A gated convolution over the last few rows.
+    /// A gated convolution over the rows of the last few tokens.
     Convolution(ShortConvolution),
-    /// A network that all tokens go through.
+    /// A feed-forward network that all tokens go through.
     Dense(Dense),
-    /// A mixture of experts: networks of which each token goes through a few.
+    /// A mixture of experts: each token goes through a few of them.
     Mixture(Mixture),
-    /// A gated lookup in the rows of an input table.
+    /// A gated lookup in an input table.
     Table(TableLookup),
-    /// The sum of branches that read the same input.
+    /// The sum of the results of branches that read the same input.
     Sum(Vec<Branch>),
 }
 
 /// Attention of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attention {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key and value heads; divides the number of query heads.
+    /// Number of key and value heads. It divides the number of query heads.
     pub kv_heads: usize,
-    /// Elements of a query or key head; even.
+    /// Number of elements of a query or key head. It is even.
     pub key_width: usize,
-    /// Elements of a value head.
+    /// Number of elements of a value head.
     pub value_width: usize,
     /// Whether the query, key and value projections have biases.
     pub input_bias: bool,
     /// Whether the output projection has a bias.
     pub output_bias: bool,
-    /// The norms of queries and keys.
+    /// The norms of queries and keys; `None` if queries and keys are not normalised.
     pub norms: Option<NormsOfHeads>,
-    /// Whether values are normed by a norm that has no weight.
+    /// Whether values are normalised by a norm without a weight.
     pub norms_values: bool,
-    /// Index of the rotation among [`Blueprint::ropes`](super::Blueprint::ropes); `None` if positions are not encoded.
+    /// Index of the rotation in [`Blueprint::ropes`](super::Blueprint::ropes); `None` if queries and keys are not
+    /// rotated.
     pub rope: Option<usize>,
-    /// Number that the scores are multiplied by before the softmax.
+    /// Number that attention scores are multiplied by before the softmax.
     pub scale: f32,
-    /// How queries grow with their positions.
+    /// How queries are scaled by position; `None` if they are not scaled.
     pub growth: Option<QueryGrowth>,
-    /// How many positions a token sees, itself included; `None` means all.
+    /// How many positions a token sees, itself included; `None` means all positions up to its own.
     pub window: Option<usize>,
-    /// Whether each head has a sink: a score that takes part in the softmax and has no value.
+    /// Whether each head has an attention sink: a learned score that takes part in the softmax but has no value.
     pub sinks: bool,
-    /// The bound `c` of `c * tanh(score / c)`, if scores are bounded.
+    /// The bound `c` if scores are replaced by `c * tanh(score / c)`; `None` if scores are not bounded.
     pub soft_cap: Option<f32>,
-    /// Whether the sigmoid of a second query projection multiplies the result.
+    /// Whether the result of attention is multiplied by the sigmoid of a second query projection.
     pub output_gate: bool,
-    /// Which projection makes the values of an attention.
+    /// Which projection produces the values.
     pub values: ValueSource,
-    /// Where rows of keys and values come from.
+    /// Whether the layer computes keys and values or reads those of another layer.
     pub rows: KvRows,
-    /// How the keys that a query sees are selected; `None` if it sees all within its window.
+    /// How the keys that a query attends to are selected; `None` if a query attends to all keys within the window.
     pub selection: Option<KeySelection>,
 }
 
 /// Norms of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NormsOfHeads {
-    /// Which elements are normed together, and whether before or after rotation.
+    /// Which elements each norm covers, and whether the norm is applied before or after rotation.
     pub over: HeadNorms,
     /// Number that is added to the mean square.
     pub epsilon: f32,
@@ -81,55 +82,55 @@ pub struct NormsOfHeads {
 /// What a norm of queries or keys covers, and when it is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadNorms {
-    /// Each head by itself, before rotation.
+    /// Each head is normalised by itself, before rotation.
     EachBefore,
-    /// Each head by itself, after rotation.
+    /// Each head is normalised by itself, after rotation.
     EachAfter,
-    /// All heads together, before rotation.
+    /// All heads are normalised together, before rotation.
     Whole,
 }
 
-/// Growth of queries: each is multiplied by `1 + beta * ln(1 + floor(position / length))`.
+/// Scaling of queries by position. A query is multiplied by `1 + beta * ln(1 + floor(position / length))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryGrowth {
     /// The factor of the logarithm.
     pub beta: f64,
-    /// Positions before the first step.
+    /// Number of successive positions that have the same factor.
     pub length: usize,
 }
 
 impl QueryGrowth {
-    /// Returns the factor of a query at `position`.
+    /// Returns the factor that multiplies a query at `position`.
     pub fn factor(&self, position: usize) -> f32 {
         1.0 + self.beta as f32 * ((1 + position / self.length) as f32).ln()
     }
 }
 
-/// Which projection makes the values of an attention.
+/// Which projection produces the values of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueSource {
-    /// Values have a projection of their own.
+    /// Values have their own projection.
     Projection,
-    /// Values are made by the projection of the keys.
+    /// The projection of keys also produces the values.
     Keys,
 }
 
-/// Where an attention's rows of keys and values come from.
+/// Which layer computes the keys and values of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvRows {
-    /// The layer computes its own.
+    /// The layer computes its own keys and values.
     Own,
-    /// The layer reads those of an earlier layer, given by its number.
+    /// The layer reads the keys and values of the earlier layer with this index.
     Of(usize),
 }
 
-/// Selection of keys by an index. The index has a small key for each token or group of tokens; a query attends to the
-/// groups whose index keys score best.
+/// Selection of keys by an index. The index has a small key for each group of one or more tokens. A query attends to
+/// the groups whose index keys score best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeySelection {
-    /// Number of query heads that the index has.
+    /// Number of query heads of the index.
     pub heads: usize,
-    /// Elements of an index key.
+    /// Number of elements of an index key.
     pub width: usize,
     /// Number of tokens that share an index key.
     pub group: usize,
@@ -137,146 +138,148 @@ pub struct KeySelection {
     pub chosen: usize,
 }
 
-/// Attention over compressed rows of tokens.
+/// Latent attention. Each token has one compressed row, which serves as the key and the value of all heads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatentAttention {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Rank of the query projection, which then is a product of two matrices; `None` if it is one matrix.
+    /// Rank of the query projection if it is a product of two matrices; `None` if it is one matrix.
     pub query_rank: Option<usize>,
-    /// Elements of a row that are used both as key and as value.
+    /// Number of elements of a row that are not rotated. They serve as both key and value.
     pub row_width: usize,
-    /// Elements of a row that are rotated; they may be among the elements that are key and value, or apart from them.
+    /// Number of rotated elements of a row, in addition to `row_width`. In some models, they also serve as value.
     pub rotated: usize,
-    /// Elements of a key head that are not rotated, once the row is unpacked.
+    /// Number of elements of a key head that are not rotated, after a row is expanded into heads.
     pub key_width: usize,
-    /// Elements of a value head, once the row is unpacked.
+    /// Number of elements of a value head, after a row is expanded into heads.
     pub value_width: usize,
-    /// Index of the rotation among [`Blueprint::ropes`](super::Blueprint::ropes).
+    /// Index of the rotation in [`Blueprint::ropes`](super::Blueprint::ropes).
     pub rope: usize,
-    /// Number that the scores are multiplied by before the softmax.
+    /// Number that attention scores are multiplied by before the softmax.
     pub scale: f32,
-    /// How many positions a token sees, itself included; `None` means all.
+    /// How many positions a token sees, itself included; `None` means all positions up to its own.
     pub window: Option<usize>,
-    /// Whether each head has a sink: a score that takes part in the softmax and has no value.
+    /// Whether each head has an attention sink: a learned score that takes part in the softmax but has no value.
     pub sinks: bool,
-    /// Groups of heads whose results share an output projection of a lower rank; 1 for one projection.
+    /// Number of groups of heads. The results of each group go through a low-rank output projection. 1 means a single
+    /// output projection for all heads.
     pub output_groups: usize,
-    /// Rows that each stand for several tokens and are attended to besides those in the window.
+    /// Compressed rows that a query attends to besides the rows in its window; `None` if there are none.
     pub compressed: Option<CompressedRows>,
 }
 
-/// Rows that stand for several tokens each.
+/// Rows that each stand for several tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompressedRows {
     /// Number of tokens that a row stands for.
     pub rate: usize,
     /// Whether a row also covers the tokens of the preceding row.
     pub overlaps: bool,
-    /// How rows are selected; `None` if all are attended to.
+    /// How the rows that a query attends to are selected; `None` if a query attends to all rows.
     pub selection: Option<KeySelection>,
 }
 
-/// A recurrent state of each head, updated by a delta rule with decay, after a convolution of its inputs.
+/// A gated delta rule. The inputs first go through a convolution. Each value head has a recurrent state, which decays
+/// and is updated by the delta rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GatedDelta {
-    /// Heads of queries and keys.
+    /// Number of key heads, which is also the number of query heads.
     pub key_heads: usize,
-    /// Heads of values, each with a state.
+    /// Number of value heads. Each value head has its own recurrent state.
     pub value_heads: usize,
-    /// Elements of a query or key head.
+    /// Number of elements of a query or key head.
     pub key_width: usize,
-    /// Elements of a value head.
+    /// Number of elements of a value head.
     pub value_width: usize,
-    /// Number of rows that the convolution reads, the token's own included.
+    /// Number of rows that the convolution reads for a token, including the token's own row.
     pub convolution: usize,
-    /// The norm of the result.
+    /// The norm that is applied to the result.
     pub norm: Norm,
 }
 
-/// A gated convolution over the last few rows.
+/// A gated convolution over the rows of the last few tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortConvolution {
-    /// Number of rows that the convolution reads, the token's own included.
+    /// Number of rows that the convolution reads for a token, including the token's own row.
     pub rows: usize,
-    /// Elements of a row.
+    /// Number of elements of a row.
     pub width: usize,
-    /// Whether its projections have biases.
+    /// Whether the projections have biases.
     pub bias: bool,
 }
 
-/// A lookup in the rows of an input table.
+/// A lookup in an input table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableLookup {
-    /// Index of the table among [`Blueprint::tables`](super::Blueprint::tables).
+    /// Index of the table in [`Blueprint::tables`](super::Blueprint::tables).
     pub table: usize,
-    /// Elements that this part reads of the rows that were looked up for a token.
+    /// Number of elements that the lookup yields for each token.
     pub width: usize,
-    /// Number of rows of a convolution over the results, and the distance between these rows; `None` without a
-    /// convolution.
+    /// Number of rows that a convolution over the results reads, and the distance between these rows in tokens; `None`
+    /// without a convolution.
     pub convolution: Option<(usize, usize)>,
 }
 
-/// A mixer between residual streams and a part.
+/// Mixing of residual streams before or after a part, or before the head.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamMixer {
     /// Number of residual streams.
     pub streams: usize,
-    /// Rank of the projection that computes the mixing weights, which then is a product of two matrices; `None` if it
-    /// is one matrix.
+    /// Rank of the projection that computes the mixing weights if it is a product of two matrices; `None` if it is one
+    /// matrix.
     pub rank: Option<usize>,
-    /// Number of rounds that make the mixing matrix doubly stochastic; 0 if it stays as computed.
+    /// Number of rounds that make the mixing matrix doubly stochastic; 0 if the matrix is used as computed.
     pub rounds: usize,
-    /// The norm of each stream.
+    /// The norm that is applied to each stream.
     pub norm: Norm,
 }
 
-/// What a part keeps for a sequence.
+/// State that a part keeps for a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// A row of keys and one of values for each token.
+    /// A row of keys and a row of values for each token.
     Kv {
-        /// Number of key and value heads, and their width.
+        /// Number of key and value heads, and the width of a head.
         shape: KvShape,
-        /// How many positions a token sees, itself included; `None` means all. Older rows are not needed.
+        /// How many positions a token sees, itself included; `None` means all. Rows of older positions are not needed.
         window: Option<usize>,
     },
-    /// Nothing of its own: the part reads the keys and values of an earlier layer.
+    /// No state of the part's own. The part reads the keys and values of an earlier layer.
     SharedKv {
-        /// Number of the layer that keeps the keys and values.
+        /// Index of the layer that keeps the keys and values.
         layer: usize,
     },
     /// One row for each token.
     LatentRows {
-        /// Elements of a row.
+        /// Number of elements of a row.
         width: usize,
         /// How many positions a token sees, itself included; `None` means all.
         window: Option<usize>,
     },
     /// One row for every `rate` tokens, and the rows of tokens that are not yet compressed.
     CompressedRows {
-        /// Elements of a row.
+        /// Number of elements of a row.
         width: usize,
         /// Number of tokens that a row stands for.
         rate: usize,
     },
-    /// The last rows of a convolution's input; their size does not grow with the sequence.
+    /// The last rows of a convolution's input. The number of rows does not grow with the sequence.
     LastRows {
         /// Number of rows.
         rows: usize,
-        /// Elements of a row.
+        /// Number of elements of a row.
         width: usize,
     },
-    /// One matrix for each head, which cannot be taken back to an earlier position.
+    /// One matrix for each head. The matrix cannot be restored to an earlier position.
     Matrix {
         /// Number of heads.
         heads: usize,
-        /// Elements of a key.
+        /// Number of elements of a key.
         key_width: usize,
-        /// Elements of a value.
+        /// Number of elements of a value.
         value_width: usize,
     },
-    /// The last token ids.
+    /// The ids of the last tokens.
     LastTokens {
         /// Number of token ids.
         count: usize,
@@ -284,7 +287,7 @@ pub enum State {
 }
 
 impl Part {
-    /// Returns this part and, if it is a sum, the parts inside it.
+    /// Returns this part and, if it is a sum, all parts within the sum.
     pub fn with_inner(&self) -> Box<dyn Iterator<Item = &Part> + '_> {
         match self {
             Self::Sum(branches) => {
@@ -295,8 +298,8 @@ impl Part {
         }
     }
 
-    /// Returns what the part keeps for a sequence. A prefix of a sequence can be reused only if the states of all parts
-    /// exist at one position.
+    /// Returns the states that the part keeps for a sequence. A prefix of a sequence can be reused only if the states
+    /// of all parts exist at the position where the prefix ends.
     pub fn states(&self) -> Vec<State> {
         match self {
             Self::Attention(attention) => attention.states(),
@@ -318,7 +321,7 @@ impl Part {
 }
 
 impl Attention {
-    /// Returns the number and width of the heads that a row of keys or values has.
+    /// Returns the number of key and value heads, and the width of a head.
     pub fn kv_shape(&self) -> KvShape {
         KvShape { num_kv_heads: self.kv_heads, head_dim: self.key_width }
     }

@@ -2,30 +2,31 @@
 
 use interbed_kernels::RopeStyle;
 
-/// A rotation of queries and keys.
+/// A rotary position encoding (RoPE) of queries and keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
     /// The base of the frequencies.
     pub theta: f64,
     /// How the frequencies are changed for long contexts.
     pub scaling: RopeScaling,
-    /// What each frequency is divided by before the scaling, `[rotated / 2]`; `None` means 1. GGUF files store the
-    /// result of Llama 3's rule in this form (`rope_freqs.weight`).
+    /// Divisors of the frequencies, `[rotated / 2]`, which are applied before `scaling`; `None` means that all divisors
+    /// are 1. GGUF files store Llama 3's scaling in this form (`rope_freqs.weight`).
     pub factors: Option<Vec<f32>>,
-    /// Which elements of a head are rotated together; this depends on the format of the weights.
+    /// Which elements of a head are rotated together. This depends on the file format of the weights.
     pub style: RopeStyle,
-    /// How many elements of each head are rotated, from the first on; even.
+    /// Number of elements that are rotated at the beginning of each head. It is even.
     pub rotated: usize,
 }
 
 impl Rope {
-    /// Makes a rotation of `rotated` elements in the way of Hugging Face directories: without factors, and with element
-    /// `i` rotated together with element `i + rotated / 2`.
+    /// Creates a rotation of `rotated` elements for weights from a Hugging Face directory. The rotation has no
+    /// `factors`, and it rotates element `i` together with element `i + rotated / 2`.
     pub fn new(theta: f64, scaling: RopeScaling, rotated: usize) -> Self {
         Self { theta, scaling, factors: None, style: RopeStyle::Halves, rotated }
     }
 }
-/// Ways of changing the frequencies for long contexts, with the parameters resolved as `transformers` resolves them.
+/// How the frequencies are changed for long contexts. The parameters have the values that `transformers` derives from a
+/// configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     /// The frequencies stay as they are.
@@ -35,20 +36,21 @@ pub enum RopeScaling {
         /// The stretch factor.
         factor: f64,
     },
-    /// NTK-aware: the base grows with the sequence once it is longer than `original_max`.
+    /// NTK-aware scaling: the base grows with the length of the sequence once the sequence is longer than
+    /// `original_max`.
     Dynamic {
         /// The stretch factor.
         factor: f64,
-        /// The length up to which nothing changes: `max_position_embeddings`, as in `transformers`, even if
-        /// `original_max_position_embeddings` is given.
+        /// Longest sequence, in tokens, for which nothing changes. This is `max_position_embeddings`, as in
+        /// `transformers`, even if the configuration has `original_max_position_embeddings`.
         original_max: usize,
     },
-    /// Interpolates low frequencies and keeps high ones, with a ramp in between; cosines and sines are multiplied by
-    /// `attention_factor`.
+    /// YaRN: low frequencies are interpolated, high frequencies are kept, and a ramp connects both. Cosines and sines
+    /// are multiplied by `attention_factor`.
     Yarn {
         /// The stretch factor.
         factor: f64,
-        /// The context of pre-training.
+        /// Context length of pre-training, in tokens.
         original_max: usize,
         /// A frequency with at least this many rotations over `original_max` positions is kept.
         beta_fast: f64,
@@ -59,14 +61,14 @@ pub enum RopeScaling {
         /// Whether the ends of the ramp are rounded outward to whole dimensions.
         truncate: bool,
     },
-    /// LongRoPE: each frequency is divided by a factor of its own, from one set for sequences within the original
-    /// context and from another set for longer ones; cosines and sines are multiplied by `attention_factor`.
+    /// LongRoPE: each frequency has its own divisor. One set of divisors is for sequences within the original context,
+    /// and another set is for longer sequences. Cosines and sines are multiplied by `attention_factor`.
     LongRope {
         /// The divisors of frequencies for sequences within the original context.
         short: Vec<f32>,
         /// The divisors of frequencies for longer sequences.
         long: Vec<f32>,
-        /// The context of pre-training.
+        /// Context length of pre-training, in tokens.
         original_max: usize,
         /// Number that cosines and sines are multiplied by.
         attention_factor: f64,
@@ -74,16 +76,16 @@ pub enum RopeScaling {
         /// [`Blueprint::settle_length`](super::Blueprint::settle_length).
         is_long: bool,
     },
-    /// Llama 3.1: frequencies of long wavelengths are divided by `factor`, those of short ones kept, and those in
-    /// between interpolated.
+    /// Llama 3.1: frequencies with long wavelengths are divided by `factor`, those with short wavelengths are kept, and
+    /// those in between are interpolated.
     Llama3 {
         /// The stretch factor.
         factor: f64,
-        /// Wavelengths above `original_max` divided by this are stretched.
+        /// Frequencies with wavelengths above `original_max / low_freq_factor` are divided by `factor`.
         low_freq_factor: f64,
-        /// Wavelengths below `original_max` divided by this are kept.
+        /// Frequencies with wavelengths below `original_max / high_freq_factor` are kept.
         high_freq_factor: f64,
-        /// The context of pre-training.
+        /// Context length of pre-training, in tokens.
         original_max: usize,
     },
 }

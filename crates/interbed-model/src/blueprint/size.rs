@@ -3,13 +3,13 @@
 use super::{Attention, Blueprint, Branch, HeadNorms, Mixture, Part, Passage};
 
 impl Blueprint {
-    /// Returns the number of elements of all weights together; a tied head counts once. Numbers beyond 2^64 become
-    /// `u64::MAX`.
+    /// Returns the number of parameters of the model. The matrix of a tied head is the embedding and is not counted
+    /// again. Returns `u64::MAX` if the number does not fit in a `u64`.
     pub fn num_parameters(&self) -> u64 {
         self.count_parameters().unwrap_or(u64::MAX)
     }
 
-    /// Returns the number of elements of all experts together; shared experts do not count.
+    /// Returns the number of elements of the matrices of all experts in all layers, without shared experts.
     pub fn expert_parameters(&self) -> u64 {
         let of = |mixture: &Mixture| {
             let each = (self.hidden_size as u64).saturating_mul(mixture.expert_width as u64).saturating_mul(3);
@@ -18,7 +18,7 @@ impl Blueprint {
         self.mixtures().fold(0, |sum: u64, (_, mixture)| sum.saturating_add(of(mixture)))
     }
 
-    /// Returns the number of elements of the weights that one token goes through, the embedding included.
+    /// Returns the number of parameters that are used for one token. It includes the whole embedding.
     pub fn active_parameters(&self) -> u64 {
         let experts = self.expert_parameters() as f64;
         let idle = self.mixture().map_or(0.0, |mixture| experts * (1.0 - mixture.expected_share(1)));

@@ -3,12 +3,12 @@
 
 use serde_json::{Value as Json, json};
 
-/// The form in which a template expects the arguments of a call.
+/// The form in which a template expects the arguments of a tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentsForm {
     /// The template expects the arguments as an object.
     Object,
-    /// The template expects the arguments as the JSON text of an object.
+    /// The template expects the arguments as a string that holds a JSON object.
     Text,
 }
 

@@ -6,14 +6,14 @@ use serde_json::{Map, Value as Json};
 
 use super::arguments::{ArgumentsForm, VALUE, conversation, probed, quality, tool};
 
-/// The content that a message with calls gets if it has no text.
+/// The content of a message that has tool calls but no text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoContent {
-    /// The content is an empty text.
+    /// The content is an empty string.
     Empty,
-    /// The content is `null`, which templates know as `none`.
+    /// The content is `null`, which is `none` in a template.
     Null,
-    /// The message has no content.
+    /// The message has no key `content`.
     Absent,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn takes_text_arguments(content: NoContent, render: impl Fn(&[Json], 
 }
 
 impl NoContent {
-    /// Sets the content of a message that has no text.
+    /// Sets or removes the content of `message`, which must have no text.
     pub fn fill(self, message: &mut Map<String, Json>) {
         match self.content() {
             Some(content) => drop(message.insert("content".into(), content)),

@@ -3,14 +3,14 @@
 
 use serde_json::{Value as Json, json};
 
-/// The places in which a template accepts system messages.
+/// Where in a conversation a template accepts system messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SystemPlaces {
-    /// The template accepts system messages between other messages too.
+    /// The template accepts a system message at the beginning and between other messages.
     Anywhere,
-    /// The template accepts a system message only as the first message. It refuses later ones or leaves them out.
+    /// The template accepts a system message only as the first message. It refuses or omits later system messages.
     First,
-    /// The template refuses all system messages or leaves them out.
+    /// The template refuses or omits all system messages.
     Nowhere,
 }
 

@@ -9,14 +9,13 @@ pub(crate) type Preset = (&'static str, fn() -> Config);
 /// The contents of a `config.json`.
 pub(super) type Config = Map<String, Value>;
 
-/// Returns the `config.json` of a well-known model as its Hugging Face directory has it, or `None` if the name is
-/// unknown.
+/// Returns the text of `config.json` of the well-known model `name`, or `None` if there is no preset of this name.
 pub fn preset(name: &str) -> Option<String> {
     let (_, config) = presets().find(|(known, _)| *known == name)?;
     Some(format!("{:#}\n", Value::Object(config())))
 }
 
-/// Returns the names that [`preset`] knows, in the order in which help should list them.
+/// Returns the names of all presets, in the order in which help should list them.
 pub fn preset_names() -> impl Iterator<Item = &'static str> {
     presets().map(|(name, _)| *name)
 }

@@ -15,13 +15,14 @@ pub(crate) struct Fault {
 /// The cause of an error.
 #[derive(Debug)]
 pub(crate) enum Cause {
-    /// Python raises an error there, or Interbed does not know how Python would go on.
+    /// A message that describes invalid syntax, an operation for which Python raises an error, or a feature that
+    /// Interbed does not support.
     Problem(String),
     /// The template called `raise_exception` with this message.
     Raised(String),
-    /// The template exceeded its memory, its output or its time.
+    /// The template exceeded a limit, for example on memory, output or time.
     Excess(Excess),
-    /// The template took too many steps.
+    /// The template executed too many steps.
     OutOfFuel,
 }
 

@@ -324,8 +324,7 @@ pub(super) fn braces(text: &str, given: &Given) -> Result<String> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Numbering {
     Unknown,
-    /// The state in which fields without a number take the arguments in turns. The number is the place of the next
-    /// argument.
+    /// Fields without a number take the arguments in turn. Holds the index of the next argument.
     Automatic(usize),
     Manual,
 }

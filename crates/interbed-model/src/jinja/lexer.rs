@@ -9,7 +9,7 @@ use super::fault::{Fault, Result};
 /// A token of a template's source.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token {
-    /// A text outside of tags.
+    /// Text outside of tags.
     Data(Arc<str>),
     /// The token `{{`. The end of an expression, `}}`, is [`Token::VariableEnd`].
     VariableBegin,

@@ -10,13 +10,13 @@ pub(super) type Names = OnceLock<Vec<(Name, Load)>>;
 /// Says what a name holds when its scope is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
-    /// The name holds nothing, since it is assigned before it is read.
+    /// The name has no value yet. The scope assigns the name before reading it.
     Missing,
-    /// The name holds a value that comes with the scope, such as an argument or a loop's item.
+    /// The scope itself provides a value for the name, such as a macro's argument or a loop's item.
     Parameter,
-    /// The name holds what the surrounding scope has by this name.
+    /// The name has the value that it has in the enclosing scope.
     Outer,
-    /// The name holds the variable of this name that the template is rendered with.
+    /// The name has the value of the variable with this name that the caller passed to the template.
     Context,
 }
 
@@ -36,18 +36,18 @@ pub(super) struct Statement {
 pub(super) enum StatementKind {
     Text(Arc<str>),
     Print(Expression),
-    /// A condition: the tests with their bodies, and the statements after `else`.
+    /// An `if` statement: each condition with its body, and the statements after `else`.
     If(Vec<(Expression, Vec<Statement>)>, Vec<Statement>),
     For(Arc<For>),
     Set(Target, Expression),
     SetBlock(SetBlock),
     With(With),
     Macro(Arc<Macro>),
-    /// A block `{% call %}`: the call, and the body of the block as a macro.
+    /// A `{% call %}` block: the call, and the block's body as a macro.
     CallBlock(Expression, Arc<Macro>),
     FilterBlock(FilterBlock),
     Block(Arc<Block>),
-    /// A block `{% generation %}`, which has a scope of its own.
+    /// A `{% generation %}` block, which has its own scope.
     Generation(Scoped),
     Break,
     Continue,
@@ -125,7 +125,7 @@ pub(super) struct Special {
 pub(super) enum Target {
     Name(Name),
     Tuple(Vec<Target>),
-    /// An attribute of a namespace.
+    /// An attribute of a namespace: the name of the namespace, and the name of the attribute.
     Attribute(Name, Name),
 }
 
@@ -148,7 +148,7 @@ pub(super) enum ExpressionKind {
     Compare(Box<Expression>, Vec<(Comparison, Expression)>),
     And(Box<Expression>, Box<Expression>),
     Or(Box<Expression>, Box<Expression>),
-    /// A conditional expression: the condition, the value if it holds, and the value if it does not hold.
+    /// A conditional expression: the condition, the value if the condition holds, and the value otherwise.
     Condition(Box<Expression>, Box<Expression>, Option<Box<Expression>>),
     Attribute(Box<Expression>, Name),
     Item(Box<Expression>, Box<Expression>),

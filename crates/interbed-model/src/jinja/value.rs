@@ -22,10 +22,10 @@ pub(crate) enum Value {
     Bool(bool),
     Integer(i128),
     Float(f64),
-    /// A number that Python would write differently from the text that the client sent.
+    /// A number that a client sent, with its original text, which differs from the text that Python would write.
     Sent(Rc<SentNumber>),
     Text(Arc<str>),
-    /// A text that is marked as safe for HTML.
+    /// Text that is marked as safe for HTML.
     Markup(Arc<str>),
     List(Rc<Sequence>),
     Tuple(Rc<Sequence>),
@@ -34,7 +34,7 @@ pub(crate) enum Value {
     Range(i128, i128, i128),
     /// The keys, values or items of a dict, as its methods `keys`, `values` and `items` return them.
     View(View, Rc<Dict>),
-    /// Items that can be taken once, as from a Python generator.
+    /// Items that can be iterated over only once, like those of a Python generator.
     Iterator(Rc<Items>),
     Object(Rc<Object>),
 }
@@ -103,7 +103,7 @@ pub(crate) enum Object {
     },
     Macro(MacroValue),
     Loop(Box<Loop>),
-    /// A method of a value, by the method's name.
+    /// A method of a value: the value, and the name of the method.
     Method(Value, Arc<str>),
     /// A global function, by its name.
     Function(&'static str),

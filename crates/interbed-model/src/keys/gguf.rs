@@ -21,7 +21,7 @@ pub(crate) struct GgufKeys<'a> {
 
 /// Facts about a model that its GGUF file keeps among the keys of the tokenizer.
 pub(crate) struct TokenFacts {
-    /// Name of the key with the list of tokens, for messages.
+    /// Name of the metadata key that holds the list of tokens, for error messages.
     pub key: &'static str,
     /// Number of tokens in the list.
     pub count: u64,
@@ -35,7 +35,7 @@ pub(crate) struct TokenFacts {
 pub(crate) enum Pattern {
     /// A flag for each layer.
     Flags(Vec<bool>),
-    /// All layers but every layer whose number, counted from 1, is a multiple of this.
+    /// A layer lacks the feature if its number, counted from 1, is a multiple of this period. All other layers have it.
     Every(u64),
 }
 

@@ -16,7 +16,8 @@ pub(super) struct BranchNorm {
 }
 
 impl BranchNorm {
-    /// Makes the norms of a branch whose rows have `width` elements, and adds their weights to `tensors`.
+    /// Creates the norms of a branch and adds their weights to `tensors`. Each row that the norms read has `width`
+    /// elements.
     pub fn new(branch: &Branch, width: usize, tensors: &mut LayerTensors) -> Self {
         let mut norm = |passage: &Passage| {
             let norm = passage.norm()?;
@@ -32,10 +33,7 @@ impl BranchNorm {
         needs.norm_cols = needs.norm_cols.max(self.width);
     }
 
-    /// Computes what the branch reads, `[rows, hidden]`.
-    ///
-    /// # Errors
-    /// Fails if the device failed.
+    /// Computes the input of the branch, `[rows, hidden]`.
     pub fn begin(&self, pass: &mut Pass<'_>) -> Result<Tensor, ForwardError> {
         match self.before {
             Some(norm) => pass.norm(norm),
@@ -46,11 +44,8 @@ impl BranchNorm {
         }
     }
 
-    /// Computes what the branch would read if it came now. A layer below calls this before it has written its own
-    /// branch; `out` is room for the result.
-    ///
-    /// # Errors
-    /// Fails if the device failed.
+    /// Computes the input that this branch would get from the present hidden states. An earlier layer calls this method
+    /// for a prediction, before it writes to [`Pass::branch`]. `out` is room for the result.
     pub fn peek(&self, pass: &mut Pass<'_>, out: Tensor) -> Result<Tensor, ForwardError> {
         let x = pass.hidden();
         let Some(NormWeight { weight, offset, epsilon }) = self.before else { return Ok(x) };
@@ -59,10 +54,8 @@ impl BranchNorm {
         Ok(out)
     }
 
-    /// Adds the branch's result, which the layer has left in [`Pass::branch`], to the hidden states.
-    ///
-    /// # Errors
-    /// Fails if the device failed.
+    /// Ends the branch, whose result the layer has left in [`Pass::branch`]. Norms this result if the model has a norm
+    /// there, and schedules the addition of the result to the hidden states.
     pub fn end(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
         if let Some(NormWeight { weight, offset, epsilon }) = self.after {
             let (branch, weight) = (pass.branch(), &pass.weights.vector(weight));

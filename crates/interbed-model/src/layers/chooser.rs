@@ -16,26 +16,26 @@ const LINE: usize = 16;
 pub(super) struct Chooser {
     /// Index of the mixture's layer in the model's list of layers.
     group: usize,
-    /// The norm of the layer's branch.
+    /// The norms of the layer's branch.
     pub norm: BranchNorm,
     gate: Linear,
     bias: Option<TensorId>,
     router: Router,
     /// Number of experts in the mixture.
     pub experts: usize,
-    /// Number of experts that each token goes through.
+    /// Number of experts that are chosen for each token.
     pub chosen: usize,
 }
 
-/// Tensors that a chooser uses to look ahead from an earlier layer.
+/// Tensors with which an earlier layer predicts the choice of experts in a later mixture.
 pub struct Outlook {
     normed: Tensor,
     choice: Choice,
 }
 
 impl Chooser {
-    /// Makes the chooser of the layer at index `group` of the model's list, and adds its tensors to `tensors`, of which
-    /// they are the first.
+    /// Creates the chooser of a mixture layer. `group` is the layer's index in the model's list of layers. The chooser
+    /// adds its tensors to `tensors` before the layer adds any others.
     pub fn new(
         hidden: usize,
         (branch, mixture): (&Branch, &Mixture),
@@ -51,8 +51,8 @@ impl Chooser {
         Self { group, norm, gate, bias, router: mixture.router.clone(), experts, chosen }
     }
 
-    /// Takes room for the numbers by which `rows` rows choose. `shared` is `None` without a shared expert, and
-    /// otherwise says whether the shared expert's results have factors.
+    /// Reserves the tensors for choosing the experts of `rows` rows. `shared` is `None` without a shared expert.
+    /// Otherwise, the flag says whether each row has a factor for the shared expert's result.
     pub fn choice(&self, rows: usize, shared: Option<bool>, area: &mut TensorArea) -> Choice {
         let has_factors = shared == Some(true);
         let (bias, factors) = (if self.bias.is_some() { self.experts } else { 0 }, if has_factors { rows } else { 0 });
@@ -69,40 +69,41 @@ impl Chooser {
         }
     }
 
-    /// Computes the router's products of all rows.
+    /// Multiplies all rows of `x` by the router's matrix, and writes the products to `choice`.
     ///
     /// # Errors
-    /// If weights cannot be read, or the device failed.
+    /// Fails if weights cannot be read, or if the device failed.
     pub fn multiply(&self, pass: &mut Pass<'_>, x: Tensor, choice: &Choice) -> Result<(), ForwardError> {
         pass.products(x, [&self.gate], [choice.logits], None)
     }
 
-    /// Chooses experts for all rows, once the router's products are computed.
+    /// Chooses experts for all rows from the router's products. [`multiply`](Self::multiply) must have computed the
+    /// products.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn choose(&self, pass: &mut Pass<'_>, choice: &Choice) -> Result<(), ForwardError> {
         Ok(pass.route(&self.router, [self.chosen, self.experts], choice)?)
     }
 
-    /// Takes room to look ahead with `rows` rows.
+    /// Reserves the tensors with which [`look_ahead`](Self::look_ahead) predicts the experts of `rows` rows.
     pub fn outlook(&self, rows: usize, area: &mut TensorArea) -> Outlook {
         let normed = area.take(rows.saturating_mul(self.gate.cols));
         Outlook { normed, choice: self.choice(rows, None, area) }
     }
 
-    /// Adds to `needs` the memory that products with the router's matrix and the norm need.
+    /// Adds to `needs` the memory for the norm and for products with the router's matrix.
     pub fn plan(&self, needs: &mut PassNeeds) {
         needs.product_cols = needs.product_cols.max(self.gate.cols);
         self.norm.plan(needs);
     }
 
-    /// Tells the source of weights which experts this mixture would choose if the present hidden states came to it; an
-    /// earlier layer calls this. The layers between add little to the hidden states, so most of the guess is right. No
-    /// result depends on the guess.
+    /// Predicts which experts this mixture will choose, and reports them to the source of weights, which may prefetch
+    /// them. An earlier layer calls this method. The layers in between change the hidden states little, so most of the
+    /// prediction is right. No result depends on the prediction.
     ///
     /// # Errors
-    /// If the device failed.
+    /// Fails if the device failed.
     pub fn look_ahead(&self, pass: &mut Pass<'_>, outlook: &Outlook) -> Result<(), ForwardError> {
         if !pass.weights.looks_ahead(self.group) {
             return Ok(());

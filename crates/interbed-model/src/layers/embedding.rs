@@ -8,7 +8,7 @@ use super::{Layer, LayerState};
 use crate::blueprint::Blueprint;
 use crate::pass::{ForwardError, Pass, PassSize};
 
-/// Name of the embedding's tensor, which may also be the head's.
+/// Name of the embedding's tensor. A tied head uses this tensor too.
 pub const EMBEDDING_TENSOR: &str = "model.embed_tokens.weight";
 
 /// The layer that looks up the embedding of each token.
@@ -21,7 +21,7 @@ pub(super) struct Embedding {
 }
 
 impl Embedding {
-    /// Makes the embedding, which stands at index `group` of the model's list of layers.
+    /// Creates the embedding layer. `group` is the layer's index in the model's list of layers.
     pub fn new(blueprint: &Blueprint, group: usize) -> Self {
         let mut tensors = LayerTensors::new(group, "embedding", Role::Embedding, 0, "");
         let table = tensors.matrix(EMBEDDING_TENSOR, [blueprint.vocab_size, blueprint.hidden_size], Access::Rows);

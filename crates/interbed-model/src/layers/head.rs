@@ -9,11 +9,12 @@ use super::{Layer, LayerState, Place};
 use crate::blueprint::Blueprint;
 use crate::pass::{ForwardError, Linear, NormWeight, Pass, PassSize};
 
-/// Name of the head's tensor, in models whose head is not the embedding.
+/// Name of the head's tensor, in models whose head is not tied to the embedding.
 pub const HEAD_TENSOR: &str = "lm_head.weight";
 
-/// Number of rows of logits that are computed at a time. This bounds their memory, however many rows a batch wants. The
-/// head's weights are swept once for this many rows, and read from disk each time if they are streamed.
+/// The most rows of logits that the head computes at once. This limit bounds the memory for logits, however many rows a
+/// batch wants. For each group of this many rows, the head goes through its weights once. Streamed weights are read
+/// from disk each time.
 pub const LOGIT_ROWS: usize = 64;
 
 /// The layer that computes logits, or finished hidden states.
@@ -27,7 +28,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Makes the head, at `place` behind the last decoder layer.
+    /// Creates the head, which comes after the last decoder layer. `place` is its position in the model.
     pub(super) fn new(blueprint: &Blueprint, place: Place) -> Self {
         let (hidden, vocab, head) = (blueprint.hidden_size, blueprint.vocab_size, &blueprint.head);
         let mut tensors = LayerTensors::new(place.group, "head", Role::Head, place.layer, "");

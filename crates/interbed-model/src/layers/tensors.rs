@@ -5,7 +5,7 @@ use interbed_weights::{Access, GroupSpec, Role, TensorId, TensorSpec};
 use super::Place;
 use crate::pass::Linear;
 
-/// Collects a layer's tensors in the order in which a pass sweeps over them.
+/// Collects the specs of a layer's tensors, in the order in which a forward pass reads the tensors.
 #[derive(Debug)]
 pub struct LayerTensors {
     group: usize,
@@ -14,9 +14,11 @@ pub struct LayerTensors {
 }
 
 impl LayerTensors {
-    /// Starts a list for the layer at index `group` of the model's list, which belongs to decoder layer `layer`.
+    /// Starts the list of tensors of a layer.
     ///
-    /// - `prefix`: the beginning of all names
+    /// - `group`: index of the layer in the model's list of layers
+    /// - `layer`: number of the decoder layer to which the layer belongs
+    /// - `prefix`: beginning of the names of all tensors in the list
     pub fn new(group: usize, name: impl Into<String>, role: Role, layer: usize, prefix: impl Into<String>) -> Self {
         let spec = GroupSpec { name: name.into(), role, layer, tensors: Vec::new() };
         Self { group, prefix: prefix.into(), spec }
@@ -32,12 +34,12 @@ impl LayerTensors {
         self.add(TensorSpec::new(format!("{}{name}", self.prefix), [len]))
     }
 
-    /// Adds a matrix `[rows, cols]` that is read by `access`.
+    /// Adds a matrix `[rows, cols]`. `access` says how the matrix is read.
     pub fn matrix(&mut self, name: &str, [rows, cols]: [usize; 2], access: Access) -> TensorId {
         self.add(TensorSpec::new(format!("{}{name}", self.prefix), [rows, cols]).by(access))
     }
 
-    /// Adds the matrix `name.weight`, and the vector `name.bias` if there is one.
+    /// Adds the matrix `name.weight` and, if `has_bias` is true, the vector `name.bias`.
     pub fn linear(&mut self, name: &str, [rows, cols]: [usize; 2], has_bias: bool, access: Access) -> Linear {
         let weight = self.matrix(&format!("{name}.weight"), [rows, cols], access);
         let bias = has_bias.then(|| self.vector(&format!("{name}.bias"), rows));

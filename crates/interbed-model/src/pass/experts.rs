@@ -10,22 +10,24 @@ use crate::blueprint::Router;
 use crate::route_sink::RoutedRow;
 use crate::routes::Routes;
 
-/// Numbers by which experts are chosen. They are parts of one tensor, so that one download brings them to the host.
+/// The numbers from which experts are chosen. All of them lie in one tensor, so that one download copies them to the
+/// host.
 #[derive(Debug, Clone, Copy)]
 pub struct Choice {
-    /// The tensor that has all the parts.
+    /// The tensor that contains all the other tensors.
     pub all: Tensor,
-    /// The router's products, `[rows, experts]`.
+    /// The products with the router's matrix, `[rows, experts]`.
     pub logits: Tensor,
-    /// The vector that is added to scores for the choice, and room for it, `[experts]`, or `None` if there is none.
+    /// The bias that is added to the scores for the choice: the weight, and the tensor to which it is copied,
+    /// `[experts]`. `None` if the router has no such bias.
     pub bias: Option<(TensorId, Tensor)>,
-    /// The products whose sigmoids multiply the shared expert's results, `[rows]`. The outer value is `None` without a
-    /// shared expert, and the inner value is `None` if the shared expert's results are not multiplied.
+    /// The products whose sigmoids multiply the shared expert's results, `[rows]`. The outer value is `None` if there
+    /// is no shared expert. The inner value is `None` if the shared expert's results are not multiplied.
     pub shared: Option<Option<Tensor>>,
 }
 
 impl Pass<'_> {
-    /// Brings `choice` to the host and lets `router` choose `chosen` of `experts` experts for each row.
+    /// Copies `choice` to the host and lets `router` choose `chosen` of `experts` experts for each row.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -39,7 +41,8 @@ impl Pass<'_> {
         find(self.device, self.routes, self.rows, router, [chosen, experts], choice)
     }
 
-    /// Tells the source of weights which experts `router` would choose in the later layer with index `group`.
+    /// Predicts which experts `router` will choose in the later layer with index `group`, and reports them to the
+    /// source of weights.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -65,7 +68,9 @@ impl Pass<'_> {
         self.download(choice.all)
     }
 
-    /// Tells the route sink, if there is one, which experts of layer `group`, in decoder layer `layer`, were chosen.
+    /// Reports the chosen experts of each row to the route sink, if there is one. `group` is the index of the mixture
+    /// layer in the model's list of layers, `layer` is the number of its decoder layer, and `chosen` is the number of
+    /// experts per row.
     pub fn tell_routes(&mut self, group: usize, layer: usize, chosen: usize) {
         let Some(sink) = &mut self.route_sink else { return };
         let held = |expert| self.weights.holds_expert(group, expert);
@@ -86,10 +91,10 @@ impl Pass<'_> {
         }
     }
 
-    /// Starts to bring the chosen experts of layer `group` to where they are computed.
+    /// Asks the source of weights to start loading the chosen experts of layer `group`.
     ///
     /// # Errors
-    /// Fails if the experts cannot be brought.
+    /// Fails if the experts cannot be loaded.
     pub fn visit_experts(&mut self, group: usize) -> Result<(), ForwardError> {
         Ok(self.weights.visit(group, self.routes.wanted())?)
     }
@@ -97,7 +102,7 @@ impl Pass<'_> {
     /// Calls `compute` with the number and matrices of each chosen expert, in the order in which the experts arrive.
     ///
     /// # Errors
-    /// Returns the first error of `compute`, and fails if weights cannot be read.
+    /// Fails if `compute` fails, or if weights cannot be read.
     pub fn each_expert(
         &mut self,
         mut compute: impl FnMut(&mut Self, u32, &[Weights]) -> Result<(), ForwardError>,
@@ -111,13 +116,13 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Returns where the results of a chosen expert begin among the rows of all results, and how many rows it has.
+    /// Returns the first row of a chosen expert's results in the tensor of all results, and the number of these rows.
     pub fn rows_of_expert(&self, number: u32) -> (usize, usize) {
         let (first, rows) = self.routes.of(number);
         (first, rows.len())
     }
 
-    /// Copies the rows that go through an expert, each `width` numbers, from `x` to `out`.
+    /// Copies the rows that go through an expert from `x` to `out`. Each row has `width` elements.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -135,7 +140,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Sums up the results of each row's experts, `[rows * chosen (+ rows), width]`, multiplied by their weights.
+    /// Multiplies the results of each row's experts by their factors, and writes the sum for each row to `out`.
+    /// `results` has the shape `[rows * chosen, width]`, or `[rows * (chosen + 1), width]` with a shared expert.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -146,8 +152,9 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Multiplies `x`, rows of `cols` numbers, with whole matrices. Each product goes to the tensor beside its matrix,
-    /// plus a bias if there is one. With `gate`, the two products are combined as [`Command::Products`] describes.
+    /// Multiplies `x`, which has rows of `cols` elements, by matrices that are entirely in memory. Each entry of
+    /// `products` is a matrix, a bias if there is one, and the tensor for the result. With `gate`, there must be two
+    /// entries. [`Command::Products`] describes how their products are combined.
     ///
     /// # Errors
     /// Fails if the device failed.

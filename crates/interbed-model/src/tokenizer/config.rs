@@ -38,10 +38,10 @@ pub struct TokenizerConfig {
 }
 
 impl TokenizerConfig {
-    /// Reads the files of a directory, each of which may be missing.
+    /// Reads the settings from the files of a directory. Each of these files may be missing.
     ///
     /// # Errors
-    /// Fails if a file is too large, or is not a JSON object.
+    /// Fails if a file cannot be read, is too large, or is not a JSON object.
     pub fn from_dir(dir: &Path) -> Result<Self, TokenizerError> {
         let read = |name: &str| {
             let path = dir.join(name);
@@ -58,8 +58,8 @@ impl TokenizerConfig {
         Ok(Self::joined(config, read(SPECIAL_FILE)?, read(ADDED_FILE)?))
     }
 
-    /// Makes the settings like [`TokenizerConfig::from_dir`], but from the contents of the files. The function
-    /// `content` returns a file's content by its name.
+    /// Reads the settings like [`TokenizerConfig::from_dir`], but gets each file's content from the function `content`.
+    /// This function takes the name of a file, and returns `None` if the file does not exist.
     ///
     /// # Errors
     /// Fails if `content` fails or a file is not a JSON object. The error then names the file and the reason.
@@ -79,8 +79,8 @@ impl TokenizerConfig {
         Ok(Self::joined(config, special, added))
     }
 
-    /// Makes the settings from the content of `tokenizer_config.json` alone. A value other than an object gives empty
-    /// settings.
+    /// Creates the settings from the content of `tokenizer_config.json` alone. If the content is not an object, the
+    /// settings are empty.
     pub fn from_json(config: Value) -> Self {
         match config {
             Value::Object(json) => Self { json, ..Self::default() },
@@ -124,12 +124,12 @@ impl TokenizerConfig {
         joined
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of `key` in the settings.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.json.get(key)
     }
 
-    /// Returns the text of the special token with this key.
+    /// Returns the text of the special token that the settings list under `key`, such as `bos_token`.
     pub fn token(&self, key: &str) -> Option<&str> {
         content(self.get(key)?)
     }

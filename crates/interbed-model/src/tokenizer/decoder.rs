@@ -5,9 +5,9 @@ use serde_json::Value;
 /// The ways in which the pieces of a vocabulary become text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DecoderKind {
-    /// The pieces spell bytes in GPT-2's alphabet. The text is the UTF-8 of all bytes together.
+    /// The pieces spell bytes in GPT-2's alphabet. The bytes of all pieces together are the text in UTF-8.
     ByteLevel,
-    /// The pieces are text in which some parts are replaced. Pieces such as `<0xE4>` stand for bytes.
+    /// The pieces become text when some of their parts are replaced. Pieces such as `<0xE4>` may stand for bytes.
     SentencePiece {
         /// Pairs of a pattern and its replacement, which are applied to each piece in order.
         replacements: Vec<(String, String)>,
@@ -16,14 +16,16 @@ pub(super) enum DecoderKind {
         /// A character that is removed from the beginning of the text, and the most times that it is removed.
         strip: Option<(char, usize)>,
     },
-    /// The pieces are text with a mark for each space. The first piece drops the mark at its beginning.
+    /// The pieces are text in which a mark stands for each space. A mark at the beginning of the first piece may be
+    /// dropped.
     Metaspace {
         /// The character that marks a space, usually "▁".
         replacement: char,
         /// Whether the marks at the beginning of the first piece are dropped instead of becoming spaces.
         strip_first: bool,
     },
-    /// Any other decoder. The `tokenizers` crate decodes such pieces, over a window of tokens for a stream.
+    /// Any other decoder. The `tokenizers` crate decodes the pieces. In a stream, each new token is decoded together
+    /// with a window of earlier tokens.
     Other,
 }
 

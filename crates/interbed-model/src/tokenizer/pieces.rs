@@ -28,11 +28,11 @@ const LINE_REGEXES: [&str; 2] = [
 /// The kinds of places at which a text may be cut, so that its pieces can be tokenized separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
-    /// A place between ends of lines and a letter. The alternative `\s*[\r\n]+` takes all ends of lines, whatever
-    /// follows, and no other alternative reaches beyond the end of a line.
+    /// A cut between a line end and the letter after it. The alternative `\s*[\r\n]+` of the tokenizer's regular
+    /// expression matches all line ends, whatever follows. No other alternative reaches beyond a line end.
     AfterLineEnds,
-    /// A place between a visible ASCII character and the end of a line. No alternative of GPT-2's expression takes
-    /// both, and none looks further back.
+    /// A cut between a visible ASCII character and the line end after it. No alternative of GPT-2's regular expression
+    /// matches both, and none looks further back.
     BeforeLineEnd,
 }
 

@@ -55,7 +55,7 @@ struct Fields<'b> {
 enum Encoding {
     /// A list of numbers.
     Float,
-    /// A base64 text of the numbers as 32-bit little-endian floats.
+    /// The numbers as 32-bit little-endian floats, encoded in base64.
     Base64,
 }
 

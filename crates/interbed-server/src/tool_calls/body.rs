@@ -29,7 +29,7 @@ enum Step {
     Tagged(Tagged),
     /// The parser is after the arguments, in the object around them.
     Object(JsonScan),
-    /// The parser is before the closing text with this index.
+    /// The parser expects the text with this index in `Closing::ends`.
     Ends(usize),
     /// The parser is after the closing texts, in the list of calls.
     List,

@@ -73,9 +73,9 @@ fn behind_value(text: &str) -> Result<Option<&str>, ()> {
 
 /// The beginning of an object with a name and arguments.
 enum Head<'t> {
-    /// The name, and the text from the arguments on, which are an object.
+    /// The name, and the text that begins with the arguments. The arguments are a JSON object.
     Named(String, &'t str),
-    /// The object has to be parsed as a whole.
+    /// The whole object must be parsed, because no arguments in the form of an object follow the name.
     Whole,
 }
 

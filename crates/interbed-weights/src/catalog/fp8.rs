@@ -18,16 +18,16 @@ const SUFFIX: &str = "_scale_inv";
 /// Number of rows, and of columns, that share a scale.
 const BLOCK: usize = 128;
 
-/// Position of the scales of an FP8 matrix whose file stores them as another tensor.
+/// Place of the scales of an FP8 matrix, if its file stores them as a separate tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileScales {
     /// Index in [`Catalog::files`](super::Catalog::files) of the file that holds the scales.
     pub file: usize,
     /// Offset of the first scale's first byte in that file.
     pub offset: u64,
-    /// Element type of the scales, which is a plain number type.
+    /// Element type of the scales, which is not quantised.
     pub dtype: DType,
-    /// Whether the whole matrix has one scale, rather than one for each block of 128 rows and columns.
+    /// Whether the whole matrix has a single scale, rather than one for each block of 128 by 128 elements.
     pub is_one: bool,
 }
 

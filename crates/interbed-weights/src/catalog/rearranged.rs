@@ -56,11 +56,13 @@ struct Part {
 /// Arrangement of a part in the model's file.
 #[derive(Debug)]
 enum Origin {
-    /// The rows lie in the model's file in the order that is needed.
+    /// The rows lie in the model's file in the required order.
     Rows(Place),
-    /// A transposed tensor `[cols, alternating rows]`, with the number of bytes of an element.
+    /// A transposed tensor, `[cols, rows]`, in which the rows of several matrices may alternate. The number is the size
+    /// of an element in bytes.
     Turned(Place, usize),
-    /// Two tensors of MXFP4: codes `[alternating rows, blocks, 16]` and scales `[alternating rows, blocks]`.
+    /// Two tensors that form MXFP4 matrices: codes `[rows, blocks, 16]` and scales `[rows, blocks]`. The rows of
+    /// several matrices may alternate.
     Mxfp4 { blocks: Place, scales: Place },
 }
 
@@ -460,16 +462,16 @@ impl Part {
 }
 
 impl RearrangedFile {
-    /// Creates the file of an arrangement over the model's `files`.
+    /// Creates a virtual file that presents the model's `files` in the given arrangement.
     ///
     /// # Panics
-    /// Panics if there are no files; then there are no parts either.
+    /// Panics if `files` is empty.
     pub fn new(files: &[Arc<dyn RandomAccessFile>], arrangement: Arrangement) -> Self {
         assert!(!files.is_empty());
         Self { files: files.to_vec(), arrangement: Arc::new(arrangement) }
     }
 
-    /// Returns the rearranged experts over the same files, which are now opened for direct reads.
+    /// Returns the rearranged experts for direct reads. `files` are the model's files, opened for direct reads.
     pub fn direct(&self, files: Vec<Arc<dyn DirectRead>>) -> Arc<dyn DirectRead> {
         Arc::new(RearrangedDirect { files, arrangement: Arc::clone(&self.arrangement), buffers: Mutex::default() })
     }

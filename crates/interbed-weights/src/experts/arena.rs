@@ -11,14 +11,15 @@ use super::victims::Victims;
 /// One in this many slabs is the part of the bank by which the shadow arena is larger.
 const SHADOW_PART: u64 = 16;
 
-/// Plans where slabs of mixture layers lie under a budget. [The module](super) explains how.
+/// Decides which slabs are in memory, within a budget in bytes. A slab is the weights of one expert in one layer. [The
+/// module](super) explains how.
 ///
-/// For each mixture layer of a pass, the driver calls [`begin_visit`](Self::begin_visit) with the experts that the
-/// router chose. The driver computes with each of the [`hits`](Self::hits), and calls [`release`](Self::release) for
-/// it. For each of the [`misses`](Self::misses), the driver calls [`place`](Self::place), reads the slab, calls
+/// For each mixture layer of a forward pass, the driver calls [`begin_visit`](Self::begin_visit) with the experts that
+/// the router chose. The driver computes with each of the [`hits`](Self::hits), and calls [`release`](Self::release)
+/// for it. For each of the [`misses`](Self::misses), the driver calls [`place`](Self::place), reads the slab, calls
 /// [`loaded`](Self::loaded), computes, and calls `release`. At the end, the driver calls
-/// [`end_visit`](Self::end_visit). If `place` finds no slot, all slots are pinned or read into; the driver then
-/// releases some slab first, or waits for a read.
+/// [`end_visit`](Self::end_visit). If `place` returns `None`, every suitable slot is pinned or is being read into. The
+/// driver must then release a slab or wait for a read.
 #[derive(Debug)]
 pub struct Arena {
     pub(super) shape: ArenaShape,
@@ -41,7 +42,7 @@ pub struct Arena {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slab {
     pub state: SlabState,
-    /// Whether the visit needs the slab and has not released it.
+    /// Whether the current visit needs the slab and has not released it yet.
     pub pinned: bool,
     /// Number of evictions in the slab's class up to and including the last eviction of this slab; 0 if it was never
     /// evicted.
@@ -53,19 +54,19 @@ pub(super) struct Slab {
 pub(super) enum SlabState {
     /// The slab is only on disk. A placement makes it `Loading`.
     Absent,
-    /// The slab is being read into a slot, which no other slab may have. The end of the read makes it `Resident` or, if
-    /// the read fails, `Absent`.
+    /// The slab is being read into a slot that is reserved for it. The end of the read makes the slab `Resident`, or
+    /// `Absent` if the read fails.
     Loading { slot: SlabSlot, ticket: u64 },
-    /// The slab is in memory. An eviction, or the withdrawal of the slot, makes it `Absent`; neither happens to a slab
-    /// that is pinned.
+    /// The slab is in memory. It becomes `Absent` if it is evicted or its slot is withdrawn. Neither happens while the
+    /// slab is pinned.
     Resident { slot: SlabSlot },
 }
 
 impl Arena {
-    /// Creates an arena in which no slab is in memory.
+    /// Creates an arena in which no slab is in memory. `budget` is in bytes.
     ///
     /// # Errors
-    /// Fails with [`ArenaError::TooSmall`], which names the least budget, if `budget` is below the least.
+    /// Fails with [`ArenaError::TooSmall`] if `budget` is below the least possible budget, which the error names.
     pub fn new(shape: ArenaShape, budget: u64) -> Result<Self, ArenaError> {
         let slots = Slots::new(&shape, budget)?;
         let classes = shape.class_bytes().len();
@@ -89,12 +90,12 @@ impl Arena {
         })
     }
 
-    /// Begins the visit of a pass to `layer`. Each entry of `wanted` is an expert that the pass needs, and the number
-    /// of tokens that use the expert. The uses are counted, and the slabs that are in memory are pinned. The order of
-    /// `wanted` does not matter; experts for no token are ignored.
+    /// Begins the visit of a forward pass to mixture layer `layer`. Each entry of `wanted` is the number of an expert
+    /// that the pass needs, and the number of tokens that use this expert. The method counts these uses, and pins the
+    /// slabs of these experts. Entries may be in any order, and those without tokens are ignored.
     ///
     /// # Panics
-    /// Panics if another visit has not ended, or if an expert is unknown or named twice.
+    /// Panics if another visit has not ended, or if an expert does not exist or is listed twice.
     pub fn begin_visit(&mut self, layer: u32, wanted: &[(u32, u32)]) {
         assert!(self.visit.is_none(), "the visit of layer {layer} begins before another has ended");
         self.wanted.clear();
@@ -149,32 +150,35 @@ impl Arena {
         (first..first + experts).for_each(|index| self.rate(index));
     }
 
-    /// Returns the visit's experts that were in memory when the visit began, ascending.
+    /// Returns those experts of the visit that were in memory when the visit began, in ascending order.
     pub fn hits(&self) -> &[u32] {
         &self.hits
     }
 
-    /// Returns the visit's experts that had to be placed when the visit began, ascending.
+    /// Returns those experts of the visit that were neither in memory nor being read when the visit began, in ascending
+    /// order. The driver must [`place`](Self::place) them.
     pub fn misses(&self) -> &[u32] {
         &self.misses
     }
 
-    /// Returns the visit's experts that were being read ahead when the visit began, ascending. If such a read fails,
-    /// the expert has to be placed like a miss.
+    /// Returns those experts of the visit that were already being read when the visit began, in ascending order. If the
+    /// read of an expert fails, the driver must [`place`](Self::place) the expert.
     pub fn arriving(&self) -> &[u32] {
         &self.arriving
     }
 
-    /// Returns how many of the visit's experts would not be in memory if nothing were read ahead.
+    /// Returns how many of the visit's experts would not have been in memory without prefetching.
     pub fn lacking(&self) -> usize {
         self.misses.len() + self.arriving.len() + self.brought
     }
 
-    /// Finds a slot for an expert of the visit that is not in memory: a free slot, or else the slot of the slab with
-    /// the lowest score. Returns `None` if all slots of the expert's class are pinned or being read into.
+    /// Finds a slot for an expert of the visit that is not in memory. Takes a free slot if there is one, or else the
+    /// slot of the slab with the lowest score. Returns `None` if all slots of the expert's size class are pinned or
+    /// being read into.
     ///
     /// # Panics
-    /// Panics if there is no visit, or if the visit does not need the expert to be read.
+    /// Panics if no visit has begun, if the visit does not need the expert, or if the expert is in memory or being
+    /// read.
     pub fn place(&mut self, expert: u32) -> Option<Placement> {
         let layer = self.visit.expect("a visit has begun");
         let slab = SlabId { layer, expert };
@@ -184,13 +188,13 @@ impl Arena {
         self.find_slot(slab, index, f64::INFINITY)
     }
 
-    /// Finds a slot for a slab that a later visit may need: a free slot, or the slot of a slab whose score is lower.
-    /// The score of `slab` is computed for the case that the next visit to its layer uses it with this `likelihood` (0
-    /// to 1), and the slab keeps this score until that visit. The driver may give up the read at any time, by a call of
-    /// [`failed`](Self::failed).
+    /// Finds a slot for a slab that a later visit may need. Takes a free slot if there is one, or else the slot of a
+    /// slab with a lower score. `likelihood` (0 to 1) is the probability that the next visit to the slab's layer uses
+    /// the slab. The score of the slab takes this probability into account until that visit. The driver may cancel the
+    /// read at any time by calling [`failed`](Self::failed).
     ///
-    /// Returns `None` if there is no such slot, if the slab is in memory or being read, or if the present visit needs
-    /// it.
+    /// Returns `None` if there is no suitable slot, if the slab is in memory or being read, or if the present visit
+    /// needs it.
     pub fn may_prefetch(&mut self, slab: SlabId, likelihood: f32) -> Option<Placement> {
         let index = self.shape.index(slab);
         let likelihood = likelihood.clamp(0.0, 1.0);
@@ -204,8 +208,8 @@ impl Arena {
         Some(placement)
     }
 
-    /// Tells the arena that the read with this ticket has arrived. Returns false, and changes nothing, if the report is
-    /// stale.
+    /// Reports that the read with this ticket is complete. If the ticket is not that of the slab's current read,
+    /// returns false and changes nothing.
     pub fn loaded(&mut self, slab: SlabId, ticket: u64) -> bool {
         let index = self.shape.index(slab);
         let Some(slot) = self.loading(index, ticket) else { return false };
@@ -214,8 +218,8 @@ impl Arena {
         true
     }
 
-    /// Tells the arena that the read with this ticket has failed or was cancelled, and that nothing writes to its slot
-    /// any more. Returns false, and changes nothing, if the report is stale.
+    /// Reports that the read with this ticket failed or was cancelled, and that nothing writes to its slot any more. If
+    /// the ticket is not that of the slab's current read, returns false and changes nothing.
     pub fn failed(&mut self, slab: SlabId, ticket: u64) -> bool {
         let index = self.shape.index(slab);
         let Some(slot) = self.loading(index, ticket) else { return false };
@@ -226,11 +230,11 @@ impl Arena {
         true
     }
 
-    /// Tells the arena that the pass has computed with this expert of the visit. From now on the expert's slab may be
-    /// evicted.
+    /// Reports that the forward pass has finished computing with an expert of the visit. The expert's slab may be
+    /// evicted from now on.
     ///
     /// # Panics
-    /// Panics if there is no visit, or if the expert is not in memory for the visit.
+    /// Panics if no visit has begun, if the visit has not pinned the expert's slab, or if the slab is not in memory.
     pub fn release(&mut self, expert: u32) {
         let layer = self.visit.expect("a visit has begun");
         let index = self.shape.index(SlabId { layer, expert });
@@ -241,11 +245,11 @@ impl Arena {
         self.rate(index);
     }
 
-    /// Ends the visit, because the pass goes on to another layer or has failed. Slabs that the pass has not released
-    /// are released; reads go on.
+    /// Ends the visit. The driver calls this method when the forward pass goes on to another layer or has failed. Slabs
+    /// of the visit that are still pinned are released, and reads that have begun continue.
     ///
     /// # Panics
-    /// Panics if there is no visit.
+    /// Panics if no visit has begun.
     pub fn end_visit(&mut self) {
         let layer = self.visit.take().expect("a visit has begun");
         for at in 0..self.wanted.len() {
@@ -256,12 +260,12 @@ impl Arena {
         }
     }
 
-    /// Returns whether the visit needs this expert; false if there is no visit.
+    /// Returns whether the current visit needs this expert. Returns false if no visit has begun.
     pub fn is_wanted(&self, expert: u32) -> bool {
         self.visit.is_some() && self.wanted.binary_search_by_key(&expert, |&(wanted, _)| wanted).is_ok()
     }
 
-    /// Returns the slot of a slab; `None` if the slab is not in memory.
+    /// Returns the slot of a slab, or `None` if the slab is not in memory.
     pub fn slot_of(&self, slab: SlabId) -> Option<SlabSlot> {
         match self.slabs[self.shape.index(slab)].state {
             SlabState::Resident { slot } => Some(slot),
@@ -269,12 +273,14 @@ impl Arena {
         }
     }
 
-    /// Sets how many bytes all slots together may have. If the budget shrinks, free slots are withdrawn first, then the
-    /// slots of the slabs with the lowest scores. Slots that are pinned or read into stay. In that case
-    /// [`budget`](Self::budget) returns the bytes of the slots that remain, and the call can be repeated later.
+    /// Sets the budget, which is the largest total size of all slots in bytes. If the budget shrinks, the arena first
+    /// withdraws free slots, then the slots of the slabs with the lowest scores. Slots that are pinned or being read
+    /// into are kept. If the slots that remain exceed the new budget, [`budget`](Self::budget) returns their total size
+    /// in bytes, and the call can be repeated later.
     ///
     /// # Errors
-    /// Fails with [`ArenaError::TooSmall`] if `budget` is below the least; nothing is changed then.
+    /// Fails with [`ArenaError::TooSmall`] if `budget` is below the least possible budget. Nothing is changed in this
+    /// case.
     pub fn set_budget(&mut self, budget: u64) -> Result<SlotChanges, ArenaError> {
         let counts = self.shape.divide(budget)?;
         let mut changes = SlotChanges::default();
@@ -300,24 +306,24 @@ impl Arena {
         Ok(changes)
     }
 
-    /// Returns the number of bytes that all slots together may have.
+    /// Returns the largest total size that all slots may have, in bytes.
     pub fn budget(&self) -> u64 {
         self.slots.budget()
     }
 
-    /// Returns the number of bytes of all slots.
+    /// Returns the total size of all slots that have memory, in bytes.
     pub fn bytes(&self) -> u64 {
         self.slots.bytes()
     }
 
-    /// Returns whether a slot has memory, which a withdrawn slot has not.
+    /// Returns whether a slot has memory. A withdrawn slot has none.
     pub fn is_live(&self, slot: SlabSlot) -> bool {
         let state = self.slots.states(slot.class as usize).get(slot.index as usize);
         state.is_some_and(|state| *state != SlotState::Withdrawn)
     }
 
-    /// Returns the number of slots of a class that have memory. The numbers of slots may go higher if the budget was
-    /// once larger.
+    /// Returns the number of slots of a size class that have memory. If the budget was larger before, slot numbers may
+    /// exceed this count.
     pub fn slot_count(&self, class: u32) -> u64 {
         self.slots.live(class as usize)
     }
@@ -327,33 +333,34 @@ impl Arena {
         &self.shape
     }
 
-    /// Returns how often slabs were used, for [`warm`](Self::warm) after a restart.
+    /// Returns how often each slab was used. After a restart, pass these counts to [`warm`](Self::warm).
     pub fn counts(&self) -> SlabCounts {
         self.scores.counts()
     }
 
-    /// Copies to `counts` how often slabs were used. Nothing is allocated if `counts` already has the shape of these
-    /// counts.
+    /// Copies the number of uses of each slab to `counts`. Allocates nothing if `counts` already has the right shape.
     pub fn copy_counts(&self, counts: &mut SlabCounts) {
         self.scores.copy_counts(counts);
     }
 
-    /// Takes uses that were counted earlier as the beginning. They weigh as much as a few hundred tokens at most.
+    /// Replaces the counts of uses by counts from an earlier run. Counts that weigh more than a few hundred tokens are
+    /// scaled down.
     ///
     /// # Errors
-    /// Fails with [`ArenaError::Counts`] if the counts are another model's or damaged; nothing is changed then.
+    /// Fails with [`ArenaError::Counts`] if the counts belong to another model or are damaged. Nothing is changed in
+    /// this case.
     pub fn warm(&mut self, counts: &SlabCounts) -> Result<(), ArenaError> {
         self.scores.warm(counts)?;
         (0..self.slabs.len()).for_each(|index| self.rate(index));
         Ok(())
     }
 
-    /// Returns counts of what the arena has done so far.
+    /// Returns statistics since the arena was created.
     pub fn figures(&self) -> ArenaFigures {
         self.figures
     }
 
-    /// Returns the misses that a slightly larger arena would have hit.
+    /// Returns the total size of the misses that a slightly larger arena would have avoided.
     pub fn shadow_hits(&self) -> ShadowHits {
         let sizes = self.shadow_slots.iter().zip(self.shape.class_bytes());
         let ArenaFigures { decode, chunks, .. } = &self.figures;

@@ -4,10 +4,11 @@ use super::arena::{Arena, SlabState};
 use super::slots::SlotState;
 
 impl Arena {
-    /// Checks that slabs, slots and victims agree. The check looks at all slabs and slots, so it is for tests.
+    /// Checks that the records of slabs, slots and eviction candidates are consistent. The check goes through all slabs
+    /// and slots, so it is meant for tests.
     ///
     /// # Errors
-    /// Fails with a description of what does not agree.
+    /// Fails if the records are inconsistent. The error describes what does not agree.
     pub fn check_invariants(&self) -> Result<(), String> {
         let (mut bytes, mut held) = (0, 0);
         for class in 0..self.slots.class_count() {

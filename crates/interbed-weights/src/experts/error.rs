@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Why an arena cannot be created or warmed.
+/// The reason why an arena cannot be created or started with earlier counts.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ArenaError {
@@ -14,7 +14,7 @@ pub enum ArenaError {
         /// Bytes of two slabs of each size, the least that works.
         least: u64,
     },
-    /// The shape is one that no model has.
+    /// A number in the arena's shape is out of range.
     #[error("{what} is {got}, expected {expected}")]
     Shape {
         /// Name of the number that is wrong.

@@ -3,11 +3,11 @@
 /// Counts since the arena was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArenaFigures {
-    /// Counts of visits of few tokens, at most 16.
+    /// Counts of visits with at most 16 tokens, such as decoding steps.
     pub decode: VisitFigures,
-    /// Counts of visits of more tokens: chunks of prompts, alone or beside decodes.
+    /// Counts of visits with more than 16 tokens. These are chunks of prompts, alone or together with decoding.
     pub chunks: VisitFigures,
-    /// Counts of reads ahead of the router.
+    /// Counts of prefetches, which are reads that begin before the router has chosen.
     pub prefetch: PrefetchFigures,
     /// Number of slabs that gave their slot to another slab.
     pub evictions: u64,
@@ -15,46 +15,49 @@ pub struct ArenaFigures {
     pub failed: u64,
 }
 
-/// Counts of one kind of visits. A slab counts once in a visit, however many tokens use it.
+/// Counts of one kind of visit. Each visit counts a slab once, however many tokens use the slab. Only `token_uses`
+/// counts every token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VisitFigures {
-    /// Number of visits of layers.
+    /// Number of visits to mixture layers.
     pub visits: u64,
-    /// Number of uses of slabs by single tokens.
+    /// Number of uses of slabs. Each token that uses a slab counts as one use.
     pub token_uses: u64,
-    /// Number of slabs that were in memory.
+    /// Number of wanted slabs that were in memory when the visit began.
     pub hits: u64,
-    /// Number of slabs that were already being read ahead.
+    /// Number of wanted slabs that were already being read when the visit began.
     pub arriving: u64,
-    /// Number of slabs that had to be read.
+    /// Number of wanted slabs that were neither in memory nor being read when the visit began.
     pub misses: u64,
-    /// Number of bytes of all slabs that were wanted.
+    /// Total size of all wanted slabs, in bytes.
     pub wanted_bytes: u64,
-    /// Number of bytes of the misses.
+    /// Total size of the missed slabs, in bytes.
     pub miss_bytes: u64,
-    /// Number of bytes of the misses that a slightly larger arena would have hit, as [`ShadowHits`] explains.
+    /// Total size, in bytes, of the missed slabs that a slightly larger arena would have held, as [`ShadowHits`]
+    /// explains.
     pub shadow_bytes: u64,
 }
 
-/// Counts of reads ahead of the router.
+/// Counts of prefetches, which are reads that begin before the router has chosen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PrefetchFigures {
-    /// Number of reads that were placed.
+    /// Number of prefetches that got a slot.
     pub placed: u64,
-    /// Number of bytes of the reads that were placed.
+    /// Total size of the slabs whose prefetches got a slot, in bytes.
     pub placed_bytes: u64,
-    /// Number of slabs read ahead that the next visit of their layer wanted.
+    /// Number of prefetched slabs that the next visit to their layer wanted.
     pub used: u64,
-    /// Number of bytes of the slabs read ahead that the next visit of their layer wanted.
+    /// Total size of the prefetched slabs that the next visit to their layer wanted, in bytes.
     pub used_bytes: u64,
 }
 
-/// Misses that a slightly larger arena, the shadow, would have hit. The arena notes when each slab was evicted, and so
-/// knows whether the shadow would still have it.
+/// Misses that would have been hits in a slightly larger arena, called the shadow. The arena records when each slab was
+/// evicted, and so knows whether the shadow would still hold it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShadowHits {
-    /// Number of bytes of these misses since the arena was created.
+    /// Total size of the slabs that the arena missed and the shadow would have held, in bytes, since the arena was
+    /// created.
     pub bytes: u64,
-    /// Number of bytes by which the shadow is larger: a sixteenth of all slabs.
+    /// Additional size of the shadow, in bytes. The shadow has room for one sixteenth of all slabs more than the arena.
     pub more: u64,
 }

@@ -21,9 +21,9 @@ const MISSING_MIN: f32 = 4.0;
 /// Number of visits after which a layer is guessed again if its guesses were not likely enough.
 const PAUSE: u32 = 16;
 
-/// Guesses for the next visit, the best first, and how often guesses of each layer and rank came true. The rank of a
-/// guess is its place in the choice of the token that it was guessed for, or the best such place if there are several
-/// tokens.
+/// Guesses of the experts that a layer's next visit will need, and how often guesses of each layer and rank came true.
+/// The rank of a guess is the expert's position among the experts chosen for a token, counted from 0 for the best. If
+/// several tokens choose the expert, the best position counts.
 #[derive(Debug)]
 pub struct Foresight {
     ranks: usize,
@@ -38,7 +38,7 @@ pub struct Foresight {
 }
 
 impl Foresight {
-    /// Creates the state in which nothing is guessed yet.
+    /// Creates the state without any guesses.
     pub fn new(shape: &ArenaShape) -> Self {
         let (layers, ranks) = (shape.layers(), shape.top_k());
         Self {
@@ -53,7 +53,7 @@ impl Foresight {
         }
     }
 
-    /// Returns whether it is worth the work to guess what `layer` will want. The caller asks once before each visit to
+    /// Returns whether it is worth guessing which experts `layer` will need. The caller asks once before each visit to
     /// the layer, since a layer whose guesses were wrong is tried again after some visits.
     pub fn should_guess(&mut self, layer: u32) -> bool {
         let index = layer as usize;
@@ -68,22 +68,22 @@ impl Foresight {
         is_likely
     }
 
-    /// Takes the experts that the next visit of `layer` is likely to want, each with its rank, the best first. These
-    /// guesses replace all earlier ones.
+    /// Sets the guesses: the experts that the next visit of `layer` is likely to need, each with its rank, the best
+    /// first. They replace all earlier guesses.
     pub fn guess(&mut self, layer: u32, guesses: &[(u32, u32)]) {
         self.forget();
         self.guesses.extend(guesses.iter().filter(|&&(_, rank)| (rank as usize) < self.ranks));
         self.guessed = Some(layer);
     }
 
-    /// Drops all guesses without a judgement.
+    /// Drops all guesses without counting them as right or wrong.
     pub fn forget(&mut self) {
         self.guessed = None;
         self.guesses.clear();
         self.taken = 0;
     }
 
-    /// Returns the best guess that was not handed out and is likely enough to be read, with its likelihood.
+    /// Returns the best guess that was not yet returned and is likely enough to be worth a read, with its likelihood.
     pub fn take(&mut self) -> Option<(SlabId, f32)> {
         let layer = self.guessed?;
         while let Some(&(expert, rank)) = self.guesses.get(self.taken) {
@@ -96,8 +96,9 @@ impl Foresight {
         None
     }
 
-    /// Takes note that the visit of `layer` has begun. The visit wants the experts `wanted`, ascending, of which
-    /// `missing` are not in memory. Guesses for this visit are judged, and all guesses are forgotten.
+    /// Records that the visit of `layer` has begun. `wanted` lists the experts that the visit needs, in ascending
+    /// order, and `missing` is how many of them are not in memory. Guesses for this visit are counted as right or
+    /// wrong, then all guesses are dropped.
     pub fn came(&mut self, layer: u32, wanted: &[(u32, u32)], missing: usize) {
         let index = layer as usize;
         self.missing[index] += (missing as f32 - self.missing[index]) * STEP;

@@ -14,7 +14,7 @@ const HALVED_AT: f64 = 128.0;
 /// Maximum average number of uses of an expert after a warm start, so that earlier requests only choose where to begin.
 const WARM_MAX: f64 = 16.0;
 
-/// Counts of how often slabs were used, with which an arena can begin after a restart.
+/// Use counts of all slabs, with which an arena can start after a restart.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SlabCounts {
     /// Number of uses of each expert in each mixture layer: `[layer][expert]`.
@@ -48,7 +48,7 @@ impl Scores {
         }
     }
 
-    /// Counts a visit's uses, and drops the likelihoods that were promised for this visit.
+    /// Counts the uses of a visit, and drops the likelihoods that were promised for the visit.
     pub fn visited(&mut self, layer: usize, wanted: &[(u32, u32)]) {
         for expert in self.promised[layer].drain(..) {
             self.likelihood[layer * self.experts + expert as usize] = 0.0;
@@ -72,8 +72,7 @@ impl Scores {
         }
     }
 
-    /// Notes that the next visit of the slab's layer uses the slab with this likelihood. The note holds until that
-    /// visit.
+    /// Records the likelihood that the next visit of the slab's layer uses the slab. It holds until that visit.
     pub fn promise(&mut self, slab: usize, likelihood: f32) {
         if self.likelihood[slab] == 0.0 && likelihood > 0.0 {
             self.promised[slab / self.experts].push((slab % self.experts) as u32);
@@ -109,7 +108,7 @@ impl Scores {
         counts
     }
 
-    /// Copies the counts of uses to `counts`. Nothing is allocated if `counts` already has this shape.
+    /// Copies the use counts to `counts`. Nothing is allocated if `counts` already has the shape of the model.
     pub fn copy_counts(&self, counts: &mut SlabCounts) {
         counts.uses.resize_with(self.totals.len(), Vec::new);
         for (copy, uses) in counts.uses.iter_mut().zip(self.uses.chunks(self.experts)) {
@@ -118,10 +117,10 @@ impl Scores {
         }
     }
 
-    /// Takes earlier counts as the beginning.
+    /// Starts with the use counts of an earlier run.
     ///
     /// # Errors
-    /// Fails if the counts have another shape, or numbers that are no counts; nothing is changed then.
+    /// Fails, and changes nothing, if the counts have another shape or are not plausible numbers.
     pub fn warm(&mut self, counts: &SlabCounts) -> Result<(), ArenaError> {
         let refused = |what| Err(ArenaError::Counts { what });
         if counts.uses.len() != self.totals.len() {

@@ -13,7 +13,7 @@ const SLABS_MAX: usize = 1 << 20;
 /// Visits of at most this many tokens count as decoding.
 const DECODE_TOKENS_MAX: u64 = 16;
 
-/// Mixture layers of a model: how many experts they have, and how large each is in memory.
+/// Mixture layers of a model: how many experts each layer has, and how much memory an expert takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArenaShape {
     slab_bytes: Vec<u64>,  // [layer]
@@ -24,12 +24,12 @@ pub struct ArenaShape {
 }
 
 impl ArenaShape {
-    /// Creates the shape of a model. `slab_bytes` has one size in bytes for each mixture layer, and a token uses
-    /// `top_k` of the `experts` experts of each layer.
+    /// Creates the shape of a model. `slab_bytes` lists, for each mixture layer, the size of its slabs in bytes. Each
+    /// layer has `experts` experts, of which a token uses `top_k`.
     ///
     /// # Errors
-    /// Fails with [`ArenaError::Shape`] if there are no layers or experts, or more than plausible, if a slab is empty,
-    /// or if slabs have too many sizes.
+    /// Fails with [`ArenaError::Shape`] if a number is zero or implausibly large, if `top_k` exceeds `experts`, or if
+    /// slabs have too many different sizes.
     pub fn new(slab_bytes: Vec<u64>, experts: usize, top_k: usize) -> Result<Self, ArenaError> {
         let wrong = |what, got: usize, expected| ArenaError::Shape { what, got: got as u64, expected };
         if !(1..=LAYERS_MAX).contains(&slab_bytes.len()) {
@@ -80,27 +80,28 @@ impl ArenaShape {
         self.slab_bytes[layer as usize]
     }
 
-    /// Returns the sizes in bytes that slots have, the smallest first.
+    /// Returns the different slot sizes (classes) in bytes, in ascending order.
     pub fn class_bytes(&self) -> &[u64] {
         &self.class_bytes
     }
 
-    /// Returns the class of `layer`'s slabs.
+    /// Returns the class of `layer`'s slabs, an index into [`class_bytes`](Self::class_bytes).
     pub fn class_of(&self, layer: u32) -> u32 {
         self.class_of[layer as usize]
     }
 
-    /// Returns the number of bytes of all slabs.
+    /// Returns the total size in bytes of the slabs of all layers.
     pub fn bank_bytes(&self) -> u64 {
         self.slab_bytes.iter().sum::<u64>() * self.experts as u64
     }
 
-    /// Returns the number of bytes of the slabs that one token uses.
+    /// Returns the total size in bytes of the slabs that one token uses in all layers.
     pub fn token_bytes(&self) -> u64 {
         self.slab_bytes.iter().sum::<u64>() * self.top_k as u64
     }
 
-    /// Returns the smallest budget in bytes: two slots of each class, one to compute with while the other is read.
+    /// Returns the smallest budget in bytes. It has two slots of each class, so that one slab can be read while another
+    /// is used; a class with a single slab has one slot.
     pub fn least_bytes(&self) -> u64 {
         (0..self.class_bytes.len()).map(|class| self.class_bytes[class] * self.least_slots(class)).sum()
     }

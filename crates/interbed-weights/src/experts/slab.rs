@@ -5,22 +5,22 @@ use serde::{Deserialize, Serialize};
 /// Identifies one expert of one mixture layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SlabId {
-    /// Number of the mixture layer, which counts mixture layers only, from 0 in the order of the pass.
+    /// Index of the mixture layer, counted from 0 in the order of the forward pass; other layers do not count.
     pub layer: u32,
-    /// Number of the expert in its layer.
+    /// Index of the expert in its layer.
     pub expert: u32,
 }
 
-/// Room for one slab. Slots of a class have the same size, and a slot keeps its memory when its slab changes.
+/// Memory for one slab. All slots of a class have the same size. A slot keeps its memory when its slab is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlabSlot {
     /// Size class of the slot, an index into [`ArenaShape::class_bytes`](super::ArenaShape::class_bytes).
     pub class: u32,
-    /// Number of the slot in its class; numbers of withdrawn slots are used again.
+    /// Index of the slot in its class. The index of a withdrawn slot is used again.
     pub index: u32,
 }
 
-/// A slab that is to be read, and the slot that it is to be read into.
+/// A slab to be read, and the slot to read it into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the slot stays reserved until the read is reported"]
 pub struct Placement {
@@ -28,8 +28,8 @@ pub struct Placement {
     pub slab: SlabId,
     /// Slot that the slab is to be read into.
     pub slot: SlabSlot,
-    /// Slab that was in the slot until now, if there was one.
+    /// Slab that the slot held before, if any.
     pub evicted: Option<SlabId>,
-    /// Number that names this read when its end is reported.
+    /// Number that identifies this read when its outcome is reported.
     pub ticket: u64,
 }

@@ -4,13 +4,13 @@ use super::error::ArenaError;
 use super::shape::ArenaShape;
 use super::slab::{SlabId, SlabSlot};
 
-/// Slots that a new budget has added and withdrawn.
+/// Slots that a change of the budget adds and removes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use = "memory of withdrawn slots counts as freed"]
 pub struct SlotChanges {
-    /// Slots that exist from now on, without a slab.
+    /// New slots, which hold no slab yet.
     pub added: Vec<SlabSlot>,
-    /// Slots whose memory is to be freed, each with the slab that was in the slot.
+    /// Slots whose memory the caller must free, each with the slab that it held, if any.
     pub withdrawn: Vec<(SlabSlot, Option<SlabId>)>,
 }
 

@@ -17,10 +17,10 @@ pub enum GgufProblem {
     /// The file is of version 1, which is no longer in use.
     #[error("it is of GGUF version 1, which is not read; versions 2 and 3 are. Convert the model again")]
     VersionOne,
-    /// The bytes of numbers are in big-endian order.
+    /// The file is big-endian; only little-endian files are read.
     #[error("it is a big-endian GGUF file, which is not read; fetch the ordinary, little-endian one")]
     BigEndian,
-    /// The file is of a version that is not known.
+    /// The file has an unknown version of the format.
     #[error(
         "it is of GGUF version {version}; versions 2 and 3 are read; fetch the file again, or convert the model anew"
     )]
@@ -28,7 +28,7 @@ pub enum GgufProblem {
         /// Version of the file.
         version: u32,
     },
-    /// Something in the header goes on beyond the end of the file.
+    /// An item in the header extends beyond the end of the file.
     #[error(
         "{what} at byte {at} needs {wanted} bytes, but only {left} follow: the file is \
          truncated or damaged, fetch it again"
@@ -36,26 +36,26 @@ pub enum GgufProblem {
     Truncated {
         /// Description of what was being read.
         what: &'static str,
-        /// Offset in the file at which the part begins.
+        /// Offset in the file at which the item begins.
         at: u64,
-        /// Minimum number of bytes that the part would need.
+        /// Minimum number of bytes that the item would need.
         wanted: u64,
         /// Number of bytes that are left in the file.
         left: u64,
     },
-    /// The header is longer than any real file's.
+    /// The header is longer than the limit, which no real header reaches.
     #[error("{what} at byte {at} needs {wanted} bytes, which makes the header longer than the limit of {limit}")]
     HeaderOverLimit {
         /// Description of what was being read.
         what: &'static str,
-        /// Offset in the file at which the part begins.
+        /// Offset in the file at which the item begins.
         at: u64,
-        /// Minimum number of bytes that the part would need.
+        /// Minimum number of bytes that the item would need.
         wanted: u64,
         /// Maximum number of bytes of a header.
         limit: u64,
     },
-    /// A count is above that of any real file.
+    /// A count in the file exceeds the limit, which no real file reaches.
     #[error("it claims {count} {what}, the limit is {limit}: the file is damaged, fetch it again")]
     TooMany {
         /// Name of the items of which there are too many.
@@ -94,7 +94,7 @@ pub enum GgufProblem {
         /// Name of the metadata key.
         key: String,
     },
-    /// A flag is neither 0 nor 1.
+    /// The byte of a Boolean value is neither 0 nor 1.
     #[error(
         "the metadata key {key:?} should be true or false, but its byte is {found}; fetch the file again, or convert \
          the model anew"
@@ -105,7 +105,7 @@ pub enum GgufProblem {
         /// Byte that the file has in place of the flag.
         found: u8,
     },
-    /// A text is not UTF-8.
+    /// A text that is needed is not valid UTF-8.
     #[error("{what} at byte {at} is no UTF-8 text; fetch the file again, or convert the model anew")]
     NotUtf8 {
         /// Description of what was being read.
@@ -113,7 +113,7 @@ pub enum GgufProblem {
         /// Offset in the file at which the text begins.
         at: u64,
     },
-    /// A metadata key is needed and absent.
+    /// A metadata key that is needed is absent.
     #[error("the metadata key {key:?} is missing: {why}")]
     Missing {
         /// Name of the metadata key.
@@ -121,7 +121,7 @@ pub enum GgufProblem {
         /// Reason why the key is needed.
         why: &'static str,
     },
-    /// A metadata value has another type than is needed.
+    /// A metadata value has a type other than the one that is needed.
     #[error(
         "the metadata key {key:?} is {found}, expected {expected}; fetch the file again, or convert the model anew"
     )]
@@ -133,7 +133,7 @@ pub enum GgufProblem {
         /// Description of the value that was found.
         found: String,
     },
-    /// The alignment is no power of two, or too large.
+    /// The alignment is not a 32-bit power of two, or is too large.
     #[error(
         "general.alignment is {found}, expected a 32-bit power of two up to {limit}; fetch the file again, or \
          convert the model anew"
@@ -147,7 +147,7 @@ pub enum GgufProblem {
     /// A tensor has no name.
     #[error("a tensor has an empty name: the file is damaged, fetch it again")]
     EmptyName,
-    /// A tensor's name occurs twice, as written or after translation.
+    /// Two tensors have the same name, either in the file or after translation.
     #[error("the tensor {tensor} occurs twice; fetch the file again, or convert the model anew")]
     DuplicateTensor {
         /// Name that occurs twice.
@@ -166,7 +166,7 @@ pub enum GgufProblem {
         /// Maximum number of dimensions.
         limit: u32,
     },
-    /// A tensor's dimensions hold no element, or more than can be counted.
+    /// The dimensions of a tensor give no elements, or more than can be counted.
     #[error(
         "the tensor {tensor} has the impossible dimensions {dims:?}; fetch the file again, or convert the model anew"
     )]
@@ -176,7 +176,7 @@ pub enum GgufProblem {
         /// Dimensions of the tensor, innermost first.
         dims: Vec<u64>,
     },
-    /// The rows of a tensor are not whole blocks.
+    /// The row length of a tensor is not a multiple of its element type's block length.
     #[error(
         "the tensor {tensor} has rows of {cols}, but {dtype} comes in blocks of {block_len}; fetch the file again, \
          or convert the model anew"
@@ -212,7 +212,7 @@ pub enum GgufProblem {
     OutOfRange {
         /// Name of the tensor.
         tensor: String,
-        /// Offset behind the tensor's last byte, from the start of the tensors.
+        /// Offset one past the tensor's last byte, counted from the start of the tensors.
         end: u64,
         /// Number of bytes of all tensors in the file.
         data_len: u64,
@@ -227,12 +227,12 @@ pub enum GgufProblem {
         first: String,
         /// Name of the tensor that begins within the first one.
         second: String,
-        /// Offset in the file behind the last byte of the first tensor.
+        /// Offset in the file one past the last byte of the first tensor.
         first_end: u64,
         /// Offset in the file of the first byte of the second tensor.
         second_begin: u64,
     },
-    /// The name of one file of a set does not tell which part of the set the file is.
+    /// The file is one part of a set, but its file name does not have the form that parts of this set need.
     #[error(
         "it is one of {count} parts, so its name must end in -00001-of-{count:05}.gguf; rename it as it was published"
     )]
@@ -240,7 +240,7 @@ pub enum GgufProblem {
         /// Number of parts, by the file's metadata.
         count: u64,
     },
-    /// A part of a set is not there.
+    /// A part of the set is missing.
     #[error("the part {part} is missing: the download is incomplete, fetch all {count} parts")]
     MissingPart {
         /// File name of the part.

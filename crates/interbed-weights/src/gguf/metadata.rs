@@ -7,13 +7,14 @@ use std::fmt;
 use super::error::GgufProblem;
 use super::undecoded::Undecoded;
 
-/// The metadata of a model, by key. Every accessor tells an absent key from one of the wrong kind.
+/// The metadata of a GGUF model, by key. Accessors such as [`text`](Self::text) return `None` if a key is absent, and
+/// fail if its value has another type.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metadata {
     pairs: BTreeMap<String, MetadataValue>,
 }
 
-/// A value as the file has it.
+/// A metadata value, in the type that it has in the file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MetadataValue {
     /// A number of any width.
@@ -28,11 +29,12 @@ pub enum MetadataValue {
     Bools(Vec<bool>),
     /// A list of texts.
     Texts(Texts),
-    /// Text that is not UTF-8. A file that only describes itself so can be read; who needs the text gets an error.
+    /// A text, or a list of texts, that is not valid UTF-8. [`Metadata::description`] can show such a text; accessors
+    /// that need valid text fail.
     Undecoded(Undecoded),
 }
 
-/// A number in the width that the file gives it.
+/// A number, in the type that it has in the file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[expect(missing_docs, reason = "the names say it all")]
 pub enum Number {
@@ -48,14 +50,14 @@ pub enum Number {
     F64(f64),
 }
 
-/// A list of numbers, kept as it lies in the file, so that it takes no more memory than there.
+/// A list of numbers, kept as the bytes in the file to save memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Numbers {
     kind: u32,
     bytes: Vec<u8>,
 }
 
-/// A list of texts in one piece, so that it takes less memory than in the file.
+/// A list of texts, kept as one string to save memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Texts {
     text: String,
@@ -64,30 +66,30 @@ pub struct Texts {
 }
 
 impl Metadata {
-    /// Creates metadata of these pairs.
+    /// Creates metadata from these pairs.
     pub fn new(pairs: BTreeMap<String, MetadataValue>) -> Self {
         Self { pairs }
     }
 
-    /// Returns the value of `key`.
+    /// Returns the value of `key`; `None` if the key is absent.
     pub fn get(&self, key: &str) -> Option<&MetadataValue> {
         self.pairs.get(key)
     }
 
-    /// Returns every pair, by key.
+    /// Returns all pairs of key and value, in ascending order of keys.
     pub fn pairs(&self) -> impl ExactSizeIterator<Item = (&str, &MetadataValue)> {
         self.pairs.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Sets `key`, for writers.
+    /// Sets the value of `key`.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<MetadataValue>) {
         self.pairs.insert(key.into(), value.into());
     }
 
-    /// Returns the text that `key` has; `None` if the key is absent.
+    /// Returns the text of `key`; `None` if the key is absent.
     ///
     /// # Errors
-    /// Fails with [`GgufProblem::WrongType`] if the value is no text.
+    /// Fails with [`GgufProblem::WrongType`] if the value is not a text.
     pub fn text(&self, key: &str) -> Result<Option<&str>, GgufProblem> {
         match self.get(key) {
             None => Ok(None),
@@ -96,8 +98,8 @@ impl Metadata {
         }
     }
 
-    /// Returns a text that only describes the model, with marks in place of bytes that are not UTF-8. Returns `None` if
-    /// the key is absent or its value is no text.
+    /// Returns a text that only describes the model, with replacement characters for bytes that are not UTF-8. Returns
+    /// `None` if the key is absent or its value is not a text.
     pub fn description(&self, key: &str) -> Option<Cow<'_, str>> {
         match self.get(key)? {
             MetadataValue::Text(text) => Some(Cow::Borrowed(text)),
@@ -106,10 +108,10 @@ impl Metadata {
         }
     }
 
-    /// Returns the whole number from 0 up that `key` has, of whatever width; `None` if the key is absent.
+    /// Returns the non-negative integer of `key`, whatever its width; `None` if the key is absent.
     ///
     /// # Errors
-    /// Fails with [`GgufProblem::WrongType`] if the value is no such number.
+    /// Fails with [`GgufProblem::WrongType`] if the value is not a non-negative integer.
     pub fn count(&self, key: &str) -> Result<Option<u64>, GgufProblem> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let count = match value {
@@ -119,7 +121,7 @@ impl Metadata {
         count.map(Some).ok_or_else(|| wrong_type(key, "a whole number from 0 up", value))
     }
 
-    /// Returns the finite number that `key` has; `None` if the key is absent.
+    /// Returns the finite number of `key`; `None` if the key is absent.
     ///
     /// # Errors
     /// Fails with [`GgufProblem::WrongType`] if the value is no finite number.
@@ -132,10 +134,10 @@ impl Metadata {
         number.map(Some).ok_or_else(|| wrong_type(key, "a finite number", value))
     }
 
-    /// Returns the flag that `key` has; `None` if the key is absent.
+    /// Returns the Boolean value of `key`; `None` if the key is absent.
     ///
     /// # Errors
-    /// Fails with [`GgufProblem::WrongType`] if the value is no flag.
+    /// Fails with [`GgufProblem::WrongType`] if the value is not a Boolean.
     pub fn flag(&self, key: &str) -> Result<Option<bool>, GgufProblem> {
         match self.get(key) {
             None => Ok(None),
@@ -144,7 +146,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the list of texts that `key` has; `None` if the key is absent.
+    /// Returns the list of texts of `key`; `None` if the key is absent.
     ///
     /// # Errors
     /// Fails with [`GgufProblem::WrongType`] if the value is no list of texts.
@@ -156,7 +158,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the list of numbers that `key` has; `None` if the key is absent.
+    /// Returns the list of numbers of `key`; `None` if the key is absent.
     ///
     /// # Errors
     /// Fails with [`GgufProblem::WrongType`] if the value is no list of numbers.
@@ -189,7 +191,7 @@ impl Number {
         })
     }
 
-    /// Returns the number as a float, rounded where it must be.
+    /// Returns the number as a float, rounded if necessary.
     pub fn as_f64(self) -> f64 {
         match self {
             Self::F32(number) => number.into(),
@@ -325,7 +327,7 @@ impl Texts {
         self.text.len()
     }
 
-    /// Returns the text at `index`.
+    /// Returns the text at `index`; `None` if there is no such entry.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)? as usize;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
@@ -340,7 +342,7 @@ impl Texts {
     /// Appends a text.
     ///
     /// # Panics
-    /// Panics if all texts together have 4 GiB. Readers limit them to far less, and no writer has such a vocabulary.
+    /// Panics if the texts have 4 GiB or more in total. Readers accept far less, and no real vocabulary is that large.
     pub fn push(&mut self, text: &str) {
         self.text.push_str(text);
         self.ends.push(u32::try_from(self.text.len()).expect("texts are shorter than 4 GiB"));

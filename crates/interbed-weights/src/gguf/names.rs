@@ -52,14 +52,14 @@ const OF_ONE: [(&str, &str); 3] = [("ffn_gate", "gate_proj"), ("ffn_up", "up_pro
 const NETWORK_NORM: &str = "ffn_norm";
 const RESULT_NORM: &str = "post_attention_norm";
 
-/// The names of all tensors of a GGUF file, as far as they tell what single names mean.
+/// Translates the tensor names of one GGUF file. What some names mean depends on the file's other tensors.
 pub struct TensorNames {
     /// Layers that norm both the result of attention and the input of the feed-forward network.
     both: HashSet<usize>,
 }
 
 impl TensorNames {
-    /// Takes the names of all tensors of a file.
+    /// Creates a translator for a file whose tensors have these names.
     pub fn new<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let layers_with = |norm: &'static str| {
             let of_norm = names.clone().filter_map(move |name| {
@@ -71,8 +71,8 @@ impl TensorNames {
         Self { both: &layers_with(NETWORK_NORM) & &layers_with(RESULT_NORM) }
     }
 
-    /// Returns Hugging Face's name of a tensor, such as `model.layers.3.self_attn.q_proj.weight` for
-    /// `blk.3.attn_q.weight`; `None` for names that mean nothing to Interbed.
+    /// Returns the Hugging Face name of a tensor, such as `model.layers.3.self_attn.q_proj.weight` for
+    /// `blk.3.attn_q.weight`; `None` for names that Interbed does not know.
     pub fn hugging_face_name(&self, name: &str) -> Option<String> {
         match name.strip_prefix("blk.").and_then(parts) {
             Some((layer, NETWORK_NORM, part)) if self.both.contains(&layer) => {
@@ -103,8 +103,8 @@ fn hugging_face_name(name: &str) -> Option<String> {
     Some(format!("model.layers.{layer}.{known}.{part}"))
 }
 
-/// Returns `blk.3.attn_q.weight` for `model.layers.3.self_attn.q_proj.weight`, and `None` for names that GGUF files do
-/// not have.
+/// Returns the GGUF name for a Hugging Face name, such as `blk.3.attn_q.weight` for
+/// `model.layers.3.self_attn.q_proj.weight`; `None` if GGUF has no such tensor.
 pub fn gguf_name(name: &str) -> Option<String> {
     if let Some((known, _)) = OUTSIDE.iter().find(|(_, face)| *face == name) {
         return Some((*known).to_owned());

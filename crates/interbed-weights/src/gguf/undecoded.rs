@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// A text, or a list of texts, that is not UTF-8, as it lies in the file.
+/// A text, or a list of texts, that is not valid UTF-8; the bytes are kept as in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undecoded {
     bytes: Vec<u8>,

@@ -10,13 +10,14 @@ use super::{ALIGNMENT_DEFAULT, ALIGNMENT_KEY, MAGIC, VERSION, gguf_name, types};
 use crate::error::WeightError;
 use crate::writer::{Sink, TensorMeta, append_tensor, finish};
 
-/// Writes one GGUF file of `metadata` and `tensors`, in order, which are called by their Hugging Face names (translated
-/// here) or by names that are GGUF's own. `produce(index, sink)` hands the bytes of `tensors[index]` to the sink, in
-/// pieces of any size; nothing is kept. The file appears only when it is whole and synced.
+/// Writes one GGUF file with `metadata` and, in the given order, `tensors`. Each tensor has either its Hugging Face
+/// name, which is translated to GGUF's, or a name that only GGUF has. `produce(index, sink)` passes the bytes of
+/// `tensors[index]` to the sink, in pieces of any size; no piece is kept in memory. The file appears only when it is
+/// complete and synced.
 ///
 /// # Errors
-/// Fails if a write fails, if a size overflows, if rows are not whole blocks, or if a producer hands over too few or
-/// too many bytes.
+/// Fails if a write fails, if a size overflows, if a row is not a whole number of blocks, or if `produce` passes too
+/// few or too many bytes.
 pub fn write_gguf(
     path: &Path,
     metadata: &Metadata,

@@ -13,21 +13,21 @@ use crate::source::EXPERT_MATRICES_MAX;
 /// than a second read. Packed stores begin each matrix on a page.
 const GAP_MAX: u64 = 8 << 10;
 
-/// The experts of one group, and where their bytes lie.
+/// The experts of one group, and where their bytes lie in the files.
 #[derive(Debug, Clone)]
 pub struct ExpertBank {
     /// Index of the group in [`Partition::groups`](crate::Partition::groups).
     pub group: usize,
-    /// Place of the matrices of each expert.
+    /// Place of each expert's matrices, by the index of the expert.
     pub slabs: Vec<Slab>,
-    /// Sizes in bytes of the buffers for the reads that bring an expert, one buffer for each read. Each buffer holds
-    /// the largest expert in whole pages.
+    /// Sizes in bytes of the buffers into which one expert is read, one buffer for each read. Each buffer is large
+    /// enough for any expert of the bank, in whole pages.
     pub pieces: Pieces,
     /// Number of experts that each token uses.
     pub chosen: usize,
 }
 
-/// The sizes of the slots of all banks; a slot is memory for one expert.
+/// Slot sizes of all banks. A slot is memory for one expert.
 #[derive(Debug, Clone)]
 pub struct ExpertClasses {
     /// Each size in bytes once, with the sizes of the buffers that make up a slot of that size.
@@ -44,7 +44,7 @@ pub type Pieces = ArrayVec<usize, EXPERT_MATRICES_MAX>;
 const CLASSES_MAX: usize = 4;
 
 impl ExpertClasses {
-    /// Finds the sizes of slots that the experts of these banks need.
+    /// Finds the slot sizes that the experts of these banks need.
     pub fn of(banks: &[ExpertBank]) -> Self {
         let mut kinds: Vec<Pieces> = banks.iter().map(|bank| bank.pieces.clone()).collect();
         let count = |kinds: &[Pieces]| {
@@ -79,7 +79,7 @@ impl ExpertClasses {
         Self { classes, slot_bytes }
     }
 
-    /// Returns, for each bank, the size of its slots in bytes.
+    /// Returns the slot size of each bank, in bytes.
     pub fn slot_bytes(&self) -> &[u64] {
         &self.slot_bytes
     }
@@ -87,18 +87,17 @@ impl ExpertClasses {
     /// Returns the sizes of the buffers that make up a slot of `slot_bytes` bytes.
     ///
     /// # Panics
-    /// Panics if there are no slots of this size.
+    /// Panics if no slot has this size.
     pub fn pieces_of(&self, slot_bytes: u64) -> Pieces {
         let class = self.classes.iter().find(|(bytes, _)| *bytes == slot_bytes);
         class.map(|(_, pieces)| pieces.clone()).expect("a size of slots that there are")
     }
 }
 
-/// Place of one expert's matrices (a slab): where their bytes lie in the files, and where in memory they are after the
-/// reads.
+/// Places of one expert's matrices (a slab): in the files, and in memory once they are read.
 #[derive(Debug, Clone)]
 pub struct Slab {
-    /// Reads that bring the expert, each into its own buffer.
+    /// Reads that load the expert, each into its own buffer.
     pub reads: ArrayVec<SlabRead, EXPERT_MATRICES_MAX>,
     /// Matrices of the expert, in the order of the group's spec.
     pub matrices: ArrayVec<SlabMatrix, EXPERT_MATRICES_MAX>,
@@ -106,7 +105,7 @@ pub struct Slab {
     pub bytes: u64,
 }
 
-/// One of the reads that bring an expert's matrices (a slab) into memory.
+/// One of the reads that load an expert's matrices (a slab) into memory.
 #[derive(Debug, Clone, Copy)]
 pub struct SlabRead {
     /// Index of the file among the model's files.
@@ -117,7 +116,7 @@ pub struct SlabRead {
     pub needed: usize,
 }
 
-/// A matrix of an expert, and where it lies in the bytes that were read.
+/// A matrix of an expert, and its place in the buffer into which it is read.
 #[derive(Debug, Clone)]
 pub struct SlabMatrix {
     /// Element type, as it is stored.
@@ -128,7 +127,7 @@ pub struct SlabMatrix {
     pub cols: usize,
     /// Index in [`Slab::reads`] of the read that contains the matrix.
     pub read: usize,
-    /// Range of the matrix's bytes in the buffer of that read.
+    /// Range of the matrix's bytes in the buffer into which it is read.
     pub range: Range<usize>,
 }
 

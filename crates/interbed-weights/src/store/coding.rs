@@ -20,7 +20,7 @@ use crate::safetensors::ElementType;
 /// Maximum fraction of its original bytes that a coded matrix may have; with more, decoding is not worth it.
 const WORTH: (u64, u64) = (15, 16);
 
-/// Matrices that are to be coded.
+/// Matrices of a model that a packed store holds in coded form.
 #[derive(Debug, Clone, Default)]
 pub struct Coding {
     /// Number of patches for which each row of a matrix has room, by the name of the matrix.
@@ -28,17 +28,17 @@ pub struct Coding {
 }
 
 impl Coding {
-    /// Returns the coding of no matrices: everything is stored as it is.
+    /// Returns a coding that names no matrices, so that none is coded.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Chooses the bf16 matrices of `specs` that take less room when coded. All of these matrices are read, since the
-    /// row that needs the most patches decides how long the rows of its matrix are. `watch(bytes done, bytes in all)`
-    /// is called after each chunk.
+    /// Chooses the bf16 matrices of `specs` that become small enough when coded to be worth decoding. Reads all bf16
+    /// matrices, since the row that needs the most patches decides the row length of its matrix. Calls `watch(bytes
+    /// done, bytes in all)` after each chunk.
     ///
     /// # Errors
-    /// Fails if a tensor is missing, of another shape or of an unknown type, or if a read fails. Fails with
+    /// Fails if a tensor is missing, has another shape or has an unknown type, or if a read fails. Fails with
     /// [`StoreProblem::Stopped`] if `watch` asked to stop.
     pub fn measure(
         catalog: &Catalog,
@@ -79,16 +79,16 @@ impl Coding {
         Ok(Self { patches: worth.collect() })
     }
 
-    /// Chooses all matrices that [`Coding::measure`] may choose, without room for patches. No store of the model can be
-    /// smaller than with this coding.
+    /// Chooses all matrices that [`Coding::measure`] may choose, with no room for patches. No other coding makes the
+    /// store of the model smaller.
     pub fn least(catalog: &Catalog, specs: &[GroupSpec]) -> Self {
         let tensors = specs.iter().flat_map(|spec| &spec.tensors);
         let codable = tensors.filter(|tensor| catalog.get(&tensor.name).is_some_and(is_codable));
         Self { patches: codable.map(|tensor| (tensor.name.clone(), 0)).collect() }
     }
 
-    /// Returns the coding of an interrupted run from the same source, if `target` holds one, so that it need not be
-    /// measured again.
+    /// Returns the coding that an interrupted run from the same source left in `target`, so that it need not be
+    /// measured again; `None` if there is none.
     ///
     /// # Errors
     /// Fails if the source or the target cannot be read.

@@ -7,7 +7,7 @@ use super::checksum::Checksum;
 /// Reason why a packed store is refused, or could not be written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreProblem {
-    /// The file does not begin as a store does.
+    /// The file does not begin with the magic number of a packed store.
     #[error(
         "this is no packed store of Interbed, or one that is older than version 1: it begins with {found:02x?}; pack \
          the model with `interbed pack`"
@@ -43,7 +43,7 @@ pub enum StoreProblem {
         /// Largest number that is accepted.
         limit: u64,
     },
-    /// Sizes in the header contradict each other or are not whole pages.
+    /// Sizes in the header contradict each other or are not multiples of the page size.
     #[error(
         "the header is damaged (a manifest of {manifest_bytes} bytes in a store of {total_bytes}): pack the model again"
     )]
@@ -53,7 +53,7 @@ pub enum StoreProblem {
         /// Number of bytes of the store.
         total_bytes: u64,
     },
-    /// The file is shorter than the store in it.
+    /// The file is shorter than the store that its header describes.
     #[error("it has {found} bytes of {expected}: it is truncated, copy it or pack the model again")]
     Truncated {
         /// Number of bytes that the header names.
@@ -72,7 +72,7 @@ pub enum StoreProblem {
         /// Number of bytes that are there.
         found: u64,
     },
-    /// Header or manifest differs from what was written.
+    /// Header or manifest does not match the checksum in the header.
     #[error("header or manifest is damaged (checksum {found}, expected {expected}): copy it or pack the model again")]
     HeadChecksum {
         /// Checksum in the header.
@@ -101,14 +101,14 @@ pub enum StoreProblem {
     /// A small file is too long.
     #[error("{name} has {bytes} bytes, at most {limit} are accepted")]
     FileOverLimit {
-        /// Path of the file.
+        /// Name of the file.
         name: String,
         /// Length of the file in bytes.
         bytes: u64,
         /// Maximum number of bytes that is accepted.
         limit: u64,
     },
-    /// A region does not begin where the one before it ends.
+    /// A region does not begin where the previous region ends.
     #[error("{region} begins at byte {found}, but what lies before it ends at {expected}")]
     Misplaced {
         /// Name of the region that does not begin at its place.
@@ -118,7 +118,7 @@ pub enum StoreProblem {
         /// Offset where the region is said to begin.
         found: u64,
     },
-    /// A region reaches beyond the end of the store, or is not whole pages.
+    /// A region extends beyond the end of the store, or is not a whole number of pages.
     #[error(
         "{region} has {bytes} bytes from {offset} on, which is not whole pages within the {total} bytes of the store"
     )]
@@ -137,7 +137,7 @@ pub enum StoreProblem {
     Hole {
         /// Offset of the first byte that no region covers.
         from: u64,
-        /// Offset behind the last byte that no region covers.
+        /// Offset one past the last byte that no region covers.
         to: u64,
     },
     /// A tensor has an unknown type.
@@ -159,7 +159,7 @@ pub enum StoreProblem {
         /// Number of patches that the manifest names; `None` if it names none.
         patches: Option<u16>,
     },
-    /// A tensor has a shape whose size overflows, or whose rows are not whole blocks.
+    /// The size that follows from a tensor's shape overflows, or its rows are not whole blocks.
     #[error("tensor {tensor} has the impossible shape {shape:?}")]
     ImpossibleShape {
         /// Name of the tensor.
@@ -167,7 +167,7 @@ pub enum StoreProblem {
         /// Shape of the tensor.
         shape: Vec<u64>,
     },
-    /// The size of a tensor does not follow from its shape and type.
+    /// The manifest states a size for a tensor that does not match its shape and type.
     #[error("tensor {tensor} is said to have {found} bytes, its shape and type make {expected}")]
     WrongSize {
         /// Name of the tensor.
@@ -192,7 +192,7 @@ pub enum StoreProblem {
         /// Length of the tensor in bytes.
         bytes: u64,
     },
-    /// The bytes of a region differ from what was written.
+    /// The bytes of a region do not match its checksum.
     #[error(
         "{region} (bytes {offset} to {end}) is damaged: checksum {found}, expected {expected}; copy the store or pack \
          the model again"
@@ -202,7 +202,7 @@ pub enum StoreProblem {
         region: String,
         /// Offset of the region's first byte.
         offset: u64,
-        /// Offset behind the region's last byte.
+        /// Offset one past the region's last byte.
         end: u64,
         /// Checksum in the manifest.
         expected: Checksum,
@@ -212,13 +212,13 @@ pub enum StoreProblem {
     /// A source file changed while it was packed.
     #[error("it was changed while it was being packed: pack again")]
     SourceChanged,
-    /// The device holds something that is neither zeros nor an unfinished store.
+    /// The target device holds data that is neither zeros nor an unfinished store.
     #[error("it holds {found}; give --force to overwrite it")]
     Occupied {
         /// Description of what the device holds.
         found: String,
     },
-    /// The caller asked to stop. What was written is kept.
+    /// The caller asked to stop. Anything already written is kept.
     #[error("packing was stopped: run it again to continue")]
     Stopped,
 }

@@ -11,17 +11,18 @@ use xxhash_rust::xxh3::Xxh3;
 use super::checksum::Checksum;
 use super::error::StoreProblem;
 
-/// Highest version that is read. Stores with coded matrices are written with this version.
+/// Highest store version that is read. Stores with coded matrices are written in this version.
 pub const STORE_VERSION: u32 = 2;
 /// Version of stores without coded matrices.
 const PLAIN_VERSION: u32 = 1;
-/// Number of bytes of a page. Header, manifest and regions are whole pages, as direct reads require.
+/// Size of a page in bytes. Header, manifest and regions take whole pages, as direct reads require.
 pub const PAGE_BYTES: u64 = 4096;
-/// Number of bytes from which on a tensor begins on a page; padding is then at most 1.6 %.
+/// Tensors of at least this many bytes begin on a page, which adds at most 1.6 % of padding.
 pub const LARGE_TENSOR_FROM: u64 = 256 << 10;
-/// Maximum number of bytes of a manifest that is read. The manifest of a model of 1,000 layers has about 2 MB.
+/// Maximum length of a manifest that is read, in bytes. The manifest of a model of 1,000 layers is about 2 MB.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
-/// Maximum number of bytes of a small file, which is the limit for the metadata of a GGUF file, with its vocabulary.
+/// Maximum length of a small file, in bytes. One such file may hold the whole metadata of a GGUF file, so the limit is
+/// that of GGUF headers.
 pub const SMALL_FILE_BYTES_MAX: u64 = crate::GGUF_HEADER_BYTES_MAX;
 /// Name of the small file that holds the metadata of a GGUF source: a GGUF file without tensors.
 pub const METADATA_FILE: &str = "metadata.gguf";
@@ -33,17 +34,17 @@ const UNFINISHED_MAGIC: [u8; 8] = *b"\x89INTPART";
 /// Offset of the checksum in the header, behind all header bytes that it covers.
 const CHECKSUM_AT: usize = PAGE_BYTES as usize - 16;
 
-/// Manifest of a store: the contents of the store, and their places. Offsets and lengths are in bytes; offsets count
+/// Manifest of a packed store: what the store contains, and where. All offsets and lengths are in bytes; offsets count
 /// from the start of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Name of the model, which is that of its directory or file.
+    /// Name of the model: the name of its directory or file.
     pub name: String,
     /// Files from which the store was packed.
     pub source: Source,
-    /// Small files of the model, in the order of their bytes.
+    /// Small files of the model, in ascending order of offset.
     pub files: Vec<StoredFile>,
-    /// Groups in the order of a pass, which is also the order of their bytes.
+    /// Groups of tensors, in the order in which a forward pass needs them; their bytes lie in this order too.
     pub groups: Vec<StoredGroup>,
 }
 
@@ -56,16 +57,16 @@ pub struct Source {
     pub files: Vec<SourceFile>,
 }
 
-/// A file that was packed, with enough to tell whether it has changed since.
+/// A file from which a store was packed, with enough information to detect later changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFile {
     /// Name of the file, without directories.
     pub name: String,
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// Time when the file was last changed, in nanoseconds since 1970.
+    /// Time of the file's last change, in nanoseconds since 1970.
     pub modified_ns: u64,
-    /// Checksum of the file's first bytes (1 MiB at most), in which its header begins.
+    /// Checksum of the first 1 MiB of the file, or of the whole file if it is shorter.
     pub begin: Checksum,
 }
 
@@ -74,11 +75,11 @@ pub struct SourceFile {
 pub struct StoredFile {
     /// Name of the file, such as `config.json`.
     pub name: String,
-    /// Offset of the file's first byte, which begins a page.
+    /// Offset of the file's first byte, at the start of a page.
     pub offset: u64,
-    /// Length of the file in bytes; the file's region goes on to the end of the page.
+    /// Length of the file in bytes. The file's region is longer: it ends at the end of a page.
     pub bytes: u64,
-    /// Checksum of the file's region.
+    /// Checksum of the file's region, padding included.
     pub checksum: Checksum,
 }
 
@@ -87,24 +88,25 @@ pub struct StoredFile {
 pub struct StoredGroup {
     /// Name of the group for display, such as "layer 3, attention".
     pub name: String,
-    /// Offset of the group's first byte, which begins a page.
+    /// Offset of the group's first byte, at the start of a page.
     pub offset: u64,
-    /// Length of the group in bytes, which are whole pages.
+    /// Length of the group in bytes, a multiple of [`PAGE_BYTES`].
     pub bytes: u64,
     /// Checksum of the group's bytes.
     pub checksum: Checksum,
-    /// Tensors in the group, in the order of their bytes; a tensor of an earlier group is not listed again.
+    /// Tensors of the group, in ascending order of offset. A tensor that an earlier group contains is not listed again.
     pub tensors: Vec<StoredTensor>,
 }
 
 /// A tensor, as it lies in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredTensor {
-    /// Hugging Face name of the tensor, or its own name if it has none.
+    /// Hugging Face name of the tensor, or its name in the source file if it has no Hugging Face name.
     pub name: String,
-    /// Name of the element type, as in safetensors headers and GGUF tools, or that of coded bf16.
+    /// Name of the element type, as in safetensors headers and GGUF tools. Types that only Interbed has, such as coded
+    /// bf16, have names of their own.
     pub dtype: String,
-    /// Number of patches for which each row has room, if the type is coded bf16.
+    /// Number of patches that each row has room for; `None` unless the type is coded bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<u16>,
     /// Shape of the tensor, outermost dimension first.
@@ -129,14 +131,14 @@ impl StoredTensor {
     }
 }
 
-/// A run of pages with one checksum.
+/// A run of whole pages that one checksum covers: a small file or a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
     /// Name of the region, for display.
     pub name: String,
     /// Offset of the region's first byte.
     pub offset: u64,
-    /// Length of the region in bytes, which are whole pages.
+    /// Length of the region in bytes, a multiple of [`PAGE_BYTES`].
     pub bytes: u64,
     /// Checksum of the region's bytes.
     pub checksum: Checksum,

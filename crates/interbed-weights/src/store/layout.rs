@@ -21,7 +21,7 @@ use crate::safetensors::ElementType;
 /// Name of the group of tensors that no pass reads but that the model's metadata refers to.
 const REST: &str = "beside the passes";
 
-/// A store that is to be written: its manifest, still without checksums, and its small files.
+/// Plan of a store to be written: its manifest, with checksums still zero, and the contents of its small files.
 #[derive(Debug, Clone)]
 pub struct StorePlan {
     pub(super) manifest: Manifest,
@@ -38,9 +38,9 @@ struct Group<'a> {
 }
 
 impl StorePlan {
-    /// Lays out the tensors of `specs`, in the order of a pass, and the model's small `files`: (name, content). For a
-    /// GGUF model, its metadata and the tensors that no group names, such as rope factors, are added; such tensors of
-    /// other models are left out. The matrices that `coding` names are coded.
+    /// Lays out the tensors of `specs`, in the order of the forward pass, and the model's small `files`, each a name
+    /// and its content. For a GGUF model, the store also gets the metadata and the tensors that `specs` does not name,
+    /// such as RoPE factors; for other models, such tensors are left out. Matrices that `coding` names are coded.
     ///
     /// # Errors
     /// Fails if a tensor is missing, has another shape or an unknown type, if a file is too long, or if a source cannot
@@ -91,7 +91,7 @@ impl StorePlan {
         Ok(Self { manifest, contents, total_bytes, left_out })
     }
 
-    /// Returns the number of bytes of the store.
+    /// Returns the size of the store in bytes.
     pub fn bytes(&self) -> u64 {
         self.total_bytes
     }
@@ -101,7 +101,8 @@ impl StorePlan {
         &self.manifest
     }
 
-    /// Returns the number of tensors that are left out because no pass reads them, and the number of their bytes.
+    /// Returns the number of tensors that are left out because no forward pass reads them, and their total size in
+    /// bytes.
     pub fn left_out(&self) -> (usize, u64) {
         self.left_out
     }

@@ -13,7 +13,7 @@ use crate::error::WeightError;
 use crate::gguf::{GgufHeader, read_gguf};
 use crate::safetensors::{ElementType, TensorRecord};
 
-/// An open store. Opening a store reads and checks its header and manifest, and nothing else.
+/// An open packed store. Opening a store reads and checks only its header and manifest.
 #[derive(Clone)]
 pub struct Store {
     file: Arc<dyn RandomAccessFile>,
@@ -22,8 +22,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Returns whether `file` begins as a store does, finished or not. A file that is too short for a magic number is
-    /// not a store.
+    /// Returns whether `file` begins with the magic number of a packed store, finished or not. A file that is too short
+    /// for a magic number is not a store.
     ///
     /// # Errors
     /// Fails if the file cannot be read.
@@ -39,11 +39,12 @@ impl Store {
         Ok(is_store(&begin))
     }
 
-    /// Reads and checks header and manifest. The bytes of groups are not read; `interbed verify` reads them.
+    /// Reads and checks the header and manifest of a store. The bytes of groups are not read; `interbed verify` checks
+    /// them.
     ///
     /// # Errors
-    /// Fails with [`WeightError::Store`], which says what is wrong, if this is not a whole store, and with
-    /// [`WeightError::Io`] if the file cannot be read.
+    /// Fails with [`WeightError::Store`], which says what is wrong, if `file` is not a complete store, and with
+    /// [`WeightError::Io`] if it cannot be read.
     pub fn open(file: Arc<dyn RandomAccessFile>) -> Result<Self, WeightError> {
         let refused = |problem| WeightError::Store { file: file.path().to_owned(), problem: Box::new(problem) };
         let Head { manifest, total_bytes } = read_head(file.as_ref()).map_err(|fault| match fault {
@@ -63,7 +64,7 @@ impl Store {
         &self.manifest
     }
 
-    /// Returns the number of bytes of the store. A device that holds the store may have more bytes.
+    /// Returns the size of the store in bytes. The device that holds the store may be larger.
     pub fn bytes(&self) -> u64 {
         self.total_bytes
     }
@@ -76,7 +77,7 @@ impl Store {
     /// Returns the content of the small file `name`; `None` if the store has no such file.
     ///
     /// # Errors
-    /// Fails with [`StoreProblem::RegionChecksum`] if the small file is damaged, or if it cannot be read.
+    /// Fails with [`StoreProblem::RegionChecksum`] if the small file is damaged. Fails if it cannot be read.
     pub fn read_file(&self, name: &str) -> Result<Option<Vec<u8>>, WeightError> {
         let Some(file) = self.manifest.files.iter().find(|file| file.name == name) else { return Ok(None) };
         // Offset and length were checked against the store's size and the limit of small files.

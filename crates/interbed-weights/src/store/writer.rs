@@ -29,28 +29,29 @@ const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 /// Phase of packing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackPhase {
-    /// The model is read to see which matrices are worth coding; this comes before [`write_store`].
+    /// The model is read to find matrices that are worth coding, before [`write_store`] is called.
     Measuring,
-    /// The part of the store that an interrupted run has left is read.
+    /// The part of the store that an interrupted run wrote is read and checked.
     Resuming,
     /// The store is written.
     Writing,
-    /// The store is read back.
+    /// The whole store is read back and checked.
     Verifying,
 }
 
 /// Result of a run of [`write_store`].
 #[derive(Debug, Clone)]
 pub struct PackReport {
-    /// Number of bytes of the store.
+    /// Size of the store in bytes.
     pub bytes: u64,
-    /// Number of bytes that an interrupted run had left and that were found intact.
+    /// Number of bytes that an interrupted run had written and that this run kept.
     pub bytes_resumed: u64,
     /// Manifest of the store, with all checksums.
     pub manifest: Manifest,
 }
 
-/// Refuses a device whose first MiB is neither zeros nor the beginning of an unfinished store. A file is never refused.
+/// Refuses a device whose first MiB contains anything but zeros, unless it begins with an unfinished store. A file is
+/// never refused.
 ///
 /// # Errors
 /// Fails with [`StoreProblem::Occupied`], which names what the device holds, or if a read fails.
@@ -69,15 +70,16 @@ pub fn inspect_target(target: &WriteTarget) -> Result<(), WeightError> {
     Err(refused(target, StoreProblem::Occupied { found }))
 }
 
-/// Writes the store that `plan` lays out for `catalog`, continuing where an interrupted run of the same plan has
-/// stopped. At the end, the whole store is read back, its checksums are compared, and it is committed under its name.
-/// `watch(phase, bytes done, bytes in all)` is called after each chunk; if it returns `Break`, the run ends like an
-/// interrupted one. The memory is a few buffers, whatever the model's size.
+/// Writes the store that `plan` lays out for `catalog`, and continues where an interrupted run of the same plan
+/// stopped. Finally reads the whole store back, compares its checksums, and commits it under its name. Calls
+/// `watch(phase, bytes done, bytes in all)` after each chunk; if `watch` returns `Break`, the run stops and can be
+/// continued later. The run needs memory for a few buffers only, whatever the model's size.
 ///
 /// # Errors
-/// Fails if there is too little room; nothing is left behind then. Fails if a read or a write fails, if a source has
-/// changed, or if bytes differ when they are read back, and with [`StoreProblem::Stopped`] if `watch` asked to stop.
-/// What was written is kept then, under its temporary name, or on the device without being a valid store.
+/// Fails if the target has too little room; if nothing was resumed, nothing is left behind. Fails if a read or a write
+/// fails, if a source file has changed, or if bytes differ when they are read back. Fails with
+/// [`StoreProblem::Stopped`] if `watch` asked to stop. After such failures, what was written is kept: in a file under a
+/// temporary name, or on the device as an unfinished store.
 pub fn write_store(
     catalog: &Catalog,
     plan: &StorePlan,

@@ -10,18 +10,19 @@ use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::source::Bands;
 
-/// A band that is in use, with the memory in which it lies.
+/// A band that is ready for computation, and the memory that holds its bytes.
 pub struct AcquiredBand {
     pub memory: PlacedBytes,
     /// Range of the band's bytes in `memory`.
     pub range: Range<usize>,
-    /// Copy that brings the band into `memory`, if there is one; a reader of `memory` waits for this copy.
+    /// Submission that copies the band into `memory`. Computations with the band must wait for the submission. `None`
+    /// if no copy is needed.
     pub copied: Option<Token>,
-    /// Queue that computes with the band.
+    /// Queue for computations with the band.
     pub queue: Queue,
 }
 
-/// Moves bands as planners command, while a pass goes on.
+/// Loads and evicts bands during a forward pass, as a planner commands.
 pub trait BandDriver: Send {
     /// Takes note that a pass of `tokens` rows begins.
     fn begin_pass(&mut self, _tokens: usize) {}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use interbed_device::{AllocError, HostBuffer};
 
-/// A buffer that is read into while it has one owner, and that may be shared afterwards.
+/// A buffer that reads can fill while it has a single owner. Once filled, the buffer can be shared.
 #[derive(Debug)]
 pub struct StreamBuffer(Arc<HostBuffer>);
 
@@ -17,7 +17,8 @@ impl StreamBuffer {
         HostBuffer::new_zeroed(bytes).map(|buffer| Self(Arc::new(buffer)))
     }
 
-    /// Allocates `count` buffers of `bytes` bytes each. They lie side by side if `bytes` is a whole number of pages.
+    /// Allocates `count` buffers of `bytes` bytes each. The buffers are contiguous in memory if `bytes` is a multiple
+    /// of the page size.
     ///
     /// # Errors
     /// Fails if the system has no memory left.
@@ -26,12 +27,12 @@ impl StreamBuffer {
         Ok(row.into_iter().map(|buffer| Self(Arc::new(buffer))).collect())
     }
 
-    /// Makes the buffer shared, after it was read into.
+    /// Converts the filled buffer into one that can have several owners.
     pub fn share(self) -> Arc<HostBuffer> {
         self.0
     }
 
-    /// Takes back a shared buffer; returns `None` if it has another owner.
+    /// Converts a shared buffer back into one that reads can fill. Returns `None` if the buffer has another owner.
     pub fn reclaim(mut shared: Arc<HostBuffer>) -> Option<Self> {
         Arc::get_mut(&mut shared).is_some().then_some(Self(shared))
     }

@@ -59,7 +59,7 @@ impl HostPlanner for Tiers {
     }
 }
 
-/// A planner of host memory alone, with one window.
+/// A planner for host memory only, with a single window.
 pub struct OneTier {
     window: Window,
     commands: Vec<WindowCommand>,
@@ -104,7 +104,7 @@ impl HostPlanner for OneTier {
     }
 }
 
-/// Reads bands into memory and gives memory back, as the planner commands.
+/// Reads bands into host memory and frees their memory, as the planner commands.
 pub struct Driver<P = OneTier> {
     pub planner: P,
     engine: Box<dyn ReadEngine<StreamBuffer>>,
@@ -126,7 +126,7 @@ pub struct Driver<P = OneTier> {
     failures: HashMap<UnitId, WeightError>,
     pub commands: Vec<TierCommand>,
     batch: Vec<TierCommand>,
-    /// Commands for the tier above host memory, in the order in which they came.
+    /// Commands for the device's memory, oldest first.
     pub above: VecDeque<WindowCommand>,
     pub recorder: Recorder,
 }
@@ -177,13 +177,13 @@ impl<P: HostPlanner> Driver<P> {
         self.planner.window()
     }
 
-    /// Waits for the next read to end, and takes it in. Returns false if no read is in flight.
+    /// Waits for a read to end and processes the result. Returns false if no read is in flight.
     pub fn take_next(&mut self) -> bool {
         let done = self.engine.wait();
         done.map(|done| self.take(done)).is_some()
     }
 
-    /// Forgets the errors of all bands, and returns one of these errors; `None` if no band's last load has failed.
+    /// Clears the errors of all bands and returns one of them, or `None` if no band has an error.
     pub fn any_failure(&mut self) -> Option<WeightError> {
         // A band that arrived after a failure has removed the failure.
         self.failures.drain().next().map(|(_, error)| error)
@@ -194,45 +194,46 @@ impl<P: HostPlanner> Driver<P> {
         while self.take_next() {}
     }
 
-    /// Takes in the reads that have ended, without a wait.
+    /// Processes the reads that have ended, without waiting for others.
     pub fn poll(&mut self) {
         while let Some(done) = self.engine.poll() {
             self.take(done);
         }
     }
 
-    /// Returns the memory of a band that is present.
+    /// Returns the memory that holds a band. The band must be present.
     pub fn memory_of(&self, unit: UnitId) -> &Arc<HostBuffer> {
         &self.held[unit.index()].as_ref().expect("what the window calls present was read").buffer
     }
 
-    /// Returns the memory of a band that is present, and whether other bands will be read into this memory.
+    /// Returns the memory that holds a band, and whether other bands will reuse this memory. The band must be present.
     pub fn place_of(&self, unit: UnitId) -> (&Arc<HostBuffer>, bool) {
         let held = self.held[unit.index()].as_ref().expect("what the window calls present was read");
         (&held.buffer, !held.resident)
     }
 
-    /// Returns the memory of each band that stays in memory.
+    /// Returns the memory of each resident band that is present.
     pub fn residents(&self) -> impl Iterator<Item = &HostBuffer> {
         self.held.iter().flatten().filter(|held| held.resident).map(|held| &*held.buffer)
     }
 
-    /// Takes the error with which the last read, or copy, of a band failed.
+    /// Removes and returns the error with which the last read or copy of a band failed.
     pub fn failure_of(&mut self, unit: UnitId) -> Option<WeightError> {
         self.failures.remove(&unit)
     }
 
-    /// Remembers why a band could not be copied to the tier above.
+    /// Records the error with which a band's copy to the device failed.
     pub fn failed(&mut self, unit: UnitId, error: WeightError) {
         self.failures.insert(unit, error);
     }
 
-    /// Returns whether the driver is the only owner of the memory of `band`; false if the band is not present.
+    /// Returns whether the driver is the only owner of the memory that holds `band`. Returns false if the band is not
+    /// present.
     pub fn is_alone_with(&self, band: u32) -> bool {
         self.held[band as usize].as_ref().is_some_and(|held| Arc::strong_count(&held.buffer) == 1)
     }
 
-    /// Returns the number of bytes that the bands take, including slots that are kept for later bands.
+    /// Returns the number of bytes of host memory that the bands take, including free slots.
     pub fn memory(&self) -> u64 {
         // The window also counts slots that are about to be used, which may still be free here.
         let spare = self.slots.saturating_sub(self.planner.window().slots_used());
@@ -243,7 +244,8 @@ impl<P: HostPlanner> Driver<P> {
         self.files.iter().try_for_each(|file| file.check_unchanged())
     }
 
-    /// Waits for any read to end, because a pass wants `band`. Returns false if no read is in flight.
+    /// Waits until a read ends, of `band` or of another band, and records a stall for `band`. Returns false if no read
+    /// is in flight.
     pub fn wait(&mut self, band: u32) -> bool {
         let start = Instant::now();
         let waited = self.take_next();
@@ -254,19 +256,18 @@ impl<P: HostPlanner> Driver<P> {
         waited
     }
 
-    /// Records that a pass has waited for `band` from `start` until now.
+    /// Records a stall: a forward pass has waited for `band` from `start` until now.
     pub fn stalled(&mut self, band: u32, start: Instant) {
         self.recorder.stall(self.groups[band as usize], start, Instant::now());
     }
 
-    /// Returns the error of a wait for `band` that nothing can end, because more weights are held than there are slots
-    /// for.
+    /// Returns the error for a wait for `band` that can never end, because more bands are in use than there are slots.
     pub fn stuck(&self, band: u32) -> WeightError {
         WeightError::Stuck { group: self.groups[band as usize] }
     }
 
-    /// Carries out commands, and the commands that these cause, until there are none. Two lists of commands are swapped
-    /// in turn, so that a steady state allocates nothing.
+    /// Carries out `commands`, and the commands that result from them, until none is left. Two command lists are
+    /// swapped, so that a steady state allocates no memory.
     pub fn obey(&mut self) {
         while !self.commands.is_empty() {
             std::mem::swap(&mut self.commands, &mut self.batch);
@@ -386,10 +387,11 @@ impl<P: HostPlanner> Driver<P> {
 }
 
 impl Driver {
-    /// Loads the resident bands and the first streamed bands, and calls `progress(bytes read)` as they arrive.
+    /// Loads the resident bands and the first streamed bands. Calls `progress` after each read, with the total number
+    /// of bytes read so far.
     ///
     /// # Errors
-    /// Fails if a read failed as often as it may be tried, or if the system refused memory.
+    /// Fails if a band could not be read after all attempts, or if memory could not be allocated.
     pub fn warm_up(&mut self, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
         self.planner.with(&mut self.commands, Window::start);
         self.obey();
@@ -399,10 +401,11 @@ impl Driver {
         self.any_failure().map_or(Ok(()), Err)
     }
 
-    /// Waits for `band` and returns its memory, which stays valid until `band` is released as often as it was acquired.
+    /// Waits for `band` and returns its memory. The memory stays valid until every acquisition of `band` has been
+    /// released.
     ///
     /// # Errors
-    /// Fails if the read of `band` failed as often as it may be tried, or if nothing can end the wait for `band`.
+    /// Fails if `band` could not be read after all attempts, or if the wait for `band` can never end.
     pub fn acquire(&mut self, band: u32) -> Result<Arc<HostBuffer>, WeightError> {
         let unit = UnitId(band);
         loop {
@@ -434,7 +437,7 @@ impl Driver {
         AcquiredBand { memory, range: place.skip..place.needed(), copied: None, queue: Queue::Compute }
     }
 
-    /// Changes the number of bytes that the window may take, by [`Window::set_budget`].
+    /// Changes the window's budget to `bytes` bytes, as [`Window::set_budget`] describes.
     pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
         self.planner.with(&mut self.commands, |window, out| window.set_budget(bytes, out))?;
         self.obey();

@@ -25,7 +25,8 @@ const ROW_BYTES: usize = 256 << 20;
 /// ahead delay a visit's own reads little, and the disk does not run idle.
 const READS_BEFORE_AHEAD: usize = 4;
 
-/// Reads slabs into slots, and hands them out in the order in which they arrive.
+/// Reads slabs into slots, and hands out each slab once it is in memory. A slab is the weights of one expert of one
+/// layer.
 pub struct ExpertDriver {
     arena: Arena,
     foresight: Foresight,
@@ -67,7 +68,7 @@ struct Load {
 }
 
 impl ExpertDriver {
-    /// Creates a driver of slabs that `classes` sorts by size. No slab is in memory at first.
+    /// Creates a driver with no slab in memory. `classes` are the size classes of the slabs.
     pub fn new(
         arena: Arena,
         engine: Box<dyn ReadEngine<StreamBuffer>>,
@@ -103,17 +104,17 @@ impl ExpertDriver {
         &self.arena
     }
 
-    /// Returns the arena for changes, such as warming it.
+    /// Returns the arena for modification, such as a warm start.
     pub fn arena_mut(&mut self) -> &mut Arena {
         &mut self.arena
     }
 
-    /// Returns whether an expert is in memory.
+    /// Returns whether an expert of `group` is in memory.
     pub fn holds(&self, group: usize, expert: u32) -> bool {
         self.layer_of(group).is_some_and(|layer| self.arena.slot_of(SlabId { layer, expert }).is_some())
     }
 
-    /// Returns the group that is visited; `None` if there is no visit.
+    /// Returns the group of the current visit, or `None` if there is no visit.
     pub fn group(&self) -> Option<u32> {
         self.layer.map(|layer| self.banks[layer as usize].group as u32)
     }
@@ -123,7 +124,7 @@ impl ExpertDriver {
         !self.loads.is_empty()
     }
 
-    /// Begins the visit to a group's experts that [`WeightSource::visit`](crate::WeightSource::visit) describes.
+    /// Begins a visit to the experts of `group`, as [`WeightSource::visit`](crate::WeightSource::visit) describes.
     pub fn visit(&mut self, group: usize, wanted: &[(u32, u32)], recorder: &mut Recorder) {
         self.end_visit();
         let layer = self.layer_of(group).expect("a group with experts");
@@ -141,18 +142,19 @@ impl ExpertDriver {
         self.place(recorder);
     }
 
-    /// Returns whether it is worth the work to guess which experts a group will want.
+    /// Returns whether guessing which experts of `group` a pass will need is worth the work.
     pub fn looks_ahead(&mut self, group: usize) -> bool {
         self.reads_ahead && self.layer_of(group).is_some_and(|layer| self.foresight.should_guess(layer))
     }
 
-    /// Sets whether guesses are read ahead, and drops the guesses that were made before.
+    /// Sets whether guessed experts are read ahead, and drops all earlier guesses.
     pub fn set_reads_ahead(&mut self, reads_ahead: bool) {
         self.reads_ahead = reads_ahead;
         self.foresight.forget();
     }
 
-    /// Takes the guesses that [`WeightSource::guess`](crate::WeightSource::guess) describes, and begins to read ahead.
+    /// Accepts guesses about the experts that `group` will need, as [`WeightSource::guess`](crate::WeightSource::guess)
+    /// describes, and begins to read these experts ahead.
     pub fn guess(&mut self, group: usize, guesses: &[(u32, u32)], recorder: &mut Recorder) {
         let of_later = |layer: &u32| self.reads_ahead && self.layer != Some(*layer);
         let Some(layer) = self.layer_of(group).filter(of_later) else { return };
@@ -160,7 +162,8 @@ impl ExpertDriver {
         self.read_ahead(recorder);
     }
 
-    /// Ends a visit that a failed pass has left. Reads of the visit go on, and the slabs that they bring are kept.
+    /// Ends the visit of a failed pass and drops all guesses. Reads in flight continue, and the slabs that they read
+    /// are kept.
     pub fn abandon(&mut self) {
         self.end_visit();
         self.foresight.forget();
@@ -176,7 +179,8 @@ impl ExpertDriver {
         (self.coming, self.failure) = (0, None);
     }
 
-    /// Returns the expert that [`WeightSource::next_expert`](crate::WeightSource::next_expert) describes.
+    /// Returns the next expert of the visit, as [`WeightSource::next_expert`](crate::WeightSource::next_expert)
+    /// describes.
     pub fn next_expert(&mut self, recorder: &mut Recorder) -> Result<Option<Expert>, WeightError> {
         let Some(layer) = self.layer else { return Ok(None) };
         let group = self.banks[layer as usize].group as u32;
@@ -206,8 +210,7 @@ impl ExpertDriver {
         }
     }
 
-    /// Releases an expert in the way that [`WeightSource::release_expert`](crate::WeightSource::release_expert)
-    /// describes.
+    /// Releases an expert, as [`WeightSource::release_expert`](crate::WeightSource::release_expert) describes.
     pub fn release(
         &mut self,
         expert: Expert,
@@ -229,18 +232,19 @@ impl ExpertDriver {
         if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
     }
 
-    /// Drops the guesses whose reads have not begun, since the pass that they were made for has ended.
+    /// Drops the guesses whose reads have not begun. The caller does this at the end of the pass that the guesses were
+    /// for.
     pub fn forget_guesses(&mut self) {
         self.foresight.forget();
     }
 
-    /// Takes in the reads that have ended, and begins to read ahead if few reads are left.
+    /// Processes the reads that have ended, and begins to read ahead if few reads are in flight.
     pub fn poll(&mut self, recorder: &mut Recorder) {
         self.take_all(recorder);
         self.read_ahead(recorder);
     }
 
-    /// Takes in the reads that have ended.
+    /// Processes the reads that have ended, without waiting for others.
     pub fn take_all(&mut self, recorder: &mut Recorder) {
         while let Some(done) = self.engine.poll() {
             self.take(done, recorder);
@@ -254,8 +258,8 @@ impl ExpertDriver {
         }
     }
 
-    /// Changes how many bytes all slots may take. The call is made between passes. Memory that is not in use is given
-    /// back before the call returns.
+    /// Changes the number of bytes that all slots together may take. The caller must be between passes, since the call
+    /// ends the current visit. The memory of slots that are withdrawn is freed before the call returns.
     pub fn set_budget(&mut self, bytes: u64) -> Result<(), ArenaError> {
         self.abandon();
         let changes = self.arena.set_budget(bytes)?;

@@ -8,7 +8,8 @@ use super::telemetry::{EVENTS_MAX, StreamEvent, StreamStats};
 use crate::error::WeightError;
 use crate::experts::{Arena, SlabCounts};
 
-/// Holds the statistics that passes publish, the places of units that passes show to watchers, and the request to stop.
+/// State that forward passes share with other threads: statistics, the location of each unit of weights, and a request
+/// to stop.
 #[derive(Debug)]
 pub struct StreamMonitor {
     groups: Vec<GroupShape>,
@@ -38,51 +39,52 @@ impl StreamMonitor {
         }
     }
 
-    /// Returns the statistics so far. The call never waits for a computation.
+    /// Returns the last published statistics. The call never waits for a computation.
     pub fn stats(&self) -> StreamStats {
         *lock(&self.stats)
     }
 
-    /// Returns how often experts were used up to the end of the last pass; `None` before the first pass with experts
-    /// has ended. The call never waits for a computation.
+    /// Returns how often each expert was used until the end of the last pass; `None` before the end of the first pass
+    /// with experts. The call never waits for a computation.
     pub fn expert_counts(&self) -> Option<SlabCounts> {
         lock(&self.expert_counts).clone()
     }
 
-    /// Takes the events since the last call, in the order in which they ended. There are none unless a timeline is
-    /// kept.
+    /// Removes and returns the events published since the last call, in the order in which they were recorded. The
+    /// result is empty unless the configuration enables the timeline.
     pub fn take_events(&self) -> Vec<StreamEvent> {
         std::mem::take(&mut lock(&self.events))
     }
 
-    /// Returns the number of bytes of weights that a pass sweeps.
+    /// Returns the number of bytes, as stored in the files, of the matrices that a pass reads from the first row to the
+    /// last.
     pub fn swept_bytes(&self) -> u64 {
         self.swept_bytes
     }
 
-    /// Returns the name of a group, for display.
+    /// Returns the display name of a group, or an empty string if there is no such group.
     pub fn group_name(&self, group: u32) -> &str {
         self.groups.get(group as usize).map_or("", |group| &group.name)
     }
 
-    /// Returns the name and size of all groups, in the order of a pass.
+    /// Returns the name and size of each group, in the order in which a pass uses the groups.
     pub fn groups(&self) -> &[GroupShape] {
         &self.groups
     }
 
-    /// Asks passes to show where each unit is, until [`unwatch`](Self::unwatch) has been called as often as this
-    /// function.
+    /// Adds a watcher. While there is a watcher, passes publish the location of each unit. [`unwatch`](Self::unwatch)
+    /// removes the watcher.
     pub fn watch(&self) {
         self.watchers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes back one call of [`watch`](Self::watch).
+    /// Removes a watcher that [`watch`](Self::watch) added.
     pub fn unwatch(&self) {
         self.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Copies the places of units that a pass published last to `sight`. Publications are numbered; if the last one is
-    /// number `seen`, which the caller has, nothing is copied. Returns the number of the last publication.
+    /// Copies the last published locations of all units to `sight`, unless `seen` is the number of that publication.
+    /// Returns the number of the last publication.
     pub fn sight(&self, seen: u64, sight: &mut WindowSight) -> u64 {
         if self.sights.load(Ordering::Acquire) == seen {
             return seen;
@@ -105,8 +107,8 @@ impl StreamMonitor {
         self.sights.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes the current pass and every later pass fail at its next matrix. A pass may take long, and shutting down
-    /// should not wait for the pass.
+    /// Makes the current pass and all later passes fail at their next matrix, so that a shutdown does not have to wait
+    /// for a long pass.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }

@@ -2,30 +2,30 @@
 
 use std::time::{Duration, Instant};
 
-/// Limits how often something is done for watchers: at most ten times a second, and for at most a hundredth of the
-/// time. Each time that it is done is a turn.
+/// Limits the work that is done to show the state to watchers: at most ten times a second, and for at most a hundredth
+/// of the time. Each such piece of work is a turn.
 #[derive(Debug, Default)]
 pub struct WatchPace {
     next_at: Option<Instant>,
 }
 
 impl WatchPace {
-    /// Minimum time between the end of a turn and the next turn.
+    /// Minimum time from the end of a turn to the start of the next turn.
     pub const PERIOD: Duration = Duration::from_millis(100);
     /// Factor by which the time after a turn is longer than the turn itself, at least.
     const SHARE: u32 = 100;
 
-    /// Returns whether it is time for the next turn.
+    /// Returns whether the next turn may begin at `now`.
     pub fn is_due(&self, now: Instant) -> bool {
         self.next_at.is_none_or(|next_at| now >= next_at)
     }
 
-    /// Returns how long it is until the next turn.
+    /// Returns the time from `now` until the next turn may begin.
     pub fn remaining(&self, now: Instant) -> Duration {
         self.next_at.map_or(Duration::ZERO, |next_at| next_at.saturating_duration_since(now))
     }
 
-    /// Notes a turn that lasted from `begin` to `end`.
+    /// Records a turn that lasted from `begin` to `end`.
     pub fn note(&mut self, begin: Instant, end: Instant) {
         let took = end.saturating_duration_since(begin);
         self.next_at = end.checked_add(took.saturating_mul(Self::SHARE).max(Self::PERIOD));

@@ -12,7 +12,7 @@ use crate::window::{
     Credits, Policy, ResidentConfig, RingConfig, TierConfig, Tiers, TiersConfig, UnitId, Window, WindowConfig,
 };
 
-/// Maximum number of streamed bands that one call of `bands` takes.
+/// Maximum number of streamed bands that one call of [`WeightSource::bands`](crate::WeightSource::bands) hands out.
 pub const BANDS_STREAMED: usize = 8;
 
 /// Maximum number of slots on a device that bands pass through: some are computed with while others are copied to.
@@ -24,57 +24,57 @@ const LOAD_ATTEMPTS: u32 = 3;
 /// Rule for which bands stay in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamPolicy {
-    /// A fixed subset of the bands stays in memory, and the rest passes through.
+    /// A fixed subset of the bands stays in memory. All other bands are read again in each pass.
     Resident,
-    /// All bands pass through a sliding window.
+    /// All bands are streamed through a sliding window.
     Ring,
 }
 
 /// Settings for the streaming of weights.
 #[derive(Debug, Clone)]
 pub struct StreamConfig {
-    /// Maximum number of bytes of memory that the streamed weights may take in all.
+    /// Maximum number of bytes of host memory that the weights may take.
     pub budget: u64,
-    /// Engine that reads from disk.
+    /// Kind of engine that reads from disk.
     pub engine: EngineKind,
-    /// Maximum number of reads in flight at a time.
+    /// Maximum number of reads in flight at the same time.
     pub depth: usize,
-    /// The disk's measured rate in bytes per second, for the statistics; 0 if it was not measured.
+    /// Measured read rate of the disk in bytes per second, for the statistics; 0 if it was not measured.
     pub disk_bytes_per_s: f64,
     /// Rule for which bands stay in memory.
     pub policy: StreamPolicy,
-    /// Whether every read, wait and computation is recorded.
+    /// Whether each read, wait and computation is recorded as an event.
     pub timeline: bool,
-    /// Maximum number of tokens of a pass for which the host computes with the bands that stay in host memory, instead
-    /// of copying them to a device that has its own memory. 0 if the host computes for no pass.
+    /// Maximum number of tokens of a pass in which the host computes with the bands that stay in host memory. In a
+    /// larger pass, these bands are copied to a device that has its own memory. If 0, the host never computes.
     pub host_tokens_max: usize,
-    /// Turns at the disk, if other reads and writes at the same disk should give way to these reads.
+    /// Priorities of disk accesses. If set, other reads and writes on the same disk give way to the reads of weights.
     pub turns: Option<Arc<DiskTurns>>,
 }
 
-/// Weights to be streamed, cut into bands before any weights are read.
+/// Division of a model's weights into bands for streaming. It is made before any weights are read.
 #[derive(Debug)]
 pub struct StreamPlan {
     pub(super) partition: Partition,
 }
 
 impl StreamPlan {
-    /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes` bytes, each of which is
-    /// one read.
+    /// Checks every tensor against its spec, and cuts matrices into bands of about `band_bytes` bytes. A band is read
+    /// in a single request.
     ///
     /// # Errors
-    /// Fails if a tensor is missing, or has another shape or a type that is not supported.
+    /// Fails if a tensor is missing, has the wrong shape, or has an unsupported type.
     pub fn new(catalog: &Catalog, specs: &[GroupSpec], band_bytes: usize) -> Result<Self, WeightError> {
         Partition::of_catalog(catalog, specs, band_bytes).map(|partition| Self { partition })
     }
 
-    /// Returns how the model is cut into bands.
+    /// Returns the division of the model into bands.
     pub fn partition(&self) -> &Partition {
         &self.partition
     }
 
-    /// Returns the number of bytes of weights that would stay in memory under [`StreamPolicy::Resident`], which is the
-    /// most that `config`'s budget can hold.
+    /// Returns the number of bytes of weights that stay in memory under [`StreamPolicy::Resident`] with the budget of
+    /// `config`.
     ///
     /// # Errors
     /// Fails if `config`'s budget is below [`Partition::least_budget`].

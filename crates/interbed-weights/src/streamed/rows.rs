@@ -28,7 +28,7 @@ const READERS: usize = 4;
 /// Maximum number of times that the read of a row is tried.
 const ATTEMPTS: u32 = 3;
 
-/// A matrix of which single rows are read.
+/// A matrix in a file, from which single rows are read.
 #[derive(Clone)]
 pub struct RowMatrix {
     pub file: Arc<dyn DirectRead>,
@@ -40,7 +40,7 @@ pub struct RowMatrix {
     pub row_bytes: usize,
 }
 
-/// Reads rows, up to [`ROWS`] at a time, through buffers of its own.
+/// Reads up to [`ROWS`] rows of a matrix per call.
 pub struct RowReader {
     engine: ReaderPool<StreamBuffer>,
     free: Vec<StreamBuffer>,
@@ -48,7 +48,7 @@ pub struct RowReader {
     compact: Arc<HostBuffer>,
     /// Number of bytes read so far.
     pub bytes_read: u64,
-    /// Number of reads that failed, whether they were tried again or not.
+    /// Number of failed reads, including reads that were tried again.
     pub reads_failed: u64,
 }
 
@@ -56,7 +56,7 @@ impl RowReader {
     /// Creates a reader for rows of up to `row_bytes` bytes.
     ///
     /// # Errors
-    /// Fails if the system has no memory or threads left.
+    /// Fails if memory could not be allocated, or if a thread could not be started.
     pub fn new(row_bytes: usize) -> Result<Self, WeightError> {
         let buffers = (0..ROWS).map(|_| StreamBuffer::new(row_buffer_bytes(row_bytes)));
         Ok(Self {
@@ -68,13 +68,13 @@ impl RowReader {
         })
     }
 
-    /// Reads the first of the rows `wanted`, at most [`ROWS`] of them.
+    /// Reads the rows whose numbers are in `wanted`, but only the first [`ROWS`] of them.
     ///
     /// # Errors
-    /// Fails if a row could not be read.
+    /// Fails if a row could not be read, or if memory could not be allocated.
     ///
     /// # Panics
-    /// Panics if the matrix has no such row; the caller has checked its requests.
+    /// Panics if the matrix does not have one of these rows.
     pub fn read(&mut self, matrix: &RowMatrix, wanted: &[u32]) -> Result<Rows<'static>, WeightError> {
         let wanted = &wanted[..wanted.len().min(ROWS)];
         if Arc::get_mut(&mut self.compact).is_none() {

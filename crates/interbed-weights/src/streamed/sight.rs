@@ -2,7 +2,7 @@
 
 use crate::window::{Tiers, UnitId, UnitState, Window};
 
-/// Stage of a unit in one tier of memory.
+/// State of a unit in one tier of memory: host memory or the device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// The unit is not in the tier.
@@ -17,7 +17,7 @@ pub enum Presence {
     Leaving = 4,
 }
 
-/// Where a unit is in both tiers of memory, in one byte.
+/// State of a unit in host memory and in the device's memory, packed into one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnitSight(u8);
 
@@ -35,18 +35,18 @@ impl UnitSight {
         Self(in_tier(tiers.host(), unit) | in_tier(tiers.device(), unit) << Self::DEVICE)
     }
 
-    /// Returns the byte: the host's [`Presence`] as a number, plus 8 if the unit stays in host memory, plus 16 times
-    /// the number that is formed in this way for the device.
+    /// Returns the packed byte. The low four bits describe host memory: the unit's [`Presence`] as a number, plus 8 if
+    /// the unit stays in host memory. The high four bits describe the device's memory in the same way.
     pub fn code(self) -> u8 {
         self.0
     }
 
-    /// Returns whether the unit is in host memory, or on its way to or from host memory.
+    /// Returns whether the unit takes host memory: it is loading, present or leaving.
     pub fn is_on_host(self) -> bool {
         self.0 & (Self::STAYS - 1) != Presence::Absent as u8
     }
 
-    /// Returns whether the unit is in the device's memory, or on its way to or from the device's memory.
+    /// Returns whether the unit takes device memory: it is loading, present or leaving.
     pub fn is_on_device(self) -> bool {
         Self(self.0 >> Self::DEVICE).is_on_host()
     }
@@ -64,14 +64,14 @@ fn in_tier(window: &Window, unit: UnitId) -> u8 {
     presence as u8 | stays
 }
 
-/// Where all units are at one moment.
+/// State of all units at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct WindowSight {
-    /// Place of each unit, in the order of a pass.
+    /// State of each unit, in the order in which a pass uses the units.
     pub units: Vec<UnitSight>,
-    /// Bytes of weights that are in host memory, or on their way to or from host memory.
+    /// Number of bytes of weights in host memory, including units that are loading or leaving.
     pub host_bytes: u64,
-    /// Bytes of weights that are in a device's memory, or on their way to or from that memory.
+    /// Number of bytes of weights in device memory, including units that are loading or leaving.
     pub device_bytes: u64,
 }
 
@@ -82,7 +82,7 @@ pub struct GroupShape {
     pub name: String,
     /// Number of units that the group is cut into.
     pub units: usize,
-    /// Bytes of all units of the group.
+    /// Total number of bytes of the group's units.
     pub bytes: u64,
 }
 

@@ -2,47 +2,48 @@
 
 use std::time::{Duration, Instant};
 
-/// Sums over the time since the weights were opened.
+/// Statistics of weight streaming since the weights were opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StreamStats {
-    /// Number of passes that have begun.
+    /// Number of forward passes that have begun.
     pub passes: u64,
     /// Number of bytes read from disk.
     pub bytes_read: u64,
     /// Number of bytes copied from host memory to a device's own memory.
     pub bytes_copied: u64,
-    /// Number of bytes of weights that the host computed with, beside a device that has its own memory.
+    /// Number of bytes of weights with which the host computed, instead of copying them to a device with its own
+    /// memory.
     pub bytes_on_host: u64,
-    /// Number of times that the forward pass waited for copies to a device, because the copies read all the host memory
-    /// that weights are streamed through.
+    /// Number of times that a forward pass waited for a copy to a device, because copies still read all the host memory
+    /// that new reads could use.
     pub waits_for_copies: u64,
-    /// Number of reads that failed, whether they were tried again or not.
+    /// Number of failed reads, including reads that were tried again.
     pub reads_failed: u64,
-    /// Number of experts that passes needed; an expert counts once for each pass and layer.
+    /// Number of experts that forward passes needed. An expert counts once for each pass and layer that needed it.
     pub experts_wanted: u64,
-    /// Number of experts that passes had to read.
+    /// Number of experts whose reads began only when a forward pass needed them.
     pub experts_read: u64,
-    /// Number of experts whose reads were under way when a pass needed them. The reads were begun ahead of the pass, or
-    /// for a pass that has failed.
+    /// Number of experts whose reads were in flight when a forward pass needed them. Such a read began ahead of need,
+    /// or in an earlier pass that failed.
     pub experts_arriving: u64,
-    /// Number of experts that were read ahead, whether a pass needed them afterwards or not.
+    /// Number of experts whose reads began ahead of need, whether or not a forward pass needed them later.
     pub experts_ahead: u64,
-    /// Number of bytes of the experts that were read.
+    /// Number of bytes of experts read from disk. The field `bytes_read` includes these bytes.
     pub expert_bytes_read: u64,
-    /// Time that passes computed with experts. The field `compute` includes this time.
+    /// Time that forward passes spent on computation with experts. The field `compute` includes this time.
     pub expert_compute: Duration,
-    /// Time that the forward pass waited for weights.
+    /// Time that forward passes spent waiting for weights.
     pub stall: Duration,
     /// Time during which at least one read was in flight.
     pub io: Duration,
-    /// Time that the forward pass computed with the weights that it had.
+    /// Time that forward passes spent on computation with weights.
     pub compute: Duration,
-    /// Rate of the disk as it was measured, in bytes per second; 0 if it was not measured.
+    /// Measured read rate of the disk in bytes per second; 0 if it was not measured.
     pub disk_bytes_per_s: f64,
 }
 
 impl StreamStats {
-    /// Returns the sums over the time since `earlier` was taken.
+    /// Returns the statistics of the time between `earlier` and `self`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             passes: self.passes - earlier.passes,
@@ -64,29 +65,32 @@ impl StreamStats {
         }
     }
 
-    /// Returns the share of their time that passes waited for weights, from 0 to 1; `None` without passes.
+    /// Returns the share of the passes' time that was spent waiting for weights, from 0 to 1. Returns `None` if there
+    /// was no pass.
     pub fn stall_share(&self) -> Option<f64> {
         let passes = self.stall + self.compute;
         (!passes.is_zero()).then(|| self.stall.as_secs_f64() / passes.as_secs_f64())
     }
 
-    /// Returns the share of the needed experts that passes did not have to read, from 0 to 1; `None` without experts.
+    /// Returns the share of the needed experts that were in memory or already being read, from 0 to 1. Returns `None`
+    /// if no expert was needed.
     pub fn expert_hits(&self) -> Option<f64> {
         let read = self.experts_read as f64 / self.experts_wanted as f64;
         (self.experts_wanted > 0).then_some(1.0 - read)
     }
 
-    /// Returns the time that the disk needs for the bytes read at its measured rate, divided by the time that the
-    /// passes took. The result is 1 if passes are as fast as the disk, small if computing takes longer than reading,
-    /// and above 1 if the disk was faster than measured. The result is `None` without passes or a measured rate.
+    /// Returns the time that the disk would need to read `bytes_read` bytes at its measured rate, divided by the time
+    /// that the passes took. The result is 1 if passes are as fast as the disk, small if computation takes longer than
+    /// reading, and above 1 if the disk was faster than measured. Returns `None` if there was no pass, or if the rate
+    /// was not measured.
     pub fn share_of_disk_bound(&self) -> Option<f64> {
         let passes = (self.stall + self.compute).as_secs_f64();
         let known = self.disk_bytes_per_s > 0.0 && passes > 0.0;
         known.then(|| self.bytes_read as f64 / self.disk_bytes_per_s / passes)
     }
 
-    /// Returns `1 - stall / I/O time`, which is 1 if reading was hidden behind computing, and 0 if each waited for the
-    /// other. The result is `None` without I/O.
+    /// Returns `1 - stall / io`, but at least 0. The result is 1 if passes never waited for reads, and 0 if passes
+    /// waited during all reads. Returns `None` if nothing was read.
     pub fn overlap_efficiency(&self) -> Option<f64> {
         (!self.io.is_zero()).then(|| 1.0 - (self.stall.as_secs_f64() / self.io.as_secs_f64()).min(1.0))
     }
@@ -95,7 +99,7 @@ impl StreamStats {
 /// Kind of an event in the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// A read from disk went on.
+    /// A read from disk was in flight.
     Read,
     /// The forward pass waited for weights.
     Stall,
@@ -118,7 +122,7 @@ pub struct StreamEvent {
     pub end: Instant,
 }
 
-/// Keeps the sums, and the events if a timeline is wanted.
+/// Records the statistics, and also the events if a timeline is wanted.
 #[derive(Debug)]
 pub struct Recorder {
     pub stats: StreamStats,
@@ -127,8 +131,8 @@ pub struct Recorder {
     events: Option<Vec<StreamEvent>>,
 }
 
-/// Maximum number of events that are kept at a time; further events are dropped. The events take about 20 MB, which no
-/// budget counts.
+/// Maximum number of events that are kept until a caller takes them. Further events are dropped. This many events take
+/// about 20 MB, which no memory budget includes.
 pub const EVENTS_MAX: usize = 400_000;
 
 impl Recorder {
@@ -156,7 +160,7 @@ impl Recorder {
         self.event(EventKind::Compute, group, 0, start, end);
     }
 
-    /// Takes the events since the last call, in the order in which they ended.
+    /// Removes and returns the events since the last call, in the order in which they were recorded.
     pub fn take_events(&mut self) -> impl Iterator<Item = StreamEvent> {
         self.events.iter_mut().flat_map(|events| events.drain(..))
     }

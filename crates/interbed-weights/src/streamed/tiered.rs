@@ -26,7 +26,7 @@ use crate::window::{Acquired, Phase, Tiers, UnitId, UnitState, WindowCommand};
 /// Maximum number of tokens of a pass that counts as decoding: a few tokens for each of a few sequences.
 const DECODE_TOKENS: usize = 64;
 
-/// Drives both tiers: reads bands into host memory, and copies bands to the device.
+/// Reads bands from disk into host memory, and copies bands from there to a device's own memory.
 pub struct TieredDriver {
     host: Driver<Tiers>,
     places: Vec<BandPlace>,
@@ -62,11 +62,12 @@ impl TieredDriver {
         Self { host, places, held, free: VecDeque::new(), reading: VecDeque::new(), slot_bytes, host_tokens_max }
     }
 
-    /// Loads the residents of both tiers and the first streamed bands, and calls `progress(bytes read)` as they arrive.
+    /// Loads the residents of both tiers and the first streamed bands. Calls `progress` as bands arrive, with the total
+    /// number of bytes read so far.
     ///
     /// # Errors
-    /// Fails if a read failed as often as it may be tried, if the system or the device refused memory, or if the device
-    /// failed.
+    /// Fails if a band could not be read or copied after all attempts, if host or device memory could not be allocated,
+    /// or if the device failed.
     pub fn warm_up(&mut self, device: &mut dyn Device, progress: &mut dyn FnMut(u64)) -> Result<(), WeightError> {
         self.host.planner.start(&mut self.host.commands);
         self.obey(device);

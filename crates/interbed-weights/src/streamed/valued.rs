@@ -3,16 +3,16 @@
 use super::telemetry::StreamStats;
 use crate::experts::ShadowHits;
 
-/// Figures that tell how much time more memory for experts would save.
+/// Figures from which the benefit of more memory for experts is estimated.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertFigures {
-    /// Misses that a slightly larger arena would have hit.
+    /// Expert misses that a slightly larger arena would have avoided.
     pub missed: ShadowHits,
-    /// Number of bytes of all experts.
+    /// Total number of bytes of all experts.
     pub bank_bytes: u64,
 }
 
-/// Counters at the time of the last valuation; the next valuation counts from there.
+/// Counters at the last call of [`worth`](Self::worth), from which the next call counts.
 #[derive(Debug, Default)]
 pub struct Valued {
     stats: StreamStats,
@@ -20,9 +20,10 @@ pub struct Valued {
 }
 
 impl Valued {
-    /// Returns the seconds that the passes since the last call would have waited less with each additional byte.
-    /// Additional bytes go to bands until all bands stay, and then to experts. Passes compute while they read, so a
-    /// byte that is not read saves only the time that passes waited for each byte.
+    /// Returns an estimate of the seconds of waiting that one more byte of memory would have saved since the last call.
+    /// More memory goes to bands until all bands stay in memory, and then to experts. Each byte that is not read saves
+    /// the average time that passes waited per byte read; this is less than the read time, because passes compute while
+    /// they read.
     pub fn worth(&mut self, stats: StreamStats, all_bands_stay: bool, experts: Option<ExpertFigures>) -> f64 {
         let passed = stats.since(&self.stats);
         let not_read = match experts.filter(|_| all_bands_stay) {

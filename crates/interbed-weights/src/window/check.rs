@@ -3,10 +3,10 @@
 use super::units::{UnitState, Units};
 
 impl Units {
-    /// Checks that the sums over all units agree with the units.
+    /// Checks that the totals match the records of the units.
     ///
     /// # Errors
-    /// Fails with a description of what does not agree.
+    /// Fails with a description of the mismatch.
     pub fn check_invariants(&self) -> Result<(), String> {
         let (mut own, mut own_evicting, mut slots, mut slots_evicting, mut in_flight, mut own_in_flight) =
             (0, 0, 0, 0, 0, 0);

@@ -1,12 +1,12 @@
 //! Counters of what a window has done, which only grow.
 
-/// Counts of what a window has done since it was created.
+/// Counts of a window's actions since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WindowCounters {
     /// Number of loads that were commanded.
     pub loads: u64,
-    /// Number of bytes of the loads that arrived, by the sizes of the units. Bytes that a driver reads beyond a unit
-    /// for alignment are not included.
+    /// Total size in bytes of the units that were loaded. Bytes beyond a unit that a driver reads for alignment do not
+    /// count.
     pub bytes_loaded: u64,
     /// Number of loads that failed, for lack of memory or for another reason.
     pub loads_failed: u64,
@@ -16,16 +16,17 @@ pub struct WindowCounters {
     pub evictions: u64,
     /// Number of acquisitions that succeeded.
     pub acquisitions: u64,
-    /// Number of acquisitions that had to wait. A caller that asks again for the same unit is still in the same wait.
+    /// Number of waits that began. A caller that acquires the same unit again while it waits does not begin another
+    /// wait.
     pub waits: u64,
     /// Number of waits that ended in failure.
     pub waits_failed: u64,
-    /// Number of reports that named no load or eviction in flight.
+    /// Number of reports that matched no load or eviction in flight.
     pub stale_reports: u64,
-    /// Number of queued load requests that were dropped because the pass had jumped or had gone past their units; ring
-    /// only.
+    /// Number of queued load requests that were dropped because the pass had jumped elsewhere or had gone past their
+    /// units. Always 0 except under [`Policy::Ring`](super::Policy::Ring).
     pub requests_stale: u64,
-    /// Number of load requests that were refused because the queue was full, or dropped because nothing could be
-    /// evicted for them; ring only.
+    /// Number of load requests that were refused because the queue was full, or dropped because no unit could be
+    /// evicted to make room. Always 0 except under [`Policy::Ring`](super::Policy::Ring).
     pub requests_refused: u64,
 }

@@ -1,18 +1,18 @@
 //! Limits on how many copies to the device may be in flight.
 
-/// Kind of a pass, as far as it matters to copies.
+/// Kind of forward pass, which decides how many copies to the device may be in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The pass computes prompts: each unit is used for much computation, and the device must be filled quickly.
+    /// The pass processes prompts: each unit serves many tokens, and the device must be filled quickly.
     Prefill,
-    /// The pass computes one token, or a few, of each sequence.
+    /// The pass processes one token, or a few, of each sequence.
     Decode,
 }
 
-/// Number of copies that may be in flight at the same time, by phase. The defaults suit a GPU of 16 GB.
+/// Limits on the number of copies to the device in flight, by [`Phase`]. The defaults suit a GPU with 16 GB of memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Credits {
-    /// Number of copies before a factor is applied. The default is 8.
+    /// Number of copies, to be multiplied by the factor of the phase. The default is 8.
     pub base: usize,
     /// Factor for [`Phase::Prefill`]. The default is 2.0.
     pub prefill_multiplier: f64,
@@ -27,7 +27,8 @@ impl Default for Credits {
 }
 
 impl Credits {
-    /// Returns how many copies `phase` allows: `base` times the factor of the phase, rounded down, and at least one.
+    /// Returns the number of copies that `phase` allows: `base` times the factor of the phase, rounded down, but at
+    /// least 1.
     pub fn of(&self, phase: Phase) -> usize {
         let multiplier = match phase {
             Phase::Prefill => self.prefill_multiplier,

@@ -4,11 +4,11 @@ use thiserror::Error;
 
 use super::unit_id::UnitId;
 
-/// Why a window cannot be created or changed.
+/// Error in the settings of a window.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WindowError {
-    /// The budget cannot hold what must be in memory at the same time.
+    /// The budget cannot hold the units that must be in memory at the same time.
     #[error("a window of {budget} bytes is too small for its units: the least that works is {least} bytes")]
     BudgetTooSmall {
         /// Budget that was asked for, in bytes.
@@ -42,13 +42,13 @@ pub enum WindowError {
         /// Unit that is named twice.
         unit: UnitId,
     },
-    /// There are more units, or bytes, than can be counted.
+    /// There are too many units, or their total size overflows.
     #[error("{units} units or their bytes are too many to be counted: use larger units")]
     TooLarge {
         /// Number of units.
         units: usize,
     },
-    /// Settings of the ring contradict each other.
+    /// Settings of the ring policy contradict each other.
     #[error("ring settings contradict each other: {problem}")]
     Ring {
         /// Description of which settings contradict each other, and how.

@@ -10,8 +10,8 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Divides positions into layers. `names` has one name for each position, and neighbours with the same name form a
-    /// layer. If `names` is empty, every position is a layer of its own.
+    /// Divides the positions of the order into layers. Consecutive positions with equal `names` form a layer. If
+    /// `names` is empty, each position is a layer of its own.
     pub fn new(names: &[u32], num_positions: usize) -> Self {
         let mut starts = Vec::new();
         let mut layer_of = Vec::with_capacity(num_positions);
@@ -33,14 +33,14 @@ impl Layers {
         self.layer_of[position] as usize
     }
 
-    /// Returns the positions of a layer. `layer` is taken modulo the number of layers.
+    /// Returns the range of positions in a layer. `layer` is taken modulo the number of layers.
     pub fn positions(&self, layer: usize) -> std::ops::Range<usize> {
         let layer = layer % self.count();
         self.starts[layer] as usize..self.starts[layer + 1] as usize
     }
 
-    /// Returns how many positions the `layers` layers from `layer` on have together, at most all positions of the
-    /// order.
+    /// Returns the total number of positions in `layers` consecutive layers, the first of which is `layer`. The first
+    /// layer follows the last, and no position counts twice.
     pub fn positions_in(&self, layer: usize, layers: usize) -> usize {
         let all = self.layer_of.len();
         if layers >= self.count() {

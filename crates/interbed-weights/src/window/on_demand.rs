@@ -9,8 +9,8 @@ use super::units::{UnitState, Units};
 /// Units on demand that were announced, and units on demand that may be evicted.
 #[derive(Debug)]
 pub(super) struct OnDemand {
-    /// Maximum number of announcements that may wait to be loaded. Further announcements are dropped, since they are
-    /// only hints.
+    /// Maximum number of announced units that may wait to be loaded. Further announcements are dropped, since
+    /// announcements are only hints.
     pub announced_max: usize,
     /// Units that were announced, and perhaps are still to be loaded.
     announced: VecDeque<UnitId>,
@@ -30,7 +30,7 @@ impl OnDemand {
         }
     }
 
-    /// Takes note that the unit will be needed next.
+    /// Records that the unit will be needed next.
     pub fn announce(&mut self, unit: UnitId, state: UnitState) {
         if state == UnitState::Present {
             if self.unused.remove(unit) {
@@ -41,7 +41,7 @@ impl OnDemand {
         }
     }
 
-    /// Returns the first announced unit that is still to be loaded, or that is just being evicted.
+    /// Returns the first announced unit that can be loaded now or is being evicted. Drops the announcements before it.
     pub fn next_announced(&mut self, units: &Units) -> Option<UnitId> {
         while let Some(&unit) = self.announced.front() {
             if units.is_loadable(unit) || units.get(unit).state == UnitState::Evicting {
@@ -52,7 +52,7 @@ impl OnDemand {
         None
     }
 
-    /// Takes note that the unit is present and that no one uses it. `used` says that the unit has just been used.
+    /// Records that the unit is present and not in use. `used` says whether the unit has just been used.
     pub fn idle(&mut self, unit: UnitId, used: bool) {
         if used {
             self.unused.push_last(unit);
@@ -68,20 +68,20 @@ impl OnDemand {
         }
     }
 
-    /// Takes note that the unit is used, pinned or evicted.
+    /// Removes the unit from the idle units, because it is now used, pinned or evicted.
     pub fn forget(&mut self, unit: UnitId) {
         if !self.unused.remove(unit) {
             self.ready.remove(unit);
         }
     }
 
-    /// Returns whether the unit is known to be idle.
+    /// Returns whether the unit is recorded as idle.
     pub fn is_idle(&self, unit: UnitId) -> bool {
         self.unused.contains(unit) || self.ready.contains(unit)
     }
 
-    /// Returns the idle unit that is needed least: the least recently used one, or else, if `ready` allows it, the unit
-    /// that was announced first.
+    /// Returns the idle unit to evict next: the least recently used unit. If there is none and `ready` is true, returns
+    /// the announced unit that has been idle longest.
     pub fn victim(&self, ready: bool) -> Option<UnitId> {
         self.unused.first().or_else(|| self.ready.first().filter(|_| ready))
     }

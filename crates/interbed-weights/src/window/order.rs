@@ -14,10 +14,10 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Creates an order of `num_units` units or fewer.
+    /// Creates an order from `units`, which are some or all of the window's `num_units` units.
     ///
     /// # Errors
-    /// Fails if the order names a unit that does not exist, or one unit twice.
+    /// Fails if `units` names an unknown unit or names a unit twice, or if `num_units` is too large.
     pub fn new(units: Vec<UnitId>, num_units: usize) -> Result<Self, WindowError> {
         if num_units >= ON_DEMAND as usize {
             return Err(WindowError::TooLarge { units: num_units });
@@ -52,7 +52,7 @@ impl Order {
         (position != ON_DEMAND).then_some(position as usize)
     }
 
-    /// Returns the units outside the order, ascending.
+    /// Returns the units that are not in the order, by ascending number.
     pub fn on_demand(&self) -> impl Iterator<Item = UnitId> {
         self.positions.iter().zip(0..).filter(|(position, _)| **position == ON_DEMAND).map(|(_, unit)| UnitId(unit))
     }
@@ -62,7 +62,7 @@ impl Order {
         if position + 1 >= self.units.len() { 0 } else { position + 1 }
     }
 
-    /// Returns how many steps forward it takes from one position to another.
+    /// Returns the number of steps forward from one position to another in the cyclic order.
     pub fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.units.len() - from }
     }

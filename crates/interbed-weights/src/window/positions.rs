@@ -39,8 +39,8 @@ impl PositionSet {
         }
     }
 
-    /// Returns the first member that is met going backward from `position` (itself excluded), cyclically. A pass at
-    /// `position` needs this member last.
+    /// Returns the nearest member before `position`; the last position comes before the first. Returns `position`
+    /// itself only if there is no other member. A pass at `position` needs the returned member last.
     pub fn last_before(&self, position: usize) -> Option<usize> {
         self.below(position).or_else(|| self.largest())
     }

@@ -20,19 +20,20 @@ pub(super) struct Residents {
 }
 
 impl Residents {
-    /// Creates a choice of no unit, which holds until [`choose`](Self::choose).
+    /// Creates an empty set of residents. [`choose`](Self::choose) fills it.
     pub fn new(num_units: usize, order: &Order) -> Self {
         let rank = vec![0; order.len() + 1];
         Self { chosen: vec![false; num_units], bytes: 0, slots: 0, streamed: Vec::new(), rank }
     }
 
-    /// Takes another order. The caller calls [`choose`](Self::choose) next, which starts from the previous choice.
+    /// Prepares for another order. The caller must call [`choose`](Self::choose) next, which starts from the previous
+    /// residents.
     pub fn set_order(&mut self, order: &Order) {
         self.streamed.clear();
         self.rank = vec![0; order.len() + 1];
     }
 
-    /// Fits the choice to the budget, which must hold either `stream_slots` slots or all units.
+    /// Chooses the residents for the current budget, which must hold either `stream_slots` slots or all units.
     pub fn choose(&mut self, units: &Units, order: &Order, stream_slots: usize) {
         let bytes_of = |unit: &UnitId| units.get(*unit).bytes;
         let everything: u64 = units.all().iter().map(|unit| unit.bytes).sum();
@@ -71,12 +72,12 @@ impl Residents {
         self.chosen[unit.index()]
     }
 
-    /// Returns the bytes of all residents.
+    /// Returns the total size of the residents in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Counts the bytes of all residents again from the choice; [`bytes`](Self::bytes) must return the same number.
+    /// Recomputes the total size of the residents in bytes. [`bytes`](Self::bytes) must return the same number.
     pub fn counted_bytes(&self, units: &Units) -> u64 {
         units.all().iter().zip(&self.chosen).filter(|(_, chosen)| **chosen).map(|(unit, _)| unit.bytes).sum()
     }
@@ -85,23 +86,23 @@ impl Residents {
         self.slots
     }
 
-    /// Returns the bytes that the residents leave for the slots.
+    /// Returns the total size of the slots in bytes.
     pub fn slot_bytes(&self, units: &Units) -> u64 {
         self.slots as u64 * units.slot_bytes
     }
 
-    /// Returns the number of streamed units that the slots hold ahead of a pass.
+    /// Returns the number of streamed units that the slots can hold ahead of a pass.
     pub fn window_len(&self) -> usize {
         self.slots.min(self.streamed.len())
     }
 
-    /// Returns the position of the streamed unit that a pass at `anchor` meets after `ahead` other streamed units.
+    /// Returns the position of the streamed unit that a pass at `anchor` acquires after `ahead` other streamed units.
     /// There must be at least one streamed unit.
     pub fn streamed_from(&self, anchor: usize, ahead: usize) -> usize {
         self.streamed[(self.rank[anchor] as usize + ahead) % self.streamed.len()] as usize
     }
 
-    /// Returns how many streamed units a pass at `anchor` acquires before it comes to `position`.
+    /// Returns the number of streamed units that a pass at `anchor` acquires before it reaches `position`.
     pub fn streamed_between(&self, anchor: usize, position: usize) -> usize {
         let (from, to) = (self.rank[anchor] as usize, self.rank[position] as usize);
         if to > from || (to == from && position >= anchor) { to - from } else { to + self.streamed.len() - from }

@@ -23,12 +23,14 @@ use super::units::{UnitState, Units, WindowCommand};
 /// Reason why a unit is loaded, which decides what may be evicted for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Urgency {
-    /// A caller waits for the unit. Any unit that is not in use may be evicted, and only the limits on bytes and units
-    /// hold.
+    /// A caller waits for the unit. Any unit that is not in use may be evicted for it. Only the limits on bytes and on
+    /// the number of units apply.
     Awaited,
-    /// The unit will be needed next. Any idle unit may be evicted, except those just behind the pass.
+    /// The unit was announced as needed next. Any idle unit may be evicted for it, except announced units and units
+    /// just behind the pass.
     Announced,
-    /// The unit will be needed at some time. Only units that are needed later may be evicted.
+    /// The unit lies ahead of the pass. Only idle units that are needed later, or on-demand units that are not
+    /// announced, may be evicted for it.
     Ahead,
 }
 

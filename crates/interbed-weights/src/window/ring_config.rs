@@ -3,46 +3,46 @@
 
 use super::error::WindowError;
 
-/// Settings of a window that slides, for [`Policy::Ring`](super::Policy::Ring).
+/// Settings of [`Policy::Ring`](super::Policy::Ring), under which the window slides along the order.
 ///
-/// Counts are of layers or units, as their names say. A layer is a run of neighbours in the order, such as attention
-/// and FFN of one layer, or a single unit. [`RingConfig::host`] and [`RingConfig::device`] are the settings of the two
-/// tiers.
+/// The name of each field says whether it counts layers or units. A layer is a run of consecutive units in the order,
+/// such as the attention and the FFN of one model layer. [`RingConfig::host`] and [`RingConfig::device`] return the
+/// settings for the two tiers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RingConfig {
-    /// Number of the layer to which each position of the order belongs. Neighbours with equal numbers are one layer. If
-    /// the list is empty, each unit is a layer of its own.
+    /// Layer number of each position in the order. Consecutive positions with equal numbers form one layer. If the list
+    /// is empty, each unit is a layer of its own.
     pub layers: Vec<u32>,
-    /// Units that are fetched ahead of the pass.
+    /// Rule for which units are loaded ahead of the pass.
     pub reach: Reach,
-    /// Number of layers behind the current one that stay: 4 in the host, 2 in the device.
+    /// Number of layers behind the current layer that stay in memory: 4 on the host, 2 on the device.
     pub layers_behind: usize,
-    /// High water mark. Once this many layers are held, no further layer is begun until the farthest layers are
-    /// evicted. The host has 65, the device has no mark.
+    /// High-water mark. Once this many layers hold memory, the window begins no further layer until it has evicted the
+    /// layers that are needed last. The mark is 65 on the host; the device has none.
     pub high_water_layers: usize,
-    /// Low water mark. The eviction of the farthest layers stops at this many, or earlier if the rest is needed sooner.
-    /// The host has 47, the device has no mark.
+    /// Low-water mark. Eviction of the layers that are needed last stops when this many layers hold memory, or earlier
+    /// if the other layers are needed sooner. The mark is 47 on the host; the device has none.
     pub low_water_layers: usize,
-    /// Maximum number of units held, at least 2. The device has 12; the host is bounded by layers and bytes only.
+    /// Maximum number of units that hold memory; at least 2. The device has 12. The host has no such limit.
     pub units_max: usize,
-    /// Maximum number of loads in flight: 10 in the host, 16 in the device. The limit does not hold back loads that are
-    /// waited for.
+    /// Maximum number of loads in flight: 10 on the host, 16 on the device. The limit does not delay the load of a unit
+    /// for which a caller waits.
     pub in_flight_max: usize,
-    /// Maximum number of load requests in the queue: 48. Further requests are refused, and are made again when the pass
-    /// has moved on.
+    /// Maximum number of load requests in the queue: 48. Further requests are refused and made again once the pass has
+    /// moved on.
     pub queue_max: usize,
-    /// Number of layers that are fetched at the start: all 50 layers of the host's window, 8 in the device.
+    /// Number of layers that are loaded before the first pass: 50 on the host (the whole window), 8 on the device.
     pub warm_up_layers: usize,
-    /// Whether each unit takes a slot of the largest unit's bytes, or (if false) its own bytes.
+    /// Whether each unit takes a slot of the largest unit's size. If false, each unit takes only its own size.
     pub slots: bool,
 }
 
-/// Units that a ring fetches ahead of the pass.
+/// Rule for which units a ring loads ahead of the pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// The ring fetches whole layers in order, as in the host. The anchor lies `offset_layers` after the current layer,
-    /// and the window is `capacity_layers` long from the anchor on. Layers between the current layer and the anchor
-    /// stay until they have been used.
+    /// The ring loads whole layers in order. The host uses this rule. The window begins `offset_layers` layers after
+    /// the current layer, at the anchor, and is `capacity_layers` layers long. Layers between the current layer and the
+    /// anchor stay in memory until they have been used.
     Layers {
         /// Number of layers from the current layer to the anchor. The host has 6.
         offset_layers: usize,
@@ -51,7 +51,7 @@ pub enum Reach {
         /// Number of layers from the anchor on that are asked for. The host has 50.
         distance_layers: usize,
     },
-    /// The ring fetches units that are related to the unit in use, as in the device.
+    /// The ring loads units that are related to the unit in use. The device uses this rule.
     Units {
         /// Whether the use of a unit asks for the units that follow it in its layer, such as the FFN after attention.
         pair: bool,
@@ -63,7 +63,7 @@ pub enum Reach {
 }
 
 impl RingConfig {
-    /// Returns the settings of the host's window, which has 50 layers and begins 6 layers ahead.
+    /// Returns the settings for host memory: a window of 50 layers that begins 6 layers ahead of the pass.
     pub fn host(layers: Vec<u32>) -> Self {
         Self {
             layers,
@@ -79,7 +79,8 @@ impl RingConfig {
         }
     }
 
-    /// Returns the settings of the device's window, which has at most 12 units, of which 6 lie ahead.
+    /// Returns the settings for the device: at most 12 units in memory. The next 6 units in the order are loaded ahead
+    /// of the pass.
     pub fn device(layers: Vec<u32>) -> Self {
         Self {
             layers,

@@ -16,37 +16,36 @@ use super::{
 /// Budget and policy of one of the two tiers.
 #[derive(Debug, Clone)]
 pub struct TierConfig {
-    /// Number of bytes for all units of the tier.
+    /// Maximum number of bytes that all units in the tier may take together.
     pub budget: u64,
     /// Policy that decides which units stay and which are evicted.
     pub policy: Policy,
 }
 
-/// Configuration of two tiers for the same units.
+/// Configuration of [`Tiers`].
 #[derive(Debug, Clone)]
 pub struct TiersConfig {
-    /// Number of bytes that each unit takes, by the unit's number.
+    /// Size of each unit in bytes, indexed by unit number.
     pub unit_bytes: Vec<u64>,
-    /// Cyclic order in which a pass acquires units in the device.
+    /// Cyclic order in which a pass acquires units on the device.
     pub order: Vec<UnitId>,
-    /// Lower tier, which is filled from disk.
+    /// Lower tier: host memory, which is filled from disk.
     pub host: TierConfig,
-    /// Upper tier, which is filled from the host.
+    /// Upper tier: device memory, which is filled from host memory.
     pub device: TierConfig,
-    /// Maximum number of times that a read or a copy is tried before the callers that wait for it are told that it
-    /// failed.
+    /// Maximum number of attempts to read or copy a unit before callers that wait for it get [`Acquired::Failed`].
     pub load_attempts: u32,
-    /// Limits on how many copies may be in flight.
+    /// Limits on the number of copies in flight.
     pub credits: Credits,
 }
 
 /// A command to the driver, for one of the two tiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TierCommand {
-    /// A command for host memory; a load is a read from disk.
+    /// A command for host memory. [`WindowCommand::Load`] is a read from disk.
     Host(WindowCommand),
-    /// A command for the device; a load is a copy from host memory, where the unit stays until the load has been
-    /// answered.
+    /// A command for device memory. [`WindowCommand::Load`] is a copy from host memory, where the unit stays at least
+    /// until the driver has answered the command.
     Device(WindowCommand),
 }
 
@@ -58,7 +57,7 @@ struct Transfer {
     resident: bool,
 }
 
-/// The windows of two tiers. Passes acquire units in the device.
+/// Decides which units are in host memory and which are on the device. Passes acquire units on the device.
 #[derive(Debug)]
 pub struct Tiers {
     host: Window,
@@ -84,10 +83,10 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// Creates two windows in which nothing is loaded yet.
+    /// Creates the windows of both tiers, in which nothing is loaded yet.
     ///
     /// # Errors
-    /// Fails for either tier in the cases that [`Window::new`] names.
+    /// Fails if [`Window::new`] fails for either tier.
     pub fn new(config: TiersConfig) -> Result<Self, WindowError> {
         let TiersConfig { unit_bytes, order, host, device, load_attempts, credits } = config;
         let window = |tier: TierConfig, order: Vec<UnitId>| {
@@ -114,7 +113,7 @@ impl Tiers {
         })
     }
 
-    /// Begins to load both tiers, in the order of access.
+    /// Begins to load units into both tiers, in the order in which a pass uses them.
     pub fn start(&mut self, out: &mut Vec<TierCommand>) {
         self.device.start(&mut self.device_out);
         self.advance(out);
@@ -122,14 +121,14 @@ impl Tiers {
         self.advance(out);
     }
 
-    /// Says what kind of pass follows, which changes how many copies may be in flight.
+    /// Sets the kind of the next pass, which decides how many copies may be in flight.
     pub fn set_phase(&mut self, phase: Phase, out: &mut Vec<TierCommand>) {
         self.phase = phase;
         self.advance(out);
     }
 
-    /// Says whether the host computes, in the passes that follow, with the units that stay in it. The device then
-    /// copies only units that stay in neither tier.
+    /// Sets whether the host computes with the units that stay in host memory. If it does, passes copy to the device
+    /// only units that stay in neither tier.
     pub fn set_host_computes(&mut self, computes: bool, out: &mut Vec<TierCommand>) {
         if self.host_computes != computes {
             self.host_computes = computes;
@@ -138,72 +137,74 @@ impl Tiers {
         }
     }
 
-    /// Returns whether the host computes with the units that stay in it.
+    /// Returns whether the host computes with the units that stay in host memory.
     pub fn host_computes(&self) -> bool {
         self.host_computes
     }
 
-    /// Returns whether `unit` stays in the host, is not a resident of the device, and is present, while the host
-    /// computes. Such a unit needs no acquisition, since it is not moved.
+    /// Returns whether the host computes with `unit`. This is so if the host computes at all, and `unit` is a resident
+    /// of the host, is present there, and is not a resident of the device. Such a unit needs no acquisition, since it
+    /// is not moved.
     pub fn is_computed_by_host(&self, unit: UnitId) -> bool {
         self.host_computes && self.stays_in_host(unit) && self.host.state(unit) == UnitState::Present
     }
 
-    /// Asks for the right to read `unit` in the device, by [`Window::acquire`].
+    /// Asks to use `unit` on the device, as [`Window::acquire`] describes.
     pub fn acquire(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> Acquired {
         let acquired = self.device.acquire(unit, &mut self.device_out);
         self.advance(out);
         acquired
     }
 
-    /// Tells the tiers that one user of `unit` is done with it, by [`Window::release`].
+    /// Ends one acquisition of `unit` on the device, as [`Window::release`] describes.
     pub fn release(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
         self.device.release(unit, &mut self.device_out);
         self.advance(out);
     }
 
-    /// Tells the tiers that the caller that waited for `unit` will not ask again, by [`Window::stop_waiting`].
+    /// Ends the wait for `unit` on the device, as [`Window::stop_waiting`] describes.
     pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
         self.device.stop_waiting(unit, &mut self.device_out);
         self.advance(out);
     }
 
-    /// Announces that `unit` will be acquired next, by [`Window::expect`].
+    /// Announces that `unit` will be acquired on the device next, as [`Window::expect`] describes.
     pub fn expect(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
         self.device.expect(unit, &mut self.device_out);
         self.advance(out);
     }
 
-    /// Tells the tiers that a read has arrived, by [`Window::loaded`] of the host.
+    /// Reports that a read of `unit` into host memory has succeeded, as [`Window::loaded`] describes.
     pub fn host_loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.host.loaded(unit, ticket, &mut self.host_out);
         self.advance(out);
         taken
     }
 
-    /// Tells the tiers that a read has failed, by [`Window::load_failed`] of the host. If the read fails for good, the
-    /// copies that wait for it fail too.
+    /// Reports that a read of `unit` into host memory has failed, as [`Window::load_failed`] describes. If the last
+    /// attempt fails, the copies that wait for the read fail too.
     pub fn host_load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.host.load_failed(unit, ticket, &mut self.host_out);
         self.advance(out);
         taken
     }
 
-    /// Tells the tiers that no host memory could be allocated for a read, by [`Window::allocation_failed`] of the host.
+    /// Reports that no host memory could be allocated for a read of `unit`, as [`Window::allocation_failed`] describes.
     pub fn host_allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.host.allocation_failed(unit, ticket, &mut self.host_out);
         self.advance(out);
         taken
     }
 
-    /// Tells the tiers that host memory was given back, by [`Window::evicted`] of the host.
+    /// Reports that the host memory of `unit` was freed, as [`Window::evicted`] describes.
     pub fn host_evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.host.evicted(unit, &mut self.host_out);
         self.advance(out);
         taken
     }
 
-    /// Tells the tiers that a copy has arrived, by [`Window::loaded`] of the device.
+    /// Reports that a copy of `unit` to the device has succeeded and no longer reads host memory, as [`Window::loaded`]
+    /// describes.
     pub fn device_loaded(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.take_copy(unit, ticket);
         if taken {
@@ -213,8 +214,10 @@ impl Tiers {
         taken
     }
 
-    /// Tells the tiers that a copy was submitted: whoever acquires the unit has the device wait for the copy. The copy
-    /// reads the unit's host memory until [`copy_done`](Self::copy_done). Returns false if the report is stale.
+    /// Reports that a copy of `unit` to the device was submitted. The unit counts as present from now on, but
+    /// computations with it must wait for the copy. The copy reads the unit's host memory until
+    /// [`copy_done`](Self::copy_done) is called. Returns false if the report is stale: the load with this ticket is no
+    /// longer in flight.
     pub fn copy_submitted(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.take_copy(unit, ticket);
         self.reading += usize::from(taken);
@@ -233,14 +236,14 @@ impl Tiers {
         taken
     }
 
-    /// Tells the tiers that a submitted copy of `unit` reads host memory no longer.
+    /// Reports that a submitted copy of `unit` no longer reads host memory.
     pub fn copy_done(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) {
         self.reading -= 1;
         self.host.release(unit, &mut self.host_out);
         self.advance(out);
     }
 
-    /// Tells the tiers that a copy has failed, by [`Window::load_failed`] of the device.
+    /// Reports that a copy of `unit` to the device has failed, as [`Window::load_failed`] describes.
     pub fn device_load_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.device.load_failed(unit, ticket, &mut self.device_out);
         if taken {
@@ -250,8 +253,8 @@ impl Tiers {
         taken
     }
 
-    /// Tells the tiers that no device memory could be allocated for a copy, by [`Window::allocation_failed`] of the
-    /// device.
+    /// Reports that no device memory could be allocated for a copy of `unit`, as [`Window::allocation_failed`]
+    /// describes.
     pub fn device_allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.device.allocation_failed(unit, ticket, &mut self.device_out);
         if taken {
@@ -262,8 +265,7 @@ impl Tiers {
         taken
     }
 
-    /// Tells the tiers that device memory was given back, after the computation that used it, by [`Window::evicted`] of
-    /// the device.
+    /// Reports that the device memory of `unit` was freed, as [`Window::evicted`] describes.
     pub fn device_evicted(&mut self, unit: UnitId, out: &mut Vec<TierCommand>) -> bool {
         let taken = self.device.evicted(unit, &mut self.device_out);
         if taken && self.host_slides {
@@ -273,7 +275,7 @@ impl Tiers {
         taken
     }
 
-    /// Changes the host's budget to `bytes` bytes, by [`Window::set_budget`].
+    /// Changes the host's budget to `bytes` bytes, as [`Window::set_budget`] describes.
     ///
     /// # Errors
     /// Fails with [`WindowError::BudgetTooSmall`] if the budget is below the least that works.
@@ -283,7 +285,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Changes the device's budget to `bytes` bytes, and with it which units stream through the host.
+    /// Changes the device's budget to `bytes` bytes. This also changes which units are streamed through the host.
     ///
     /// # Errors
     /// Fails with [`WindowError::BudgetTooSmall`] if the budget is below the least that works.
@@ -294,36 +296,37 @@ impl Tiers {
         Ok(())
     }
 
-    /// Returns where `unit` is, seen from the device; `Absent` means that it is in the host, or only on disk.
+    /// Returns the state of `unit` on the device. A unit that is absent there may be in host memory, or only on disk.
     pub fn state(&self, unit: UnitId) -> UnitState {
         self.device.state(unit)
     }
 
-    /// Returns the window of the lower tier.
+    /// Returns the window of host memory.
     pub fn host(&self) -> &Window {
         &self.host
     }
 
-    /// Returns the window of the upper tier.
+    /// Returns the window of device memory.
     pub fn device(&self) -> &Window {
         &self.device
     }
 
-    /// Returns the number of copies that are commanded, or have a credit and wait for the host.
+    /// Returns the number of copies that the driver has not answered, plus the number of copies that have a credit and
+    /// wait for the host.
     pub fn transfers(&self) -> usize {
         self.copying + self.asking.len()
     }
 
-    /// Returns how many copies may be commanded or wait for the host now: the credits of the phase, but no more than
-    /// the host can serve beside the units that submitted copies still read.
+    /// Returns the current limit on [`transfers`](Self::transfers). This is the limit of the phase, or the number of
+    /// units that the host can serve in addition to those that submitted copies still read, whichever is less.
     pub fn transfers_max(&self) -> usize {
         self.credits.of(self.phase).min(self.host.concurrent_max().saturating_sub(self.reading))
     }
 
-    /// Checks both windows by [`Window::check_invariants`], and what connects them.
+    /// Checks both windows with [`Window::check_invariants`], and checks that they agree with each other.
     ///
     /// # Errors
-    /// Fails with a description of what does not agree.
+    /// Fails with a description of the inconsistency.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.host.check_invariants().map_err(|problem| format!("host: {problem}"))?;
         self.device.check_invariants().map_err(|problem| format!("device: {problem}"))?;

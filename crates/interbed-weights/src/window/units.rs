@@ -6,8 +6,9 @@ use super::unit_id::UnitId;
 /// A command to the driver of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowCommand {
-    /// The driver brings the unit into this tier, and answers exactly once with `loaded`, `load_failed` or
-    /// `allocation_failed`.
+    /// The driver loads the unit into this tier. It answers exactly once with
+    /// [`Window::loaded`](super::Window::loaded), [`Window::load_failed`](super::Window::load_failed) or
+    /// [`Window::allocation_failed`](super::Window::allocation_failed).
     Load {
         /// Unit that is loaded.
         unit: UnitId,
@@ -16,26 +17,28 @@ pub enum WindowCommand {
         /// Whether the unit goes into memory of its own size, or (if false) into a slot of the largest unit's size.
         resident: bool,
     },
-    /// The driver takes the unit's memory back, and answers with `evicted`. No one uses the unit, but on a device, work
-    /// that was queued before its release may still read it; the driver waits for that work first.
+    /// The driver frees the unit's memory, and then calls [`Window::evicted`](super::Window::evicted). No caller uses
+    /// the unit any more. On a device, work that was submitted before the unit's release may still read the memory; the
+    /// driver does not let the memory be written before that work ends.
     Evict {
         /// Unit whose memory is taken back.
         unit: UnitId,
     },
 }
 
-/// Where a unit is, as seen from the window's tier.
+/// State of a unit in the tier of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnitState {
-    /// The unit is only in the tier below. [`WindowCommand::Load`] makes it `Inflight`.
+    /// The unit is not in this tier. [`WindowCommand::Load`] makes it `Inflight`.
     Absent,
-    /// The unit is being loaded, and its memory is taken. The end of the load makes it `Present`, a failure makes it
-    /// `Absent`.
+    /// The unit is being loaded, and its memory is already taken. The unit becomes `Present` if the load succeeds, and
+    /// `Absent` if the load fails.
     Inflight,
-    /// The unit is readable. [`WindowCommand::Evict`], which is given only while no one uses the unit, makes it
-    /// `Evicting`.
+    /// The unit can be read. [`WindowCommand::Evict`] makes it `Evicting`; this command is given only while no caller
+    /// uses the unit.
     Present,
-    /// The unit's memory is being given back but still counts. The driver's answer makes the unit `Absent`.
+    /// The unit's memory is being freed, but still counts against the budget. The unit becomes `Absent` when the driver
+    /// has freed the memory.
     Evicting,
 }
 
@@ -48,10 +51,11 @@ pub(super) struct Unit {
     pub attempts: u32,
     pub pins: u32,
     pub state: UnitState,
-    /// Whether the unit takes its own bytes rather than a slot; meaningful unless the unit is absent.
+    /// Whether the unit takes memory of its own size rather than a slot. The value has no meaning while the unit is
+    /// absent.
     pub own: bool,
     pub awaited: bool,
-    /// Whether the unit has failed too often, so that it is not tried again before a caller acquires it.
+    /// Whether loading the unit has failed too often. Such a unit is not loaded again until a caller acquires it.
     pub given_up: bool,
 }
 
@@ -64,11 +68,11 @@ pub(super) struct Units {
     next_ticket: u64,
     pub budget: u64,
     pub slot_bytes: u64,
-    /// Bytes of the units that take their own bytes.
+    /// Total size in bytes of the units that take memory of their own size.
     pub own_bytes: u64,
     /// Number of units that take a slot.
     pub slots_used: usize,
-    /// Bytes of the units that take their own bytes and are being evicted.
+    /// Total size in bytes of the units that take memory of their own size and are being evicted.
     pub own_bytes_evicting: u64,
     /// Number of units that take a slot and are being evicted.
     pub slots_evicting: usize,
@@ -77,13 +81,14 @@ pub(super) struct Units {
     /// Number of units that hold memory and are being evicted.
     pub evicting: usize,
     pub in_flight: usize,
-    /// Number of loads in flight whose units take their own bytes.
+    /// Number of loads in flight for units that take memory of their own size.
     pub own_in_flight: usize,
     pub counters: WindowCounters,
 }
 
 impl Units {
-    /// Creates the records of absent units. The caller has checked `bytes`: none is 0, and their sum fits a `u64`.
+    /// Creates the records of units that are all absent. The caller has checked that no entry of `bytes` is 0, and that
+    /// their sum fits a `u64`.
     pub fn new(bytes: &[u64], budget: u64) -> Self {
         let unit = |&bytes| Unit {
             bytes,
@@ -131,24 +136,25 @@ impl Units {
         &mut self.units[unit.index()]
     }
 
-    /// Returns whether the unit is present, and neither used nor waited for nor pinned.
+    /// Returns whether the unit is present, not in use, not waited for, and not pinned.
     pub fn is_idle(&self, unit: UnitId) -> bool {
         let unit = self.get(unit);
         unit.state == UnitState::Present && unit.users == 0 && !unit.awaited && unit.pins == 0
     }
 
-    /// Returns whether the unit may be loaded without another acquisition: it is absent and not given up.
+    /// Returns whether the unit can be loaded without a new acquisition: it is absent, and loading it has not failed
+    /// too often.
     pub fn is_loadable(&self, unit: UnitId) -> bool {
         let unit = self.get(unit);
         unit.state == UnitState::Absent && !unit.given_up
     }
 
-    /// Returns the bytes held now, including units that are being loaded or evicted.
+    /// Returns the number of bytes that units take, including units that are being loaded or evicted.
     pub fn bytes_held(&self) -> u64 {
         self.own_bytes + self.slots_used as u64 * self.slot_bytes
     }
 
-    /// Returns the bytes that are held once all evictions in flight are done.
+    /// Returns the number of bytes that units will take once all evictions in flight are done.
     pub fn bytes_staying(&self) -> u64 {
         self.bytes_held() - self.own_bytes_evicting - self.slots_evicting as u64 * self.slot_bytes
     }
@@ -158,7 +164,7 @@ impl Units {
         &self.awaited
     }
 
-    /// Notes that a caller waits for the unit. Returns false if a caller was waiting already.
+    /// Records that a caller waits for the unit. Returns false if a caller was already waiting.
     pub fn begin_wait(&mut self, unit: UnitId) -> bool {
         let known = std::mem::replace(&mut self.get_mut(unit).awaited, true);
         if !known {
@@ -167,7 +173,7 @@ impl Units {
         !known
     }
 
-    /// Notes that no one waits for the unit any more. Returns false if no one did.
+    /// Records that no caller waits for the unit any more. Returns false if no caller was waiting.
     pub fn end_wait(&mut self, unit: UnitId) -> bool {
         let known = std::mem::replace(&mut self.get_mut(unit).awaited, false);
         if known {
@@ -192,9 +198,9 @@ impl Units {
         }
     }
 
-    /// Returns the victim when a unit is waited for and no idle unit can make room: a pinned unit, if there is one. If
-    /// no load or eviction is in flight, the victim can also be a unit that another caller waits for, since that caller
-    /// seems to have given up.
+    /// Returns a unit to evict if a caller waits for another unit and no idle unit can make room. This is a pinned unit
+    /// that is not in use. If there is none, and no load or eviction is in flight, it is a present unit for which a
+    /// caller waits, since that caller seems to have given up.
     pub fn last_resort(&self) -> Option<UnitId> {
         let unused = |unit: &&UnitId| self.get(**unit).state == UnitState::Present && self.get(**unit).users == 0;
         let pinned = self.pinned.iter().filter(|unit| !self.get(**unit).awaited).find(unused);
@@ -202,7 +208,7 @@ impl Units {
         pinned.or_else(|| self.awaited.iter().find(unused).filter(|_| nothing_comes)).copied()
     }
 
-    /// Commands a load and takes memory for it. The caller has made sure that there is room.
+    /// Commands a load of the unit, and takes memory for it. The caller has checked that there is room.
     pub fn load(&mut self, unit: UnitId, own: bool, out: &mut Vec<WindowCommand>) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -225,7 +231,8 @@ impl Units {
         out.push(WindowCommand::Load { unit, ticket, resident: own });
     }
 
-    /// Commands an eviction. The unit's memory counts until [`evicted`](Self::evicted) is called.
+    /// Commands an eviction of the unit. The memory counts against the budget until [`evicted`](Self::evicted) is
+    /// called.
     pub fn evict(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         debug_assert!(self.get(unit).state == UnitState::Present && self.get(unit).users == 0, "{unit:?} is in use");
         let record = self.get_mut(unit);
@@ -241,7 +248,7 @@ impl Units {
         out.push(WindowCommand::Evict { unit });
     }
 
-    /// Notes that a load has arrived. Returns false if the ticket is not that of the load in flight.
+    /// Records that a load has succeeded. Returns false if no load of the unit with this ticket is in flight.
     pub fn loaded(&mut self, unit: UnitId, ticket: u64) -> bool {
         if !self.end_flight(unit, ticket) {
             return false;
@@ -254,7 +261,8 @@ impl Units {
         true
     }
 
-    /// Notes that a load has failed. Returns false if the ticket is not that of the load in flight.
+    /// Records that a load has failed. After `attempts_max` failures, the unit is not loaded again until a caller
+    /// acquires it. Returns false if no load of the unit with this ticket is in flight.
     pub fn failed(&mut self, unit: UnitId, ticket: u64, attempts_max: u32) -> bool {
         if !self.end_flight(unit, ticket) {
             return false;
@@ -269,7 +277,7 @@ impl Units {
         true
     }
 
-    /// Notes that the unit's memory was given back. Returns false if the unit was not being evicted.
+    /// Records that the unit's memory was freed. Returns false if the unit was not being evicted.
     pub fn evicted(&mut self, unit: UnitId) -> bool {
         let record = self.get(unit);
         if record.state != UnitState::Evicting {

@@ -6,55 +6,56 @@ use interbed_device::Bytes;
 use interbed_io::ReadSettings;
 use serde_json::json;
 
-/// The experts that a pass needed in one mixture layer.
+/// The experts that one forward pass needs in one mixture layer.
 #[derive(Debug, Clone, Copy)]
 pub struct VisitCost {
     /// The number of experts that were in memory.
     pub hits: usize,
     /// The number of experts that were not in memory.
     pub misses: usize,
-    /// The sum over the experts of the number of tokens that use them.
+    /// The number of pairs of a token and an expert that the token uses.
     pub rows: usize,
     pub slab_bytes: f64,
 }
 
-/// Times of computing, in seconds.
+/// The computing times of a forward pass, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct ComputeCost {
     /// The time of everything except experts, in seconds.
     pub dense: f64,
-    /// The time of an expert with one token, in seconds.
+    /// The time of computing one expert for one token, in seconds.
     pub expert: f64,
-    /// The additional time of an expert for each further token.
+    /// The additional time of one expert for each further token, in seconds.
     pub more: f64,
-    /// The speeds of computing and reading while both go on, relative to each alone, or `None` if they were not
+    /// The relative speeds of computing and reading while both run at the same time, or `None` if they were not
     /// measured.
     pub beside: Option<Beside>,
-    /// Whether computing was measured while experts were read, because memory does not hold the experts of one token.
+    /// Whether experts were read from disk while computing was measured, because memory does not hold all experts of
+    /// one token.
     pub beside_reads: bool,
 }
 
-/// The speeds of computing and reading while both go on, relative to each alone.
+/// The speeds of computing and reading while both run at the same time, each as a fraction of its speed alone.
 #[derive(Debug, Clone, Copy)]
 pub struct Beside {
     pub computing: f64,
     pub reading: f64,
 }
 
-/// The costs of reading and computing from which the bound of a pass follows.
+/// The costs of reading and computing that determine the minimum time of a forward pass.
 #[derive(Debug, Clone, Copy)]
 pub struct PassCost {
-    /// The number of bytes per second that the disk reads.
+    /// The disk's read speed, in bytes per second.
     pub disk: f64,
-    /// The number of seconds from the start of a read to its first byte.
+    /// The latency of a disk read, in seconds.
     pub latency: f64,
     pub computing: ComputeCost,
 }
 
 impl PassCost {
-    /// Returns the minimum number of seconds of a pass that learns which experts a layer needs only from the layer's
-    /// router. Experts in memory are computed while the others are read one after the other, and each of the others is
-    /// computed once it has been read.
+    /// Returns the minimum time of a forward pass, in seconds. The bound assumes that a layer's router has to run
+    /// before the layer's experts are known. Experts in memory are computed while missing experts are read one after
+    /// the other, and each missing expert is computed once it has been read.
     pub fn bound_seconds(&self, visits: &[VisitCost]) -> f64 {
         self.computing.dense + visits.iter().map(|visit| self.visit_seconds(visit)).sum::<f64>()
     }
@@ -77,46 +78,48 @@ impl PassCost {
     }
 }
 
-/// The results for one batch size. Times are medians over passes. Bytes and counts are means over tokens.
+/// The results for one batch size. Times are medians over forward passes. Bytes and counts are means over tokens.
 #[derive(Debug, Clone)]
 pub struct ExpertsLine {
     pub batch: usize,
     /// Whether experts were read ahead.
     pub ahead: bool,
-    /// The number of bytes that experts may take in memory.
+    /// The memory for experts, in bytes.
     pub room: u64,
-    /// Bytes of all experts.
+    /// The size of all experts, in bytes.
     pub bank: u64,
     pub seconds: f64,
     pub bound: f64,
-    /// The median of the ratios of time to bound. Each bound uses the disk's speed right before its pass.
+    /// The median ratio of the measured time to the bound. Each bound uses the disk speed that was measured just before
+    /// its forward pass.
     pub over_bound: f64,
-    /// The bound if computing and reading slow each other down as measured, and the ratio of time to this bound.
+    /// The bound, in seconds, if computing and reading slow each other down as measured. `over_loaded` is the median
+    /// ratio of the measured time to this bound.
     pub loaded: f64,
     pub over_loaded: f64,
     pub computing: ComputeCost,
-    /// The share of the time that passes waited for weights.
+    /// The fraction of the time during which forward passes waited for weights.
     pub stall_share: f64,
-    /// The number of bytes per second of plain reads.
+    /// The speed of plain disk reads, in bytes per second.
     pub disk: f64,
-    /// The number of seconds of a read of one block.
+    /// The time of reading one block from disk, in seconds.
     pub latency: f64,
-    /// The number of bytes of experts per token that were read. The next two fields have the number of bytes that the
-    /// simulator reads, and the minimum.
+    /// The bytes of experts that were read per token. `simulated` is the number of bytes that the simulator reads per
+    /// token, and `least` is the minimum.
     pub bytes: f64,
     pub simulated: f64,
     pub least: f64,
-    /// The number of experts that passes needed per token. Each expert counts once per pass and layer.
+    /// The number of experts needed per token. An expert counts once per forward pass and layer.
     pub experts: f64,
     /// The share of needed experts that were in memory.
     pub hits: f64,
     /// The number of experts that were read ahead, per token.
     pub read_ahead: f64,
-    /// The number of reads beyond one for each expert that a pass needed and that was not in memory.
+    /// The number of expert reads minus the number of needed experts that were not in memory.
     pub read_again: i64,
 }
 
-/// The results of a run.
+/// The results of `interbed bench experts`.
 pub struct ExpertsReport {
     pub model: String,
     pub settings: ReadSettings,

@@ -14,7 +14,7 @@ const SWEEP_MIN: Bytes = Bytes(1 << 20);
 /// shown.
 const OTHER_ROUNDS: usize = 20;
 
-/// The machine's limits, which are measured repeatedly.
+/// Measures the limits of the machine: memory bandwidth and arithmetic speed.
 pub struct MachineLimits {
     /// The memory that read sweeps read.
     sweep: HostBuffer,
@@ -26,24 +26,24 @@ pub struct MachineLimits {
     others: Vec<(Unit, f64)>,
 }
 
-/// Medians of the measurements.
+/// The limits of the machine, as medians of the measurements.
 pub struct Summary {
-    /// The number of bytes per second that the cores read from memory.
+    /// The bandwidth at which the cores read memory, in bytes per second.
     pub read_bandwidth: f64,
-    /// The number of bytes that each sweep reads.
+    /// The size of the memory that one bandwidth measurement reads.
     pub sweep: Bytes,
-    /// The number of operations per second of each unit. The unit of the model's products comes first.
+    /// The operations per second of each arithmetic unit. The unit that multiplies the model's weights comes first.
     pub peaks: Vec<(Unit, f64)>,
 }
 
-/// The minimum time that some work takes.
+/// The minimum time of some [`Work`], and what limits it.
 #[derive(Clone, Copy)]
 pub struct Bound {
     pub seconds: f64,
     pub limit: Limit,
 }
 
-/// The cause of a bound.
+/// The limit that determines a [`Bound`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     Memory,
@@ -51,7 +51,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Returns the name for reports and scripts.
+    /// Returns the name that reports show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -61,8 +61,8 @@ impl Limit {
 }
 
 impl Bound {
-    /// Returns the median of `bounds`, which must not be empty. Of an even number, the lower of the two in the middle
-    /// counts, because a bound has one cause.
+    /// Returns the median of `bounds`, which must not be empty. For an even number of bounds, returns the lower of the
+    /// two middle ones.
     pub fn median(mut bounds: Vec<Self>) -> Self {
         bounds.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         bounds.swap_remove((bounds.len() - 1) / 2)
@@ -70,11 +70,12 @@ impl Bound {
 }
 
 impl MachineLimits {
-    /// Allocates `sweep` bytes, or half of the free memory if that is less, and measures the units that the model does
-    /// not use. Warns if it allocates less, because data in caches is read faster than data in memory.
+    /// Allocates `sweep` bytes for bandwidth measurements, or half of the free memory if that is less, and measures the
+    /// arithmetic units other than `unit`. Logs a warning if the allocation is smaller than `sweep`, because memory
+    /// seems too fast if the data fits into caches.
     ///
     /// # Errors
-    /// Fails if there is no memory for the sweep, or the machine does not have `unit`.
+    /// Fails if the memory cannot be allocated, or the machine does not have `unit`.
     pub fn new(cpu: &Cpu, unit: Unit, sweep: Bytes) -> Result<Self> {
         // The weights may leave less memory than `sweep`.
         let memory = HostMemory::read();

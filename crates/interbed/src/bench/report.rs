@@ -9,10 +9,10 @@ use super::Measured;
 use super::limits::Summary;
 use super::work::{ModelWork, Work};
 
-/// The measurement of one amount of work.
+/// The measurement of one decode batch or prompt length.
 pub struct Figure {
     pub name: &'static str,
-    /// The number of tokens that one measurement computes.
+    /// The number of tokens computed in one measurement.
     pub tokens: usize,
     pub params: Value,
     pub measured: Measured,
@@ -48,7 +48,7 @@ impl Figure {
     }
 }
 
-/// The results of a run.
+/// The results of `interbed bench`.
 pub struct Report {
     pub model: String,
     pub work: ModelWork,

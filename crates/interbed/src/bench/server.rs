@@ -38,7 +38,7 @@ pub struct Server {
 pub struct TimedAnswer {
     /// The time from the request to the first token.
     pub first_token: Duration,
-    /// The number of seconds from each token to the next.
+    /// The times between successive tokens, in seconds.
     pub gaps: Vec<f64>,
     /// The number of prompt tokens that were found in the cache.
     pub cached_tokens: u64,
@@ -46,8 +46,8 @@ pub struct TimedAnswer {
     pub text: String,
 }
 
-/// Returns the bytes per second of plain direct reads of the store's segments: long reads into a few buffers whose
-/// content is not used. `written` is the number of bytes that have been written to the segments.
+/// Returns the speed, in bytes per second, of long direct reads from the segment files in `store`. The data that was
+/// read is not used. `written` is the number of bytes that have been written to the segments.
 pub fn disk_rate(store: &Path, written: u64) -> Result<f64> {
     let (mut bytes, mut seconds) = (0.0, 0.0);
     for (file, len) in segments(store, written)? {
@@ -59,9 +59,9 @@ pub fn disk_rate(store: &Path, written: u64) -> Result<f64> {
     Ok(bytes / seconds)
 }
 
-/// Returns the bytes per second of reads like those of streamed KV: small reads into buffers of the same total size,
-/// with each byte used. On machines where a processor copies the disk's data, such as virtual machines, buffers whose
-/// content was used are slower to fill.
+/// Returns the speed, in bytes per second, of reads like those of streamed KV: small reads into buffers of the same
+/// total size, after which each byte is used. On machines where a processor copies the disk's data, such as virtual
+/// machines, a buffer is slower to fill if its previous content was used.
 pub fn used_rate(store: &Path, written: u64) -> Result<f64> {
     let files = segments(store, written)?;
     let pieces = |(file, len)| (0..len / PIECE as u64).map(move |at| (file, at * PIECE as u64));
@@ -113,12 +113,14 @@ fn program() -> Result<PathBuf> {
 }
 
 impl Server {
-    /// Starts a server for `model`, or for the bundled model, with these options.
+    /// Starts a server for `model`, or for the bundled model if `model` is `None`. The command-line options are
+    /// `options` and then `more`.
     pub fn start(model: Option<&PathBuf>, options: &[&str], more: &[String]) -> Result<Self> {
         Self::start_in(&[], model, options, more)
     }
 
-    /// Starts a server with these environment variables, which other users of the machine cannot see.
+    /// Starts a server like [`start`](Self::start), with additional environment variables. Other users of the machine
+    /// cannot see the variables.
     pub fn start_in(
         variables: &[(&str, &String)],
         model: Option<&PathBuf>,
@@ -160,7 +162,7 @@ impl Server {
         Ok(usize::try_from(length)?)
     }
 
-    /// Returns a value from `/metrics`.
+    /// Returns the value of the metric `name` from `/metrics`.
     pub fn metric(&self, name: &str) -> Result<f64> {
         let page = self.get("/metrics")?;
         let line = page.lines().find(|line| line.split(['{', ' ']).next() == Some(name));
@@ -187,7 +189,7 @@ impl Server {
         Ok(BufReader::new(stream))
     }
 
-    /// Lets the server continue `prompt` by `tokens` tokens.
+    /// Requests a completion of `prompt` with `tokens` tokens, and measures its times.
     pub fn complete(&self, prompt: &[usize], tokens: usize) -> Result<TimedAnswer> {
         let body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
@@ -225,7 +227,7 @@ impl Server {
         Ok(TimedAnswer { first_token, gaps, cached_tokens, text })
     }
 
-    /// Waits until all KV is on disk.
+    /// Waits until all KV that is kept on disk has been written durably.
     pub fn settle(&self) -> Result<()> {
         let began = Instant::now();
         while self.metric("interbed:kv_disk_queued_blocks")? > 0.0
@@ -239,12 +241,12 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the rest of the line that begins with `name` in the server's output at its start.
+    /// Finds the line that begins with `name` in the server's startup output, and returns the rest of the line.
     pub fn said(&self, name: &str) -> Option<&str> {
         self.said.lines().find_map(|line| line.trim_start().strip_prefix(name)).map(str::trim)
     }
 
-    /// Returns the peak of the server's resident memory in bytes, as the kernel counts it.
+    /// Returns the server's peak resident memory in bytes, as counted by the kernel.
     pub fn peak_memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("the kernel does not tell")?;

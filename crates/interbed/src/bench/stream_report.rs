@@ -10,15 +10,16 @@ use super::limits::Summary;
 use super::work::Work;
 use crate::options::StreamPolicyOption;
 
-/// Returns the minimum time of passes over streamed weights on this machine: `max((W - M) / B_s, (W + (W - M)) / B_h,
-/// 2 P n / F)`. Streamed bytes cross the memory bus twice.
+/// Returns the minimum time, in seconds, of forward passes over streamed weights: the maximum of `streamed / disk`,
+/// `(work.bytes + streamed) / read_bandwidth` and `work.flops / peak`. Here `streamed` is in bytes and `disk` in bytes
+/// per second. Streamed bytes cross the memory bus twice.
 pub fn bound_seconds(streamed: f64, disk: f64, work: Work, machine: &Summary) -> f64 {
     let peak = machine.peaks.first().map_or(f64::INFINITY, |(_, peak)| *peak);
     let terms = [streamed / disk, (work.bytes + streamed) / machine.read_bandwidth, work.flops / peak];
     terms.into_iter().fold(0.0, f64::max)
 }
 
-/// The kind and size of the work that was measured.
+/// The kind of work that was measured, and its size.
 #[derive(Debug, Clone, Copy)]
 pub enum Shape {
     Decode { batch: usize },
@@ -43,7 +44,7 @@ impl Shape {
     }
 }
 
-/// The measurement of one amount of work under one policy.
+/// The measurement of one decode batch or prompt length under one streaming policy.
 #[derive(Debug, Clone)]
 pub struct Line {
     pub policy: StreamPolicyOption,
@@ -51,31 +52,32 @@ pub struct Line {
     pub measured: Measured,
 }
 
-/// Times and bytes of one measurement.
+/// The times and bytes of one measurement.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// The median of the times.
+    /// The median time, in seconds.
     pub seconds: f64,
     pub bound: f64,
-    /// The median of the ratios of bound to time. Each bound uses the disk's speed right before its pass.
+    /// The median ratio of the bound to the measured time. Each bound uses the disk speed that was measured just
+    /// before.
     pub share_of_bound: f64,
-    /// The number of bytes per second of plain reads between the passes.
+    /// The median speed of plain disk reads, in bytes per second.
     pub disk: f64,
-    /// The number of bytes that were read from disk.
+    /// The mean number of bytes read from disk in one repetition.
     pub bytes: f64,
-    /// The minimum number of bytes that must be read from disk.
+    /// The minimum number of bytes that one repetition must read from disk.
     pub bytes_bound: f64,
     /// The number of bytes of weights that the policy keeps in memory.
     pub resident_bytes: u64,
-    /// The share of the time that passes waited for weights.
+    /// The fraction of the time during which forward passes waited for weights.
     pub stall_share: f64,
     pub overlap_efficiency: Option<f64>,
 }
 
-/// The results of a run.
+/// The results of `interbed bench stream`.
 pub struct StreamReport {
     pub model: String,
-    /// The number of bytes of weights that a pass reads, from memory or disk.
+    /// The number of bytes of weights that one forward pass reads, from memory or disk.
     pub swept_bytes: u64,
     pub machine: Summary,
     pub settings: Option<ReadSettings>,

@@ -7,15 +7,15 @@ use interbed_weights::{Access, Role};
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 
-/// A number of bytes to read, and a number of operations to compute. A multiply-add counts as two operations.
+/// The number of bytes to read and of operations to compute. A multiply-add counts as two operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     pub bytes: f64,
     pub flops: f64,
 }
 
-/// The sizes of a model from which the work of its passes follows. The bytes are those of the tensors in the files, and
-/// the operations follow from the number of parameters.
+/// The sizes of a model that determine the work of its forward passes. Bytes are those of the tensors in the model's
+/// files. Operations follow from the number of parameters.
 pub struct ModelWork {
     /// The type of most weights.
     pub weights: DType,
@@ -85,7 +85,7 @@ impl ModelWork {
         }
     }
 
-    /// Returns the bytes of weights that a pass with logits uses.
+    /// Returns the number of bytes of weights that are used by a forward pass with logits.
     pub fn swept_bytes(&self) -> u64 {
         self.layer_bytes + self.experts.0 + self.head_bytes
     }
@@ -110,8 +110,8 @@ impl ModelWork {
         }
     }
 
-    /// Returns the work of computing a prompt in chunks. Each chunk reads the layers. Only one row of each chunk
-    /// passes the end of the last layer, and only the last chunk's row passes the head.
+    /// Returns the work of computing a prompt of `tokens` tokens in chunks of `chunk` tokens. Each chunk reads all
+    /// layers. The end of the last layer is computed for one row per chunk, and the head for one row of the last chunk.
     pub fn prefill(&self, tokens: usize, chunk: usize) -> Work {
         let passes = tokens.div_ceil(chunk.max(1));
         let (expert_bytes, expert_parameters) = self.of_experts(chunk.min(tokens));

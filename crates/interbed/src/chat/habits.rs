@@ -1,13 +1,13 @@
 //! Commands of other programs' chats, such as Ollama's `/set system TEXT`, and what does the same here.
 
-/// Says what a command of another program does here.
+/// The effect of a chat command of another program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ForeignCommand {
     /// The rest of the line becomes the instructions.
     System(String),
     /// The command turns thinking on or off.
     Thinking(bool),
-    /// The command does nothing. The text says what does the same here.
+    /// The command does nothing. The text tells the user what to do instead.
     Told(String),
 }
 
@@ -22,7 +22,7 @@ const PARAMETERS: [(&str, &str); 4] = [
 /// Parameters of Ollama with the same name here.
 const SAME: [&str; 6] = ["temperature", "top_k", "top_p", "min_p", "seed", "stop"];
 
-/// Returns what becomes of the command `name` with `text` behind it, or `None` if no other program has it.
+/// Returns the effect of the command `name` followed by `text`, or `None` if no other program has that command.
 pub fn meaning(name: &str, text: &str) -> Option<ForeignCommand> {
     let (what, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
     let told = |text: &str| Some(ForeignCommand::Told(text.to_owned()));

@@ -18,7 +18,7 @@ const CACHED: &str = "KV that memory has no room for is kept with --kv-disk DIR,
 
 const NO_CLUSTER: &str = "Interbed runs in one process: leave it out";
 
-/// The options, with their translations.
+/// Options of other programs about context, passes, threads, memory and devices, with their translations.
 pub static HABITS: &[Habit] = &[
     Habit::of(
         &["-c", "--ctx-size", "--num-ctx"],

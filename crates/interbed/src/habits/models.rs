@@ -29,7 +29,7 @@ const FOLDERS: &str = "a folder of GGUF files is not listed: `interbed serve DIR
                        Without a MODEL the server has the models that `interbed pull` fetched, in the folder that \
                        HF_HUB_CACHE names";
 
-/// The options, with their translations.
+/// Options of other programs about models and how they are stored, with their translations.
 pub static HABITS: &[Habit] = &[
     Habit::of(&["-m", "--model", "--model-path"], Value, Model),
     Habit::of(&["-hf", "-hfr", "--hf-repo"], Value, Model),

@@ -2,7 +2,7 @@
 
 use crate::failure::Advised;
 
-/// The options that a command does not have, in order, with hints. Unknown options have no hint.
+/// Refused options in the order of the command line, each with a hint. Unknown options have no hint.
 #[derive(Default)]
 pub struct Refusals(Vec<(String, Option<String>)>);
 
@@ -12,13 +12,13 @@ impl Refusals {
         self.0.push((shown, Some(hint.to_owned())));
     }
 
-    /// Adds an option that nobody has.
+    /// Adds an option that is not an option of Interbed or any other known program.
     pub fn add_unknown(&mut self, shown: String) {
         self.0.push((shown, None));
     }
 
-    /// Returns the error about all options, or `None` if all of them are unknown, because the parser has more to say
-    /// about unknown options.
+    /// Returns one error about all refused options of `command`. Returns `None` if no option has a hint, because the
+    /// parser then reports the unknown options better.
     pub fn told(&self, command: &str) -> Option<anyhow::Error> {
         let hints = self.0.iter().filter_map(|(shown, hint)| Some((shown.as_str(), hint.as_deref()?)));
         let hints: Vec<(&str, &str)> = hints.collect();

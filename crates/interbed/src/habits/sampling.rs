@@ -32,7 +32,7 @@ const THOUGHT: &str = "answers have their thinking in a field of its own";
 const THINKING: &str = "a model's thinking is printed as it comes; answers of `interbed serve` have it apart, in a \
                         field of its own";
 
-/// The options, with their translations.
+/// Options of other programs about prompts, answers and sampling, with their translations.
 pub static HABITS: &[Habit] = &[
     Habit::of(&["--file"], Value, OursOr("--prompt-file", PROMPT)),
     Habit::of(&["-bf", "--binary-file"], Value, OursOr("--prompt-file", PROMPT)),

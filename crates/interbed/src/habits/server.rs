@@ -6,7 +6,7 @@ use super::Takes::{Nothing, Perhaps, Value};
 
 const LOGS: &str = "logs go to stderr: --quiet for none, RUST_LOG=debug for more, --log-format json for collectors";
 
-/// The options, with their translations.
+/// Options of other programs about servers, with their translations.
 pub static HABITS: &[Habit] = &[
     Habit::of(&["-a", "--alias"], Value, Ours("--served-model-name")),
     Habit::of(&["--ssl-keyfile", "--ssl-key-file"], Value, Ours("--tls-key")),

@@ -20,22 +20,22 @@ use crate::user_folders;
 const MAGIC: &[u8; 20] = b"interbed identity 1\n";
 const DIGEST_BYTES: usize = 32;
 
-/// An identity, with the state of the files for which it holds.
+/// The identity of a model's weights, and the state of the model's files for which the identity is valid.
 pub struct Note {
     pub claim: Option<[u8; DIGEST_BYTES]>,
     pub identity: [u8; DIGEST_BYTES],
     pub state: Vec<u8>,
 }
 
-/// The file of a note, with the present state of the model's files.
+/// The path of a note, and the current state of the model's files.
 pub struct NoteFile {
     path: PathBuf,
     state: Vec<u8>,
 }
 
 impl NoteFile {
-    /// Returns the note's file in `folder` for a model in `files` with this `layout`. The note's file need not exist.
-    /// Returns `None` if changes of the model's files could not be noticed.
+    /// Returns the note file in `folder` for a model with these `files` and this `layout`. The note file need not
+    /// exist. Returns `None` if changes to the model's files could not be detected.
     pub fn of(folder: &Path, files: &[Arc<dyn RandomAccessFile>], layout: [u8; DIGEST_BYTES]) -> Option<Self> {
         let (mut name, mut state) = (Fingerprint::default(), Vec::new());
         name.field("layout", &layout);
@@ -49,7 +49,7 @@ impl NoteFile {
         Some(Self { path: folder.join(digits + ".identity"), state })
     }
 
-    /// Returns the present state of the model's files.
+    /// Returns the current state of the model's files.
     pub fn state(&self) -> &[u8] {
         &self.state
     }

@@ -27,14 +27,14 @@ pub struct Memory {
     pub budgets: Vec<Given>,
 }
 
-/// The context and the sequences that one budget allows.
+/// The context length and number of sequences that one memory budget allows.
 pub struct Given {
     pub budget: Bytes,
     pub kv_tokens: usize,
     pub context: usize,
-    /// The number of sequences with the whole context that fit at a time.
+    /// The number of sequences of the maximum length that fit into KV memory at the same time.
     pub sequences: usize,
-    /// The memory that the budget leaves for weights, if they do not fit and are streamed.
+    /// The memory that the budget leaves for weights, or `None` if all weights fit and are not streamed.
     pub streamed: Option<Bytes>,
 }
 

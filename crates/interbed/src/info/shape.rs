@@ -20,7 +20,8 @@ use crate::options::LimitOptions;
 /// The types of weights for which sizes are shown, besides the shape's own type.
 const QUANTISED: [DType; 2] = [DType::Q8_0, DType::Q4K];
 
-/// Returns the shape that `model` names, or `None` if a file or folder of that name exists.
+/// Returns the known shape that `model` names. Returns `None` for other names, or if a file or folder of that name
+/// exists.
 pub fn named(model: Option<&Path>) -> Option<&'static str> {
     let model = model.filter(|model| !model.exists())?.to_str()?;
     preset_names().find(|name| *name == model)
@@ -34,10 +35,10 @@ struct Stored {
     least: Bytes,
 }
 
-/// Returns a description of the shape `name` as a table and as JSON.
+/// Describes the shape `name`, as a table and as JSON.
 ///
 /// # Errors
-/// Fails if the options contradict the model.
+/// Fails if Interbed does not know the shape, or the options contradict the model.
 pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
     let of = |dtype: Option<DType>| Subject::imagined(Path::new(name), dtype);
     let Some(own) = of(None)? else { anyhow::bail!("{name} is no shape that Interbed knows") };

@@ -7,7 +7,7 @@ use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 use crate::report::report;
 
-/// Reports how the budget is divided.
+/// Tells the user how the memory budget is divided.
 pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: &LimitOptions) {
     let from = if limits.memory.is_some() { "--memory" } else { "available" };
     report!("{}: {:.1}M parameters", dir.name(), dir.config.blueprint.num_parameters() as f64 / 1e6);
@@ -33,8 +33,8 @@ pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: 
     }
 }
 
-/// Reports if requests get a shorter context than the `wanted` one, or if memory alone cannot hold the context. `has`
-/// is the number of tokens that a request may have.
+/// Tells the user if requests get a shorter context than `wanted`, or if a part of the context is kept on disk. `has`
+/// is the maximum number of tokens of a request.
 pub fn context(plan: &MemoryPlan, has: usize, wanted: usize, limits: &LimitOptions) {
     if has > plan.max_model_len {
         let held = plan.max_model_len;

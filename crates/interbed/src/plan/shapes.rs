@@ -43,10 +43,10 @@ impl Row {
     }
 }
 
-/// Prints the table of shapes.
+/// Prints the table of well-known model shapes, with the speed that this machine would reach with each of them.
 ///
 /// # Errors
-/// Fails if the machine cannot be measured.
+/// Fails if the speed of the machine cannot be measured.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let asked = args.dtype.map(DType::from);
     let dtype = asked.unwrap_or(DTYPE);
@@ -106,8 +106,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns the assumed type of the weights of a shape that the table lists, or `None` for other names, and for names of
-/// existing files.
+/// Returns the weight type that `interbed plan` assumes for a well-known shape. Returns `None` for names that are not
+/// in the table, and for paths that exist.
 pub fn listed_dtype(model: &Path) -> Option<DType> {
     let name = model.to_str().filter(|_| !model.exists())?;
     listed().find(|known| *known == name).map(usual_dtype)

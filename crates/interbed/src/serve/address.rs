@@ -7,7 +7,7 @@ use tokio::net::TcpSocket;
 
 use crate::failure::Advised;
 
-/// Binds the address without listening on it yet.
+/// Binds a socket to the address without listening on it yet.
 pub fn bind(host: &str, port: u16) -> Result<TcpSocket> {
     let addresses = (host, port).to_socket_addrs().map_err(|error| {
         Advised::input(
@@ -44,14 +44,15 @@ pub fn cannot_listen(host: &str, port: u16, error: std::io::Error) -> anyhow::Er
     Advised::system(format!("cannot listen on {host}:{port}"), hint, error)
 }
 
-/// Returns the names by which the server may be called: the machine's host name, and `host` if it is a name.
+/// Returns the host names by which clients may address the server: the machine's host name, and `host` if it is a name.
 pub fn own_names(host: &str) -> impl Iterator<Item = String> {
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let names = [machine.trim().to_owned(), host.to_owned()];
     names.into_iter().filter(|name| name != "*" && interbed_server::check_host(name).is_ok())
 }
 
-/// Returns an address that a browser on this machine can open.
+/// Returns `address`, with a loopback address in place of an unspecified one, so that a browser on this machine can
+/// open it.
 pub fn browsable(address: SocketAddr) -> SocketAddr {
     let here: IpAddr = if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     if address.ip().is_unspecified() { SocketAddr::new(here, address.port()) } else { address }

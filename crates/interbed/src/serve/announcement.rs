@@ -25,7 +25,8 @@ impl Announcement {
         Self { scheme, address, keyed: !config.api_keys.is_empty() }
     }
 
-    /// Prints where the model `name` is served, and a command that tries it.
+    /// Prints the address that serves the model `name`, and a `curl` command to try it. `chats` says whether the model
+    /// has a chat template.
     pub fn announce(&self, name: &str, chats: bool) {
         let (path, body) = if chats {
             ("chat/completions", r#"{"messages": [{"role": "user", "content": "Hello!"}]}"#)
@@ -36,7 +37,7 @@ impl Announcement {
         self.try_it(path, body);
     }
 
-    /// Prints where the models called `names` are served, and a command that tries the first.
+    /// Prints the address that serves the models called `names`, and a `curl` command to try the first of them.
     pub fn announce_library(&self, names: &[String]) {
         let models = if names.len() == 1 { "1 model".to_owned() } else { format!("{} models", names.len()) };
         self.serving(&models);

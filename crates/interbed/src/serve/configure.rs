@@ -16,7 +16,8 @@ use crate::sampling::model_defaults;
 /// The value of `--served-model-name` that accepts any model name.
 pub const ANY_NAME: &str = "*";
 
-/// Returns the configuration without a model. The model gets `names` if the options give it none.
+/// Returns the part of the configuration that does not depend on the loaded model. `names` are the model's names if
+/// `--served-model-name` gives none.
 pub fn base_config(args: &ServeArgs, names: Vec<String>, secrets: &Secrets) -> Result<ServerConfig> {
     let (any, named): (Vec<_>, Vec<_>) = args.served_model_name.iter().cloned().partition(|name| name == ANY_NAME);
     let mut model_names = if named.is_empty() { names } else { named };
@@ -40,7 +41,7 @@ pub fn base_config(args: &ServeArgs, names: Vec<String>, secrets: &Secrets) -> R
     })
 }
 
-/// Returns the whole configuration: `base`, completed with facts about the loaded model.
+/// Returns `base` with the settings that depend on the loaded model.
 pub fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
     ServerConfig {
         model: loaded.facts.clone(),
@@ -60,7 +61,8 @@ pub fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
     }
 }
 
-/// Returns the path of this program, which works even if the program's file has been replaced.
+/// Returns a path by which the running program can be started again. On Linux, the path stays valid if the program's
+/// file is replaced.
 pub fn own_program() -> Option<PathBuf> {
     let running = PathBuf::from("/proc/self/exe");
     if running.exists() { Some(running) } else { std::env::current_exe().ok() }

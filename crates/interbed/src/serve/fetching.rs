@@ -17,15 +17,15 @@ use crate::failure::BAD_INPUT;
 /// The maximum number of bytes of the process's error output that are read.
 const SAID_BYTES_MAX: u64 = 64 << 10;
 
-/// The channel on which a client is told about progress.
+/// The channel that reports the progress of a download to a client.
 pub type Told = Sender<Result<PullStep, LibraryError>>;
 
-/// Starts to fetch a model by its full name on the Hub, and calls `fetched` once the model is complete. The download
-/// stops when the receiver of `told` is dropped, and holds its `place` until it ends. This function must be called
-/// within a runtime.
+/// Starts a process that downloads the model with the full name `name` from the Hub. Once the model is complete,
+/// `fetched` is called. The download stops when the receiver of `told` is dropped. The permit `place` is held until the
+/// download ends. This function must be called within a Tokio runtime.
 ///
 /// # Errors
-/// Fails if the system cannot start a process.
+/// Fails if the system cannot start the process.
 pub fn begin(
     name: &str,
     offline: bool,

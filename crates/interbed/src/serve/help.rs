@@ -16,7 +16,7 @@ const FIRST: [&str; 10] = [
     "kv_disk",
 ];
 
-/// Puts the options that most people use first.
+/// Moves the most used options to the top of the help for `interbed serve`.
 pub fn arrange(serve: Command) -> Command {
     FIRST
         .iter()

@@ -36,7 +36,7 @@ const LISTED_FOR: Duration = Duration::from_secs(2);
 /// The maximum number of models that are fetched at a time.
 const FETCHED_AT_A_TIME: usize = 2;
 
-/// The models on this machine.
+/// The models in the cache and the model that ships with Interbed. The server loads them on request.
 pub struct CacheLibrary {
     base: ServerConfig,
     limits: LimitOptions,
@@ -60,8 +60,8 @@ struct Shelf {
 type FileState = Option<(SystemTime, u64)>;
 
 impl CacheLibrary {
-    /// Opens the library. Models are loaded under `limits` and served as `base` says. If more than `max_waiting`
-    /// requests wait, further ones are refused.
+    /// Opens the library. Models are loaded within `limits`, and `base` is the part of their configuration that they
+    /// share. If more than `max_waiting` requests wait, further requests are refused.
     ///
     /// # Errors
     /// Fails if the cache cannot be read.

@@ -46,7 +46,8 @@ impl TlsFiles {
 }
 
 impl Secrets {
-    /// Reads the API keys, those in `given` and those in a file, and the certificate with its private key.
+    /// Reads the API keys and the TLS certificate with its private key. The API keys are those in `given` and those in
+    /// the file `key_file`. `tls` has the paths of the certificate and of the private key.
     ///
     /// # Errors
     /// Fails if a file cannot be read or has invalid content.
@@ -102,10 +103,10 @@ impl Secrets {
         }
     }
 
-    /// Reads the files again at every SIGHUP. Must be called within a runtime.
+    /// Reads the files again whenever the process receives SIGHUP. This function must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// Fails if the system refuses the signal handler.
+    /// Fails if the signal handler cannot be installed.
     pub fn reload_at_hangup(self: Arc<Self>) -> Result<()> {
         let mut hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
         tokio::spawn(async move {

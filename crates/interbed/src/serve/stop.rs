@@ -23,7 +23,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Starts to listen for the signals. Must be called within a runtime.
+    /// Starts to listen for the signals. This function must be called within a Tokio runtime.
     pub fn listen(drain_s: u64) -> Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         let signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
@@ -44,7 +44,7 @@ impl Stop {
         }
     }
 
-    /// Waits for a signal, and returns the exit code of a process that this signal ends.
+    /// Waits for a signal, and returns the exit code for a process that this signal stops.
     pub async fn next(&mut self) -> i32 {
         let [interrupt, terminate] = &mut self.signals;
         tokio::select! {

@@ -9,8 +9,8 @@ const PROPOSED_MAX: usize = 2;
 /// The maximum factor between the sizes of the asked model and of a proposed one, except for the nearest.
 const FACTOR_MAX: f64 = 2.5;
 
-/// Returns the number of parameters, in millions, that a tag such as `270m`, `27b-it-qat` or `e4b` begins with, or
-/// `None` if it begins with none.
+/// Parses the number of parameters at the beginning of a tag such as `270m`, `27b-it-qat` or `e4b`, and returns it in
+/// millions. Returns `None` if the tag does not begin with a number of parameters.
 pub fn millions(tag: &str) -> Option<f64> {
     let part = tag.split('-').next()?;
     // `e4b` is a model with as many effective parameters as one of 4b.
@@ -24,7 +24,8 @@ pub fn millions(tag: &str) -> Option<f64> {
     number.parse::<f64>().ok().filter(|&number| is_number && number > 0.0).map(|number| number * factor)
 }
 
-/// Returns those of `names` that are models for conversations of about `asked` million parameters, the nearest first.
+/// Returns at most two chat models among `names`: those whose numbers of parameters are closest to `asked`, which is in
+/// millions. The closest model comes first.
 pub fn of_about(names: impl Iterator<Item = String>, asked: f64) -> Vec<String> {
     let sized = names.filter_map(|name| {
         let (family, tag) = name.split_once(':')?;

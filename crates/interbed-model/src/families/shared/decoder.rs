@@ -19,11 +19,11 @@ const TIE: Key = key("tie_word_embeddings", "");
 /// Where the norms of a layer's branches stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::families) enum NormPlaces {
-    /// A norm is applied to what a branch reads.
+    /// A norm is applied to the input of a branch.
     Before,
     /// A norm is applied to the result of a branch.
     After,
-    /// Norms are applied to both.
+    /// Norms are applied to the input and to the result of a branch.
     Both,
 }
 
@@ -31,28 +31,28 @@ pub(in crate::families) enum NormPlaces {
 pub(in crate::families) struct Decoder {
     pub vocab_size: usize,
     pub hidden: usize,
-    /// Width of dense networks.
+    /// Inner width of dense networks.
     pub inner: usize,
     pub layers: usize,
     pub positions: usize,
-    /// Whether scalings of the rotation stretch the context beyond the stated positions.
+    /// Whether RoPE scaling extends the context beyond `positions`.
     pub stretches: bool,
-    /// Attention of a layer without a window.
+    /// Attention, without the window and the rotation of each layer: see `windows` and `rope_of`.
     pub attention: Attention,
     pub activation: Activation,
-    /// Whether dense networks have a gate.
+    /// Whether dense networks have a gate projection.
     pub is_gated: bool,
     pub network_bias: bool,
     pub norms: NormPlaces,
     pub norm_epsilon: f32,
-    /// Number to add to each element of the stored weights of norms.
+    /// Number that is added to each element of the stored weights of norms.
     pub norm_offset: f32,
     pub ropes: Vec<Rope>,
-    /// For each layer, the index of its rotation in `ropes`, or `None` if the layer does not rotate.
+    /// For each layer, the index in `ropes` of the rotation of queries and keys, or `None` if they are not rotated.
     pub rope_of: Vec<Option<usize>>,
-    /// For each layer, how many positions a token sees, or `None` for all.
+    /// For each layer, how many positions a token sees, itself included, or `None` for all positions up to its own.
     pub windows: Vec<Option<usize>>,
-    /// The mixture of experts, and for each layer whether it has this mixture in place of a dense network.
+    /// The mixture of experts and, for each layer, whether the mixture replaces the dense network.
     pub mixture: Option<(Mixture, Vec<bool>)>,
     pub embedding_factor: f64,
     pub branch_factor: f64,
@@ -140,9 +140,12 @@ impl Decoder {
         })
     }
 
-    /// Gives the layers with a window a rotation of their own. The configuration states its base under `key` or in rope
-    /// parameters by type of layer; otherwise the base is `theta` or, without a `theta`, that of the other layers. The
-    /// family must have set the windows before.
+    /// Gives layers with a window their own rotation. The family must set `windows` before. The base of the frequencies
+    /// comes from `key` or from the RoPE parameters of layers with a window. If the configuration has neither, the base
+    /// is `theta`, or that of the other layers if `theta` is `None`.
+    ///
+    /// # Errors
+    /// Fails if a key has a value that is not valid or not supported.
     pub fn rotate_windows(&mut self, keys: &Keys<'_>, key: Key, theta: Option<f64>) -> Result<(), ConfigProblem> {
         if self.windows.iter().all(Option::is_none) {
             return Ok(());
@@ -155,13 +158,13 @@ impl Decoder {
         Ok(())
     }
 
-    /// Adds norms of queries and keys, with the epsilon and offset of the decoder's other norms.
+    /// Adds norms of queries and keys. Their epsilon and offset are those of the decoder's other norms.
     pub fn norm_heads(&mut self, over: HeadNorms) {
         let (epsilon, offset) = (self.norm_epsilon, self.norm_offset);
         self.attention.norms = Some(NormsOfHeads { over, epsilon, offset });
     }
 
-    /// Makes the blueprint of this decoder.
+    /// Creates the blueprint of this decoder.
     pub fn blueprint(self) -> Blueprint {
         let layers = (0..self.layers).map(|layer| self.layer(layer)).collect();
         let context = self.context();

@@ -168,10 +168,10 @@ pub(in crate::families) fn same_in_layers(
 }
 
 impl Decoder {
-    /// Puts a mixture in the network's place in `layers`.
+    /// Replaces the dense network by `mixture` in every layer for which `layers` is true.
     ///
     /// # Errors
-    /// Numbers of experts or groups that do not fit each other; by name.
+    /// Fails if numbers of experts or groups do not fit each other or are too large. The error names the key.
     pub fn use_experts(
         &mut self,
         keys: &Keys<'_>,

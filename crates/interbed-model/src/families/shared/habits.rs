@@ -11,7 +11,7 @@ pub(in crate::families) struct Habits {
     pub vocab_size: usize,
     /// Width of the hidden state if `config.json` gives none.
     pub hidden: usize,
-    /// Width of the feed-forward network if `config.json` gives none.
+    /// Inner width of the feed-forward network if `config.json` gives none.
     pub inner: usize,
     /// Number of layers if `config.json` gives none.
     pub layers: usize,
@@ -19,9 +19,10 @@ pub(in crate::families) struct Habits {
     pub heads: usize,
     /// Number of key and value heads if `config.json` gives none; `None` means as many as query heads.
     pub kv_heads: Option<usize>,
-    /// Elements of a head if the configuration gives none; `None` means the hidden size divided by the number of heads.
+    /// Number of elements of a head if the configuration gives none; `None` means the hidden size divided by the number
+    /// of heads.
     pub head_dim: Option<usize>,
-    /// Context in tokens if `config.json` gives none.
+    /// Context length in tokens if `config.json` gives none.
     pub positions: usize,
     /// Epsilon of all norms if `config.json` gives none.
     pub epsilon: f64,
@@ -31,7 +32,7 @@ pub(in crate::families) struct Habits {
     pub bos: Option<u32>,
     /// The token that ends a text if `config.json` names none.
     pub eos: Option<u32>,
-    /// Whether the head uses the embedding's matrix if `config.json` does not say.
+    /// Whether the head is tied to the embedding if `config.json` does not say.
     pub is_tied: bool,
     /// Whether the query, key and value projections have biases.
     pub input_bias: Bias,
@@ -39,25 +40,28 @@ pub(in crate::families) struct Habits {
     pub output_bias: Bias,
     /// Whether the projections of feed-forward networks have biases.
     pub network_bias: Bias,
-    /// How much of each head the family rotates.
+    /// How many elements of each head are rotated.
     pub rotated: Rotated,
     /// How the family's rope parameters are read.
     pub rope: RopeRule,
-    /// How the activation of feed-forward networks is found out.
+    /// How the activation of feed-forward networks is determined.
     pub activation: ActivationRule,
     /// Whether models of the family have experts.
     pub has_experts: bool,
-    /// Whether the key for the width of feed-forward networks states the width of an expert instead.
+    /// Whether the key for the inner width of feed-forward networks states the width of an expert instead.
     pub inner_is_of_experts: bool,
-    /// Whether the layer with this number has a window, in GGUF files that state a window but not its layers.
+    /// Returns whether the layer with this index has a window. This function is used for GGUF files that state a
+    /// window but not which layers have it.
     pub slides_in_gguf: fn(usize) -> bool,
 }
 
-/// How the activation of a family's networks is found out.
+/// How the activation of a family's feed-forward networks is determined.
 pub(in crate::families) enum ActivationRule {
-    /// `config.json` names the activation; the given one is used if it does not, and for GGUF files.
+    /// `config.json` names the activation. If `config.json` does not name it, and for GGUF files, the activation is
+    /// the one given here.
     Named(Activation),
-    /// Like [`ActivationRule::Named`], but only this key of `config.json` names the activation.
+    /// The key of this name in `config.json` names the activation. If the key is absent, and for GGUF files, the
+    /// activation is the one given here.
     NamedBy(&'static str, Activation),
     /// All models of the family have this activation.
     Fixed(Activation),
@@ -70,12 +74,12 @@ pub(in crate::families) enum Bias {
     Never,
     /// Projections always have biases.
     Always,
-    /// The key of this name says whether there are biases; the flag is its default.
+    /// The key of this name says whether projections have biases. If the key is absent, the flag says so.
     Stated(&'static str, bool),
 }
 
 impl Habits {
-    /// Habits of the plainest decoder, which families start from.
+    /// Habits of a plain decoder, from which the families' habits are derived.
     pub const PLAIN: Self = Self {
         vocab_size: 32_000,
         hidden: 4096,

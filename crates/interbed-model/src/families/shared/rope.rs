@@ -30,22 +30,23 @@ const POSITIONS_MAX: usize = 1 << 31;
 
 /// What a family needs to know when its rope parameters are read.
 pub(in crate::families) struct RopeRule {
-    /// Whether models without rope parameters are refused.
+    /// Whether models without RoPE parameters are refused.
     pub is_required: bool,
-    /// Which scalings the family has.
+    /// Which kinds of RoPE scaling the family has.
     pub kinds: Kinds,
-    /// Whether queries grow with their positions.
+    /// Whether queries are scaled by position.
     pub grows: bool,
-    /// Whether layers with a window rotate in a way of their own.
+    /// Whether layers with a window have their own rotation.
     pub by_window: bool,
-    /// Whether the ends of YaRN's ramp are rounded in models from GGUF files, which have no key for it.
+    /// Whether the ends of YaRN's ramp are rounded to whole dimensions in models from GGUF files. GGUF files have no
+    /// key that says so.
     pub truncates: bool,
 }
 
 /// Kinds of rope scaling that a family has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::families) enum Kinds {
-    /// The scalings that most families share: none, linear, dynamic, YaRN, and the one by wavelengths.
+    /// The scalings that most families share: none, linear, dynamic, YaRN, and that of Llama 3.1.
     Usual,
     /// LongRoPE with two sets of factors, or no scaling.
     LongRope,
@@ -56,16 +57,16 @@ pub(in crate::families) enum Kinds {
 
 /// Where a family's configurations state how many elements of each head are rotated.
 pub(in crate::families) enum Rotated {
-    /// All elements are rotated; files that say otherwise are refused.
+    /// All elements are rotated. A configuration that says otherwise is refused.
     Whole,
-    /// `partial_rotary_factor` states the share that is rotated; the number is the default.
+    /// `partial_rotary_factor` states the share of elements that are rotated. The number is the default share.
     Share(f64),
     /// The key of this name states the number of rotated elements, unless `partial_rotary_factor` states a share.
     Count(&'static str),
 }
 
 impl RopeRule {
-    /// What most families have.
+    /// The rule of most families.
     pub const USUAL: Self =
         Self { is_required: false, kinds: Kinds::Usual, grows: false, by_window: false, truncates: true };
 }
