@@ -12,24 +12,9 @@ use interbed_kernels::{
 
 use crate::command::best_of_row;
 use crate::{
-    AllocError, BandProduct, Command, Device, DeviceError, HostBuffer, KvPool, KvSequences, KvStrips, OUTS_MAX,
+    AllocError, BandProduct, Command, Cpu, Device, DeviceError, HostBuffer, KvPool, KvSequences, KvStrips, OUTS_MAX,
     Operand, PRODUCTS_MAX, Queue, Tensor, TensorArea, Token,
 };
-
-/// Threads that compute together, and the instructions that they use.
-pub struct Cpu {
-    /// The threads.
-    pub pool: Pool,
-    /// The instructions.
-    pub level: Level,
-}
-
-impl Cpu {
-    /// Creates a pool of `threads` threads, with the best instructions that the processor has.
-    pub fn new(threads: NonZeroUsize) -> Self {
-        Self { pool: Pool::new(threads), level: Level::detect() }
-    }
-}
 
 /// What a device must reserve for the largest pass.
 #[derive(Debug, Clone, Copy, Default)]

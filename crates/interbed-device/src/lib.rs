@@ -8,10 +8,13 @@ mod command;
 mod cores;
 mod cpu;
 mod device;
+mod figures;
 mod kv_frame;
 mod kv_pool;
 mod kv_strips;
 mod memory;
+mod processor;
+mod queue;
 mod reference;
 mod tensor;
 mod virtual_memory;
@@ -23,17 +26,17 @@ pub use buffer::{AllocError, HUGE_PAGE, HostBuffer, page_size};
 pub use bytes::{BadSize, Bytes};
 pub use command::{BEST_MAX, BEST_WIDTH_MAX, BandProduct, Command, KvSequences, OUTS_MAX, Operand, PRODUCTS_MAX, Use};
 pub use cores::usable_cores;
-pub use cpu::{Cpu, CpuDevice, PassNeeds};
-pub use device::{Device, DeviceError, Queue, Token};
+pub use cpu::{CpuDevice, PassNeeds};
+pub use device::{Device, DeviceError};
+pub use figures::{DeviceEvent, DeviceStats, HostRates};
 pub use kv_frame::KvFrame;
 pub use kv_pool::KvPool;
 pub use kv_strips::{KvStrips, StripChange, StripContent, StripShape, StripStats};
 pub use memory::{HostMemory, give_back_freed, huge_pages_unasked, peak_resident, share_heaps};
+pub use processor::Cpu;
+pub use queue::{Queue, Token};
 pub use reference::{ReferenceBytes, ReferenceDevice};
 pub use tensor::{OutOfTensors, Tensor, TensorArea};
 pub use virtual_memory::{Mappings, PageAccess, SharedMemory, VirtualMemory, mappings};
-pub use vulkan::{
-    CopyRates, DeviceEvent, DeviceStats, Gpu, GpuBuffer, GpuError, GpuInfo, Heap, HostRates, ProductArithmetic, Vulkan,
-    VulkanDevice,
-};
+pub use vulkan::{CopyRates, Gpu, GpuBuffer, GpuError, GpuInfo, Heap, ProductArithmetic, Vulkan, VulkanDevice};
 pub use weights::{PlacedBytes, Weights};

@@ -22,7 +22,6 @@ mod loader;
 mod memory;
 mod rates;
 mod record;
-mod stats;
 mod timestamps;
 
 use std::sync::Arc;
@@ -30,7 +29,8 @@ use std::sync::Arc;
 use interbed_kernels::{DType, KvLayout};
 
 use crate::{
-    Bytes, Command, Cpu, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use,
+    Bytes, Command, Cpu, Device, DeviceError, DeviceEvent, DeviceStats, HostBuffer, HostRates, Operand, PassNeeds,
+    PlacedBytes, Queue, Tensor, Token, Use,
 };
 use arguments::{Arguments, PIECE_MAX};
 use block_tables::BlockTables;
@@ -46,13 +46,10 @@ use timestamps::Clock;
 
 pub use error::GpuError;
 pub use gpu::Gpu;
-pub use host_rates::HostRates;
 pub use integers::ProductArithmetic;
 pub use loader::{GpuInfo, Vulkan};
 pub use memory::{GpuBuffer, Heap};
 pub use rates::CopyRates;
-pub use stats::DeviceStats;
-pub use timestamps::DeviceEvent;
 
 /// A GPU as a device, through Vulkan.
 pub struct VulkanDevice {
@@ -389,7 +386,7 @@ impl Device for VulkanDevice {
     }
 
     fn host_rates(&mut self, dtype: DType, most: Bytes) -> Result<Option<HostRates>, DeviceError> {
-        HostRates::measure(self, dtype, most)
+        host_rates::measure(self, dtype, most)
     }
 
     fn has_own_memory(&self) -> bool {

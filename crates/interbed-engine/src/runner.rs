@@ -251,8 +251,7 @@ impl<D: Device> ModelRunner<D> {
         Ok(Arc::clone(self.timeline.insert(Arc::default())))
     }
 
-    /// Waits until nothing is under way any more: on the device, and in reads of weights ahead of the next pass. This is
-    /// for measurements.
+    /// Waits until the device has executed everything and no weights are being read ahead. This is for measurements.
     ///
     /// # Errors
     /// Fails if the device fails.

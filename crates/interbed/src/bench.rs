@@ -34,7 +34,7 @@ use crate::options::{ComputeOptions, LimitOptions};
 use crate::place::Processor;
 use crate::progress;
 use limits::{Bound, MachineLimits};
-use passes::{Passes, Sizes};
+use passes::{MeasuredPasses, Sizes};
 use report::{Figure, Report};
 use work::{ModelWork, Work};
 
@@ -72,7 +72,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "512")]
     pub prompt_tokens: Vec<NonZeroUsize>,
 
-    /// Passes of each measurement, at most 5 of a prefill; the median counts
+    /// MeasuredPasses of each measurement, at most 5 of a prefill; the median counts
     #[arg(long, value_name = "N", default_value = "15")]
     pub repeat: NonZeroUsize,
 
@@ -132,12 +132,16 @@ pub fn run(args: BenchArgs) -> Result<()> {
     let (sizes, vocab) = (args.sizes(), dir.config.blueprint.vocab_size);
     if device != DeviceOption::Cpu {
         let limits = LimitOptions { compute: ComputeOptions { device, ..args.compute }, ..args.limits };
-        return on_gpu::run(&dir, &limits, &on_gpu::Wanted { sizes, policies: None, timeline: None, json: args.json });
+        return on_gpu::run(
+            &dir,
+            &limits,
+            &on_gpu::GpuMeasurements { sizes, policies: None, timeline: None, json: args.json },
+        );
     }
     let mut runnable = load_onto(&Processor, &dir, &args.limits, &surroundings)?;
     sizes.check(&runnable.plan, runnable.block_size, "--memory")?;
     let _streamed = runnable.streamed.take();
-    let passes = Passes::new(runnable, vocab);
+    let passes = MeasuredPasses::new(runnable, vocab);
     let work = ModelWork::of(&dir, &args.limits);
     let cpu = passes.runner.device.cpu();
     let limits = MachineLimits::new(cpu, Unit::of(cpu.level, work.weights), args.sweep)?;
@@ -182,7 +186,7 @@ struct Measured {
 }
 
 struct Bench {
-    passes: Passes<CpuDevice>,
+    passes: MeasuredPasses<CpuDevice>,
     limits: MachineLimits,
 }
 
@@ -193,7 +197,7 @@ impl Bench {
         &mut self,
         repeat: usize,
         work: Work,
-        mut pass: impl FnMut(&mut Passes<CpuDevice>, usize) -> Result<Duration>,
+        mut pass: impl FnMut(&mut MeasuredPasses<CpuDevice>, usize) -> Result<Duration>,
     ) -> Result<Measured> {
         let (mut times, mut shares, mut bounds) = (Vec::new(), Vec::new(), Vec::new());
         for i in 0..repeat {

@@ -17,7 +17,7 @@ use crate::failure::Advised;
 use crate::model_dir::{Division, ModelDir};
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
 use crate::options::{KvLayoutOption, LimitOptions};
-use crate::place::{Place, Processor};
+use crate::place::{ComputePlace, Processor};
 use crate::report::report;
 
 /// The host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
@@ -78,7 +78,7 @@ impl GpuPlace {
     }
 }
 
-impl Place for GpuPlace {
+impl ComputePlace for GpuPlace {
     type Device = VulkanDevice;
 
     fn divide(&self, dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {

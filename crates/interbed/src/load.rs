@@ -30,7 +30,7 @@ use crate::model_facts::model_facts;
 use crate::needs::{kv_config, threads};
 use crate::opened::Opened;
 use crate::options::LimitOptions;
-use crate::place::{Place, Processor};
+use crate::place::{ComputePlace, Processor};
 use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
 use crate::{kv_events, routing, small_files, swap};
@@ -166,7 +166,7 @@ impl<R: Runner + 'static> Runnable<R> {
 }
 
 /// Divides memory and loads the weights onto the device of `place`.
-pub fn load_onto<P: Place>(
+pub fn load_onto<P: ComputePlace>(
     place: &P,
     dir: &ModelDir,
     limits: &LimitOptions,

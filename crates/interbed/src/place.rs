@@ -14,7 +14,7 @@ use crate::needs::{self, threads};
 use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, LimitOptions};
 
 /// A place where a model can be computed.
-pub trait Place {
+pub trait ComputePlace {
     /// The type of the place's device.
     type Device: Device + 'static;
 
@@ -44,7 +44,7 @@ pub trait Place {
 /// The processor, which computes in host memory.
 pub struct Processor;
 
-impl Place for Processor {
+impl ComputePlace for Processor {
     type Device = CpuDevice;
 
     fn divide(&self, dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {

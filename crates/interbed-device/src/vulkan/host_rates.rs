@@ -9,7 +9,8 @@ use interbed_kernels::DType;
 use super::VulkanDevice;
 use super::memory::{GpuBuffer, Heap};
 use crate::{
-    BandProduct, Bytes, Command, Device, DeviceError, GpuError, HostBuffer, PlacedBytes, Queue, TensorArea, Weights,
+    BandProduct, Bytes, Command, Device, DeviceError, GpuError, HostBuffer, HostRates, PlacedBytes, Queue, TensorArea,
+    Weights,
 };
 
 /// Columns of the matrix that is tried, whole blocks of every type.
@@ -24,64 +25,51 @@ const TRIES: usize = 3;
 /// Tokens of the longer of the passes that are tried.
 const TOKENS: usize = 8;
 
-/// Weights in host memory, per second.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct HostRates {
-    /// Bytes that are copied to the GPU.
-    pub link: f64,
-    /// Bytes that the host multiplies with the activations of one token.
-    pub host: f64,
-    /// The most tokens for which the host is the faster.
-    pub tokens_max: usize,
-}
-
-impl HostRates {
-    /// Measures by the rules of [`Device::host_rates`]. Returns `None` if the tensors of `device` are too small.
-    ///
-    /// # Errors
-    /// Fails if the GPU fails, or has no memory.
-    pub(super) fn measure(device: &mut VulkanDevice, dtype: DType, most: Bytes) -> Result<Option<Self>, DeviceError> {
-        let row = dtype.row_bytes(COLS).expect("whole blocks of every type");
-        let rows = usize::try_from(most.0).unwrap_or(usize::MAX) / row;
-        let mut area = TensorArea::default();
-        let (x, out) = (area.take(TOKENS * COLS), area.take(TOKENS * rows));
-        if rows == 0 || area.check(device.tensor_capacity()).is_err() {
-            return Ok(None);
-        }
-        let bytes = row * rows;
-        let host = HostBuffer::new_zeroed(bytes).map_err(|error| GpuError::Host(Arc::new(error)))?;
-        let host = Arc::new(host);
-        device.share(&host);
-        let on_gpu = PlacedBytes::Gpu(Arc::new(GpuBuffer::new(device.gpu(), Heap::Device, bytes)?));
-        let copying = fastest(|| {
-            let mut last = None;
-            for at in (0..bytes).step_by(PIECE) {
-                let range = at..(at + PIECE).min(bytes);
-                let copy = Command::CopyWeights { from: &host, range, to: &on_gpu, at };
-                last = Some(device.submit(Queue::Upload, &[copy], &[])?);
-            }
-            last.map_or(Ok(()), |token| device.complete(token))
-        })?;
-        let weights = Weights::new(dtype, rows, COLS, Arc::clone(&host), 0..bytes);
-        let mut multiplying = |tokens: usize| {
-            let (x, out) = (x.first(tokens * COLS), out.first(tokens * rows));
-            let fill = Command::Fill { out: x, values: &|numbers: &mut [f32]| numbers.fill(1.0) };
-            device.submit(Queue::Compute, &[fill], &[])?;
-            let products = [BandProduct { weights: &weights, rows: 0..rows, bias: None, out }];
-            fastest(|| {
-                let command = Command::Products { x, cols: COLS, products: &products, gate: None };
-                let token = device.submit(Queue::Host, &[command], &[])?;
-                device.complete(token)?;
-                // Nobody wants the results.
-                device.submit(Queue::Compute, &[], &[token]).map(|_| ())
-            })
-        };
-        let (one, several) = (multiplying(1)?, multiplying(TOKENS)?);
-        let [copying, one, several] = [copying, one, several].map(|time| time.as_secs_f64().max(1e-9));
-        let further = ((several - one) / (TOKENS - 1) as f64).max(one / 64.0);
-        let tokens_max = if one < copying { 1 + ((copying - one) / further) as usize } else { 0 };
-        Ok(Some(Self { link: bytes as f64 / copying, host: bytes as f64 / one, tokens_max }))
+/// Measures by the rules of [`Device::host_rates`]. Returns `None` if the tensors of `device` are too small.
+///
+/// # Errors
+/// Fails if the GPU fails, or has no memory.
+pub fn measure(device: &mut VulkanDevice, dtype: DType, most: Bytes) -> Result<Option<HostRates>, DeviceError> {
+    let row = dtype.row_bytes(COLS).expect("whole blocks of every type");
+    let rows = usize::try_from(most.0).unwrap_or(usize::MAX) / row;
+    let mut area = TensorArea::default();
+    let (x, out) = (area.take(TOKENS * COLS), area.take(TOKENS * rows));
+    if rows == 0 || area.check(device.tensor_capacity()).is_err() {
+        return Ok(None);
     }
+    let bytes = row * rows;
+    let host = HostBuffer::new_zeroed(bytes).map_err(|error| GpuError::Host(Arc::new(error)))?;
+    let host = Arc::new(host);
+    device.share(&host);
+    let on_gpu = PlacedBytes::Gpu(Arc::new(GpuBuffer::new(device.gpu(), Heap::Device, bytes)?));
+    let copying = fastest(|| {
+        let mut last = None;
+        for at in (0..bytes).step_by(PIECE) {
+            let range = at..(at + PIECE).min(bytes);
+            let copy = Command::CopyWeights { from: &host, range, to: &on_gpu, at };
+            last = Some(device.submit(Queue::Upload, &[copy], &[])?);
+        }
+        last.map_or(Ok(()), |token| device.complete(token))
+    })?;
+    let weights = Weights::new(dtype, rows, COLS, Arc::clone(&host), 0..bytes);
+    let mut multiplying = |tokens: usize| {
+        let (x, out) = (x.first(tokens * COLS), out.first(tokens * rows));
+        let fill = Command::Fill { out: x, values: &|numbers: &mut [f32]| numbers.fill(1.0) };
+        device.submit(Queue::Compute, &[fill], &[])?;
+        let products = [BandProduct { weights: &weights, rows: 0..rows, bias: None, out }];
+        fastest(|| {
+            let command = Command::Products { x, cols: COLS, products: &products, gate: None };
+            let token = device.submit(Queue::Host, &[command], &[])?;
+            device.complete(token)?;
+            // Nobody wants the results.
+            device.submit(Queue::Compute, &[], &[token]).map(|_| ())
+        })
+    };
+    let (one, several) = (multiplying(1)?, multiplying(TOKENS)?);
+    let [copying, one, several] = [copying, one, several].map(|time| time.as_secs_f64().max(1e-9));
+    let further = ((several - one) / (TOKENS - 1) as f64).max(one / 64.0);
+    let tokens_max = if one < copying { 1 + ((copying - one) / further) as usize } else { 0 };
+    Ok(Some(HostRates { link: bytes as f64 / copying, host: bytes as f64 / one, tokens_max }))
 }
 
 fn fastest(mut act: impl FnMut() -> Result<(), DeviceError>) -> Result<Duration, DeviceError> {

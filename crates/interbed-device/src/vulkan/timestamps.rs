@@ -12,26 +12,13 @@ use ash::vk;
 
 use super::error::GpuError;
 use super::gpu::Gpu;
-use crate::Queue;
+use crate::{DeviceEvent, Queue};
 
 /// Batches that can be in flight and have their times noted.
 const SLOTS: u32 = 256;
 
 /// The most batches that are kept until somebody takes them; further batches have no times.
 const BATCHES_MAX: usize = 100_000;
-
-/// A batch of commands that ran on a queue of a device.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DeviceEvent {
-    /// The queue.
-    pub queue: Queue,
-    /// The number of commands in the batch.
-    pub operations: usize,
-    /// The time at which the batch began, as far as the clocks of host and device can be compared.
-    pub start: Instant,
-    /// The time at which the batch ended.
-    pub end: Instant,
-}
 
 /// The times of one queue's batches.
 pub(super) struct Timestamps {

@@ -1,5 +1,5 @@
-//! The engine over each kind of device: with too little KV, requests are preempted, and get the same tokens as with ample
-//! memory.
+//! The engine over each kind of device: with too little KV, requests are preempted, and get the same tokens as with
+//! ample memory.
 
 use std::path::Path;
 use std::sync::Arc;

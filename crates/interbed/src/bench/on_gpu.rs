@@ -10,7 +10,7 @@ use interbed_engine::{DeviceStats, Runner};
 use interbed_weights::StreamStats;
 use serde_json::{Value, json};
 
-use super::passes::{Passes, Sizes};
+use super::passes::{MeasuredPasses, Sizes};
 use super::work::{ModelWork, Work};
 use super::{PREFILLS_MAX, median};
 use crate::audience::{Audience, Surroundings};
@@ -25,7 +25,7 @@ use crate::{progress, timeline};
 const COPY: u64 = 256 << 20;
 
 /// The measurements that the options ask for.
-pub struct Wanted<'a> {
+pub struct GpuMeasurements<'a> {
     pub sizes: Sizes,
     /// The streaming policies to measure, if only streamed weights are measured.
     pub policies: Option<&'a [StreamPolicyOption]>,
@@ -38,7 +38,7 @@ pub struct Wanted<'a> {
 ///
 /// # Errors
 /// Fails if the GPU does not exist, it has too little memory for the model, or a pass fails.
-pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &Wanted<'_>) -> Result<()> {
+pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) -> Result<()> {
     let gpu = GpuPlace::chosen(dir, limits)?.context("the processor computes")?;
     let (rates, work) = (gpu.rates(COPY)?, ModelWork::of(dir, limits));
     let (mut figures, mut used) = (Vec::new(), None);
@@ -62,7 +62,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &Wanted<'_>) -> Result
             Some(streaming) => (streaming.settings.bytes_per_s, streaming.on_device),
             None => (0.0, work.swept_bytes()),
         };
-        let passes = Passes::new(runnable, dir.config.blueprint.vocab_size);
+        let passes = MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size);
         let mut bench =
             GpuBench { passes, rates, disk, resident, policy: streamed.is_some().then_some(policy), work: &work };
         bench.measure_all(&wanted.sizes, &mut figures)?;
@@ -78,7 +78,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &Wanted<'_>) -> Result
 }
 
 struct GpuBench<'a> {
-    passes: Passes<VulkanDevice>,
+    passes: MeasuredPasses<VulkanDevice>,
     rates: CopyRates,
     /// The number of bytes per second of the disk, measured at the start, or 0 if nothing is read from disk.
     disk: f64,
@@ -135,7 +135,7 @@ impl GpuBench<'_> {
         &mut self,
         of: Subject,
         repeat: usize,
-        mut pass: impl FnMut(&mut Passes<VulkanDevice>, usize) -> Result<Duration>,
+        mut pass: impl FnMut(&mut MeasuredPasses<VulkanDevice>, usize) -> Result<Duration>,
     ) -> Result<Figure> {
         let (stream, device) = (self.stream(), self.stats());
         let mut times = Vec::new();

@@ -10,7 +10,7 @@ use interbed_model::{BatchSequence, LogitRows, SequenceBlocks};
 use crate::load::Runnable;
 
 /// A runner, with what its passes are made of.
-pub struct Passes<D> {
+pub struct MeasuredPasses<D> {
     pub runner: ModelRunner<D>,
     /// The maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
@@ -58,7 +58,7 @@ impl Sizes {
     }
 }
 
-impl<D: Device> Passes<D> {
+impl<D: Device> MeasuredPasses<D> {
     /// Takes the runner of a model with a vocabulary of `vocab` tokens.
     pub fn new(runnable: Runnable<ModelRunner<D>>, vocab: usize) -> Self {
         let Runnable { runner, batched_tokens, block_size, .. } = runnable;

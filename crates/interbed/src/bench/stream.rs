@@ -13,7 +13,7 @@ use interbed_kernels::Unit;
 use interbed_weights::{ElasticWeights, StreamStats};
 
 use super::limits::{MachineLimits, Summary};
-use super::passes::{Passes, Sizes};
+use super::passes::{MeasuredPasses, Sizes};
 use super::stream_report::{Line, Measured, Shape, StreamReport, bound_seconds};
 use super::work::{ModelWork, Work};
 use super::{median, on_gpu};
@@ -66,7 +66,7 @@ pub struct StreamArgs {
     #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "128")]
     pub prompt_tokens: Vec<NonZeroUsize>,
 
-    /// Passes of each measurement; the median counts
+    /// MeasuredPasses of each measurement; the median counts
     #[arg(long, value_name = "N", default_value = "5")]
     pub repeat: NonZeroUsize,
 
@@ -107,7 +107,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
     if device != DeviceOption::Cpu {
         let limits = LimitOptions { compute: ComputeOptions { device, ..args.compute }, ..args.limits };
         let (policies, timeline) = (Some(&args.policy[..]), args.timeline.timeline.as_deref());
-        return on_gpu::run(&dir, &limits, &on_gpu::Wanted { sizes, policies, timeline, json: args.json });
+        return on_gpu::run(&dir, &limits, &on_gpu::GpuMeasurements { sizes, policies, timeline, json: args.json });
     }
     let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let work = ModelWork::of(&dir, &args.limits);
@@ -130,7 +130,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         sizes.check(&runnable.plan, runnable.block_size, "--memory")?;
         settings = Some(streaming.settings.clone());
         let mut bench = StreamBench {
-            passes: Passes::new(runnable, dir.config.blueprint.vocab_size),
+            passes: MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size),
             most_resident: streaming.most_resident,
             streaming,
             machine: &machine,
@@ -164,7 +164,7 @@ fn measure_machine(limits: &LimitOptions, work: &ModelWork) -> Result<Summary> {
 }
 
 struct StreamBench<'a> {
-    passes: Passes<CpuDevice>,
+    passes: MeasuredPasses<CpuDevice>,
     streaming: Streaming,
     machine: &'a Summary,
     /// The number of bytes of weights that the budget can keep in memory, under the policy that keeps most.
@@ -207,7 +207,7 @@ impl StreamBench<'_> {
         passes: usize,
         work: Work,
         bar: &indicatif::ProgressBar,
-        mut pass: impl FnMut(&mut Passes<CpuDevice>, usize) -> Result<Duration>,
+        mut pass: impl FnMut(&mut MeasuredPasses<CpuDevice>, usize) -> Result<Duration>,
     ) -> Result<Measured> {
         let monitor = Arc::clone(&self.streaming.monitor);
         let swept = monitor.swept_bytes();

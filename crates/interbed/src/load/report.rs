@@ -41,6 +41,9 @@ pub fn context(plan: &MemoryPlan, has: usize, wanted: usize, limits: &LimitOptio
         report!("context {has:>10}  tokens; KV memory holds {held}, and what a request has beyond that is on disk");
     }
     let more = match limits.compute.device {
+        DeviceOption::Cpu if plan.could_stream && limits.max_model_len.is_none() => {
+            "--memory, or --max-model-len, for which weights leave memory,"
+        }
         DeviceOption::Cpu => "--memory",
         DeviceOption::Auto | DeviceOption::Vulkan(_) => "--gpu-memory or --memory",
     };
