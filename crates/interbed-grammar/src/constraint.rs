@@ -110,8 +110,9 @@ impl Constraint {
     /// that is not allowed or that completes the answer.
     ///
     /// # Errors
-    /// Fails if the grammar is too complex in this state. If it becomes too complex only after a draft token, the list
-    /// ends there without an error, because another token may be sampled.
+    /// Fails if the grammar is too complex in the current state. If the grammar becomes too complex only after a draft
+    /// token, the list ends before the mask after this token. This is not an error, because a different token may be
+    /// sampled instead of the draft token.
     pub fn masks_along(&mut self, drafts: &[u32]) -> Result<Vec<Option<TokenMask>>, GrammarError> {
         let mut masks = vec![self.mask()?];
         if drafts.is_empty() {

@@ -195,10 +195,11 @@ fn ends_entries(text: &[u8]) -> bool {
 
 /// The result of following a token.
 enum Step {
-    /// No array item that has begun can become equal to an earlier item of its array.
+    /// No unfinished array item can still become equal to an earlier item of its array.
     Away,
-    /// An array item that has begun may still become equal to an earlier item of its array. Contains the new state.
+    /// An unfinished array item can still become equal to an earlier item of its array. Contains the new state.
     Alike(Entries),
-    /// The token completes a repeated array item, or the search does not follow this token.
+    /// The search does not continue after this token. The token completes a repeated array item, is white space outside
+    /// of strings, or makes a number too long.
     Repeated,
 }

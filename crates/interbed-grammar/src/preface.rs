@@ -17,7 +17,7 @@ pub struct Preface {
 
 impl Preface {
     /// Creates a preface with which the answer may begin. The token `open` begins the preface, and the text `close`
-    /// ends it. Up to `blanks` bytes of white space may follow the preface.
+    /// ends it. If `open` is `None`, no preface can begin. Up to `blanks` bytes of white space may follow the preface.
     pub fn optional(open: Option<u32>, close: &str, blanks: usize) -> Self {
         let marker = Marker { text: close.to_owned(), at_start: false, included: false };
         Self { open, close: Trigger::new(vec![marker]), begun: false, blanks }

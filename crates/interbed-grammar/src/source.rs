@@ -18,7 +18,7 @@ const NESTING_MAX: usize = 64;
 /// recursion, with up to 3.3 KB of stack for each level.
 const LEVELS_MAX: usize = 8192;
 
-/// A grammar, schema or list that describes which texts an answer may be.
+/// A grammar, schema or list that describes the allowed texts of an answer, or of a part of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GrammarSource {
     /// Any JSON object.

@@ -131,8 +131,8 @@ impl Vocabulary {
 
     /// Compiles a grammar that constrains the whole answer. Returns the state of an answer before its first token.
     ///
-    /// Memory and time are proportional to the size of the grammar, within limits. Compiling needs up to
-    /// [`STACK_BYTES`](Self::STACK_BYTES) of stack.
+    /// The memory and the time that compiling takes are proportional to the size of the grammar. This size is limited.
+    /// Compiling needs up to [`STACK_BYTES`](Self::STACK_BYTES) bytes of stack.
     ///
     /// # Errors
     /// Fails if the grammar is invalid, asks for something that cannot be enforced, or exceeds a limit.

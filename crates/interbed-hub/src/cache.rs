@@ -95,7 +95,8 @@ impl HubCache {
         self.folder(name).join("snapshots").join(commit)
     }
 
-    /// Returns the commit that a revision pointed to when it was last resolved.
+    /// Returns the commit that a revision pointed to when it was last resolved. Returns `None` if the cache does not
+    /// have the revision.
     pub fn commit(&self, name: &HubName, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return self.snapshot(name, revision).is_dir().then(|| revision.to_owned());

@@ -76,7 +76,7 @@ pub enum ChoiceProblem {
         /// Tags that exist.
         available: Vec<String>,
     },
-    /// The repository has no `config.json` that describes the weights.
+    /// The repository has safetensors files, but no `config.json`, which would describe the model.
     #[error("it has safetensors files, but no config.json that says of which model")]
     NoConfig,
     /// The repository lacks a file that another file refers to, such as a shard.

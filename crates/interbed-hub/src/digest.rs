@@ -66,7 +66,8 @@ impl BlobId {
         }
     }
 
-    /// Creates a hasher of the same kind as `self`, for content of `bytes` bytes.
+    /// Creates a hasher of the same kind as `self`. `bytes` is the length of the whole content in bytes. A Git object
+    /// id depends on this length, because the Git header contains it.
     pub fn hasher(&self, bytes: u64) -> BlobHasher {
         match self {
             Self::Sha256(_) => BlobHasher::Sha256(Sha256::new()),

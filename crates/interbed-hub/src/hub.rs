@@ -74,12 +74,13 @@ impl Hub {
         &self.cache
     }
 
-    /// Looks up a model and chooses which of its files to use. Downloads at most the safetensors index, if the model
-    /// has one. In offline mode, or if the Hub is unavailable, it searches only the cache.
+    /// Looks up a model on the Hub and chooses which of its files to use. In offline mode, or if the Hub is
+    /// unavailable, looks up the model in the cache instead. The only file that this method downloads is the
+    /// safetensors index, if the model needs one that the cache lacks.
     ///
     /// # Errors
-    /// Fails if the model, revision or quantization does not exist, access is denied, the network fails, or the cache
-    /// lacks the model.
+    /// Fails if the model, revision or quantization does not exist, if access is denied, or if the network fails. In
+    /// offline mode, fails if the cache lacks the model.
     pub fn find(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
         let error = |problem| HubError { model: name.repository(), problem };
         let cached = || {
@@ -230,17 +231,18 @@ impl HubModel<'_> {
         (takes_index && has_index).then(|| self.folder().join(INDEX))
     }
 
-    /// Returns whether all chosen files are in the cache. Always true for a model that was found without the Hub.
+    /// Returns whether all chosen files are in the cache. Always returns `true` if the model was looked up only in the
+    /// cache.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty()
     }
 
-    /// Returns the total size of the chosen files in bytes. Returns 0 if the model was found without the Hub.
+    /// Returns the total size of the chosen files in bytes. Returns 0 if the model was looked up only in the cache.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 
-    /// Returns the number of chosen files. Returns 0 if the model was found without the Hub.
+    /// Returns the number of chosen files. Returns 0 if the model was looked up only in the cache.
     pub fn num_files(&self) -> usize {
         self.files.len()
     }
@@ -323,8 +325,9 @@ impl HubModel<'_> {
         self.fetch_beside(&self.missing.iter().filter(is_config).collect::<Vec<_>>(), &|_| ())
     }
 
-    /// Downloads all missing files and verifies their digests. Reports progress to `tell` as numbers of bytes, first
-    /// the size of the files that are already in the cache. A negative number revokes earlier progress.
+    /// Downloads all missing files and verifies their digests. Reports progress by calling `tell` with the number of
+    /// bytes by which the progress has increased since the last call. The first call reports the size of the files that
+    /// are already in the cache. A negative number means that downloaded bytes were discarded.
     ///
     /// # Errors
     /// Fails if the network fails, access is denied, the disk is full, or a digest differs. A file with a wrong digest

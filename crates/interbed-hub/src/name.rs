@@ -113,7 +113,8 @@ impl HubName {
         (is_name && is_fine).then(|| Self { owner: owner.to_owned(), model: model.to_owned(), revision, tag })
     }
 
-    /// Sets the revision that was given separately from the name, if any.
+    /// Sets the revision to `revision`, which was given separately from the name. If `revision` is `None`, the name
+    /// stays unchanged.
     ///
     /// # Errors
     /// Fails if the revision is invalid, or if the name contains a different one.

@@ -11,7 +11,7 @@ pub struct HubPatience {
     pub wait_max: Duration,
     /// Time limit for receiving the body of an API response.
     pub answer: Duration,
-    /// Time without new bytes of a file after which its download fails.
+    /// Maximum time for which a failing download is retried without receiving new bytes of the file.
     pub standstill: Duration,
 }
 

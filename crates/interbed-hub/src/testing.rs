@@ -91,7 +91,7 @@ pub struct Mischief {
     pub page_files: usize,
     /// Response body that replaces the file listing.
     pub tree: Option<String>,
-    /// Commit hash that replaces the hash of every revision.
+    /// Commit hash that the Hub reports for every revision; `None` means [`COMMIT`].
     pub sha: Option<String>,
 }
 

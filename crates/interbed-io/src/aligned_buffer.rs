@@ -13,8 +13,8 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory for direct reads and writes. It begins on a [`DIRECT_ALIGN`] boundary, and its length is a multiple of
 /// `DIRECT_ALIGN`. A buffer of 2 MiB or more begins on a huge-page boundary and requests huge pages from the system.
-/// The memory is mapped from the system and unmapped when the buffer is dropped. An allocator might instead keep freed
-/// memory, which no memory budget would count.
+/// The memory is mapped directly from the system, and unmapped when the buffer is dropped. It does not come from the
+/// allocator, because an allocator may keep freed memory, which no memory budget would count.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,

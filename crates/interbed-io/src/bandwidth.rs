@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::{AlignedBuffer, DIRECT_ALIGN, DirectRead, EngineKind, IoError, ReadEngine, ReadRequest};
 
 /// Reads a range of a file once from start to end and returns the bandwidth in bytes per second. The range is widened
-/// to whole blocks and cut at the end of the file. The buffers take `depth` × `chunk_bytes` bytes of memory.
+/// to whole blocks and cut at the end of the file. `depth` is the number of reads in flight, and `chunk_bytes` is the
+/// size of each read. The buffers take `depth` × `chunk_bytes` bytes of memory.
 ///
 /// A range that was read before may give a higher result, because caches of the storage device cannot be bypassed.
 ///

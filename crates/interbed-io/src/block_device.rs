@@ -13,8 +13,9 @@ pub fn block_device_bytes(file: &File) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
-/// Describes the content of a device, such as a file system, by the signature in its first bytes. Returns `None` if no
-/// known signature is found. To find all of them, `begin` must hold at least the first 65,608 bytes.
+/// Describes the content of a device, such as a file system, by the signature in its first bytes. Returns `None` if
+/// `begin` contains no known signature. `begin` must hold at least the first 65,608 bytes of the device, so that every
+/// known signature can be found.
 pub fn signature(begin: &[u8]) -> Option<&'static str> {
     // Each entry is an offset, bytes, and a name. File systems come before partition tables, as a device may have the
     // signatures of both.

@@ -55,8 +55,8 @@ impl DiskTurns {
         }
     }
 
-    /// Waits until no access that is more urgent than `urgency` is in flight or announced. Returns `false` if the time
-    /// limit for `urgency` expires first.
+    /// Waits until no access that is more urgent than `urgency` is in flight or announced. The wait has a fixed time
+    /// limit, which depends on `urgency`. Returns `false` if the limit expires first.
     pub fn give_way(&self, urgency: Urgency) -> bool {
         let urgent = |begun: &mut [usize; 2]| begun.iter().take(urgency as usize).any(|&count| count > 0);
         let waited = self.fewer.wait_timeout_while(self.lock(), urgency.patience(), urgent);

@@ -29,9 +29,10 @@ pub struct ReadSettings {
 pub struct ProbeLimits {
     /// Maximum size of all buffers in bytes.
     pub memory_bytes: usize,
-    /// Approximate number of bytes to read.
+    /// Approximate maximum number of bytes that all trials together read.
     pub read_bytes: u64,
-    /// Approximate time limit for reads. Reads that are in flight when the time expires are still completed.
+    /// Approximate time limit for the reads of all trials together. Reads that are in flight when the time expires are
+    /// still completed.
     pub time: Duration,
 }
 
@@ -43,8 +44,9 @@ impl Default for ProbeLimits {
 }
 
 /// Measures the bandwidth of reads from a range of a file with several settings, and returns the best settings. Among
-/// settings with almost the same bandwidth, it prefers the most usual ones. Each trial continues where the previous one
-/// ended, so that caches of the storage device do not distort the result.
+/// settings with similar bandwidth, prefers [`EngineKind::Pread`], then about 4 reads in flight, and then reads of
+/// about 4 MiB. Each trial continues where the previous one ended, so that caches of the storage device do not distort
+/// the result.
 ///
 /// # Errors
 /// Fails with [`IoError::BadRequest`] if the range is empty or memory is lacking, and with [`IoError::Engine`] if no

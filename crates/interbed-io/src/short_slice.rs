@@ -7,10 +7,11 @@ const SHORTEST_SLICE: u64 = 100_000;
 
 /// Requests a short scheduler time slice for the calling thread, so that the thread soon runs after it wakes.
 ///
-/// A thread that only starts reads wakes while other threads use all processors. With the usual slice of some
-/// milliseconds, it waits about a tenth of a slice each time, and the disk is idle meanwhile. Since version 6.12, Linux
-/// runs a thread with a shorter slice first; earlier kernels ignore the request. Each thread still gets the same share
-/// of processor time. If the system refuses the request, nothing changes.
+/// The request helps a thread that does nothing but start reads. When such a thread wakes, other threads use all
+/// processors. With the usual slice of some milliseconds, the thread waits about a tenth of a slice each time, and the
+/// disk is idle meanwhile. Since version 6.12, Linux runs a thread with a shorter slice first; earlier kernels ignore
+/// the request. Each thread still gets the same share of processor time. If the system refuses the request, nothing
+/// changes.
 pub fn ask_for_short_slice() {
     let size = size_of::<libc::sched_attr>() as u32;
     let mut attributes = libc::sched_attr {

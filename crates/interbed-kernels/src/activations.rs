@@ -6,8 +6,8 @@ use crate::share::Share;
 use crate::{DType, Level, coded, quantized};
 
 impl Level {
-    /// Returns whether products with weights of `dtype`, a plain type, round the activations to the type of the
-    /// weights. Otherwise the activations stay in f32.
+    /// Returns whether products with weights of the plain type `dtype` round the activations to the type of the
+    /// weights. If this is `false`, the activations stay in f32.
     pub fn rounds_activations(self, dtype: DType) -> bool {
         matches!(Form::of(self, dtype), Form::Bf16 | Form::Tiles)
     }
@@ -57,9 +57,10 @@ impl<'a> Activations<'a> {
         Self::resume(x, cols, scratch, None)
     }
 
-    /// Wraps the activations of an earlier call again. `prepared` is the form that `scratch` still holds, which
-    /// [`prepared`](Self::prepared) returned after the earlier call. Bands of one matrix that are multiplied one after
-    /// the other can thus share one conversion.
+    /// Wraps activations that an earlier product may already have converted, so that a later product need not convert
+    /// them again. For instance, the bands of one matrix can share one conversion if they are multiplied one after the
+    /// other. `prepared` is the form of the activations that `scratch` still holds, which [`prepared`](Self::prepared)
+    /// returned after the earlier product. `None` means that `scratch` holds no converted activations.
     ///
     /// # Panics
     /// Panics if `x` is not whole rows of `cols` elements.

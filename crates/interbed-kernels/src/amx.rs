@@ -213,7 +213,7 @@ pub(crate) struct TileCall {
     pub pairs: usize,
     /// The number of bytes from the activations of one pair of groups to those of the next pair.
     pub pair_bytes: usize,
-    /// The address from which weights are prefetched.
+    /// The address of the first weights to prefetch.
     pub ahead: *const u8,
 }
 

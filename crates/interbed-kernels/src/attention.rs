@@ -169,8 +169,8 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 /// Computes the attention of every token of the batch over the keys and values of the token's own sequence that are in
 /// memory.
 ///
-/// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`, with the keys and values of all positions in
-///   the spans' `held`
+/// - `blocks`: the KV pool, `[block, layer, k|v, kv_head, slot, head_dim]`, which contains the keys and values of all
+///   positions in the spans' `held`
 /// - `tables`: the block tables, of which each [`KvPlace::Listed`] selects a range
 /// - `sinks`: one score per head, which is not multiplied by the layer's `scale`
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
@@ -181,7 +181,7 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 ///   `held` reaches the span's end
 ///
 /// # Panics
-/// Panics if the lengths disagree, or a block table is too short or names a block that is not in the pool.
+/// Panics if the lengths disagree, or a block table is too short or names a block that is not in the KV pool.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
 pub fn attention(
     pool: &Pool,

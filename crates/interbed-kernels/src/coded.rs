@@ -114,8 +114,8 @@ pub fn patches_of(row: &[u16]) -> usize {
     RowCode::of(row).patches(row).count()
 }
 
-/// Encodes a row of bf16 numbers into `out`, with room for `patches` patches. Returns false if that is not enough for
-/// the row. [`patches_of`] returns the number of patches that a row needs.
+/// Encodes a row of bf16 numbers into `out`, which has room for `patches` patches. Returns `false` if the row needs
+/// more patches. [`patches_of`] returns the number of patches that a row needs.
 ///
 /// # Panics
 /// Panics if the row is not whole blocks of 64 numbers, or `out` does not have the length of a coded row.

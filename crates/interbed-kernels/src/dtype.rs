@@ -36,7 +36,7 @@ pub enum DType {
     Q6K,
     /// 4-bit indices into a fixed table of 16 values, with one scale per 32 numbers.
     Iq4Nl,
-    /// 4-bit floats (E2M1), with one scale per 32 numbers, which is a power of two.
+    /// 4-bit floats (E2M1), with one scale per 32 numbers. Each scale is a power of two.
     Mxfp4,
     /// 8-bit floats (E4M3). Each row begins with its scales, one f32 per 128 numbers.
     Fp8,
@@ -112,8 +112,9 @@ impl DType {
         }
     }
 
-    /// Returns the type that products see: [`DType::BF16`] for coded bf16, [`DType::F32`] for FP8, and the type itself
-    /// otherwise.
+    /// Returns the type to which numbers are decoded before they are multiplied: [`DType::BF16`] for coded bf16, and
+    /// [`DType::F32`] for FP8. Returns the type itself if its numbers are multiplied in the form in which they are
+    /// stored.
     pub const fn decoded(self) -> Self {
         match self {
             Self::CodedBf16 { .. } => Self::BF16,

@@ -133,7 +133,7 @@ pub fn combine_rows(
     });
 }
 
-/// Computes `out[row] = matrix[row_at(row)] * multiplier` for each row of `matrix.cols()` elements.
+/// Computes `out[row] = matrix[row_at(row)] * multiplier` for each row of `out`. A row has `matrix.cols()` elements.
 ///
 /// # Panics
 /// Panics if `row_at` returns a row that the matrix does not have, or `out` is not whole rows.

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use crate::KvLayer;
 
-/// The KV blocks of a sequence in the pool.
+/// The location of a sequence's KV blocks in the KV pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvPlace {
-    /// Blocks anywhere in the pool. The range selects the block numbers from the block tables that an operation
+    /// Blocks anywhere in the KV pool. The range selects the block numbers from the block tables that an operation
     /// receives.
     Listed(Range<u32>),
     /// Adjacent blocks, from the block with this number on.
@@ -21,8 +21,8 @@ impl From<Range<u32>> for KvPlace {
     }
 }
 
-/// Locates the keys and values of one sequence's tokens in the pool. Kernels ask for [runs](Self::runs) of positions,
-/// and need not know about blocks.
+/// Locates the keys and values of one sequence's tokens in the KV pool. Kernels ask for [runs](Self::runs) of
+/// positions, and need not know about blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct KvView<'a> {
     blocks: Blocks<'a>,
@@ -60,13 +60,13 @@ pub struct KvRun {
 }
 
 impl<'a> KvView<'a> {
-    /// Creates a view of blocks anywhere in the pool. `block_table[i]` is the number in the pool of the sequence's
-    /// block `i`.
+    /// Creates a view of blocks anywhere in the KV pool. `block_table[i]` is the number that the sequence's block `i`
+    /// has in the KV pool.
     pub fn paged(block_table: &'a [u32]) -> Self {
         Self { blocks: Blocks::Listed(block_table), first: 0 }
     }
 
-    /// Creates a view of adjacent blocks, from block `first` of the pool on.
+    /// Creates a view of adjacent blocks, from block `first` of the KV pool on.
     pub fn contiguous(first: u32) -> Self {
         Self { blocks: Blocks::From(first), first: 0 }
     }

@@ -25,14 +25,14 @@ const ELEMENT_COST: usize = 4;
 /// Rotates all queries and keys of a batch, and writes the batch's keys and values to their blocks, rounded to the type
 /// of the KV cache.
 ///
-/// - `blocks`: the pool, `[block, layer, k|v, kv_head, slot, head_dim]`
+/// - `blocks`: the KV pool, `[block, layer, k|v, kv_head, slot, head_dim]`
 /// - `tables`: the block tables, of which each [`KvPlace::Listed`](crate::KvPlace::Listed) selects a range
 /// - `q`: `[tokens, heads, head_dim]`, rotated in place
 /// - `k`: `[tokens, num_kv_heads, head_dim]`, rotated in place
 /// - `v`: `[tokens, num_kv_heads, head_dim]`
 ///
 /// # Panics
-/// Panics if a block table is too short or names a block that is not in the pool, or the lengths disagree. In these
+/// Panics if a block table is too short or names a block that is not in the KV pool, or the lengths disagree. In these
 /// cases, nothing has been written.
 #[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
 pub fn rotate_and_store(

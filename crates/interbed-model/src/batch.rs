@@ -41,8 +41,8 @@ pub enum LogitRows {
     Last,
     /// The logits of every token, for example for log-probabilities of the prompt.
     All,
-    /// The greatest logits of the last token, as many as this number. The forward pass may return all logits of the
-    /// token instead.
+    /// The greatest logits of the last token. The number says how many are wanted. The forward pass may return all
+    /// logits of the token instead.
     Best(usize),
     /// The hidden state of the last token.
     LastHidden,
@@ -51,7 +51,7 @@ pub enum LogitRows {
 }
 
 impl LogitRows {
-    /// Returns the range of tokens that get a row, if the batch has `count` tokens of the sequence.
+    /// Returns the indices of the tokens that get a row, for a sequence that has `count` tokens in the batch.
     pub fn of(self, count: usize) -> Range<usize> {
         match self {
             Self::None => count..count,
@@ -60,7 +60,7 @@ impl LogitRows {
         }
     }
 
-    /// Returns how many of the greatest logits suffice if this is [`LogitRows::Best`], or else `None`.
+    /// Returns the number of greatest logits that [`LogitRows::Best`] asks for, or `None` for the other variants.
     pub fn best(self) -> Option<usize> {
         match self {
             Self::Best(count) => Some(count),

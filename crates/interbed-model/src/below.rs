@@ -6,7 +6,8 @@ use interbed_device::KvFrame;
 use interbed_kernels::STRETCH;
 use thiserror::Error;
 
-/// Identifies the keys and values of one layer for [`STRETCH`] positions (a stretch) of a sequence.
+/// Identifies a frame: the keys and values of one layer for one stretch of a sequence. A stretch is [`STRETCH`]
+/// successive positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameId {
     /// The index of the sequence in the batch.
@@ -29,8 +30,8 @@ pub struct KvLost {
 
 /// Reads KV that is not in memory, such as KV on disk, into memory during a forward pass.
 pub trait KvBelow {
-    /// Begins a forward pass, which will ask for all of `frames`, in this order. Frames that an earlier forward pass
-    /// did not ask for are discarded.
+    /// Begins a forward pass. The forward pass will get all of `frames` from [`KvBelow::next`], in this order. If an
+    /// earlier forward pass did not get all of its frames, the remaining ones are discarded.
     fn begin(&mut self, frames: &[FrameId]);
 
     /// Waits until the next frame is in memory, and returns it. The frame's memory is reused once all owners of the

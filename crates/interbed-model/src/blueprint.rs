@@ -98,8 +98,8 @@ pub enum Passage {
 /// A root-mean-square norm (RMSNorm).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Norm {
-    /// Name of the weight within the layer in Hugging Face files, without `.weight`. The name is empty if the norm has
-    /// no weight.
+    /// Name of the norm's weight in Hugging Face files, without the prefix of the layer and the suffix `.weight`. The
+    /// name is empty if the norm has no weight.
     pub name: &'static str,
     /// Number that is added to the mean square.
     pub epsilon: f32,
@@ -142,21 +142,21 @@ impl Passage {
 }
 
 impl Blueprint {
-    /// Largest `vocab_size`.
+    /// Largest `vocab_size` that is accepted.
     pub const VOCAB_SIZE_MAX: usize = 1 << 24;
-    /// Largest `hidden_size`.
+    /// Largest `hidden_size` that is accepted.
     pub const HIDDEN_SIZE_MAX: usize = 1 << 20;
-    /// Largest inner width of a feed-forward network.
+    /// Largest inner width of a feed-forward network that is accepted.
     pub const INNER_SIZE_MAX: usize = 1 << 22;
-    /// Largest number of layers.
+    /// Largest number of layers that is accepted.
     pub const LAYERS_MAX: usize = 10_000;
-    /// Largest number of query heads.
+    /// Largest number of query heads that is accepted.
     pub const HEADS_MAX: usize = 1 << 14;
-    /// Largest number of elements of a head.
+    /// Largest number of elements of a head that is accepted.
     pub const HEAD_DIM_MAX: usize = 4096;
-    /// Longest context, in tokens.
+    /// Longest context that is accepted, in tokens.
     pub const POSITIONS_MAX: usize = 1 << 31;
-    /// Largest number of parameters: 2^44, several times that of the largest known model.
+    /// Largest number of parameters that is accepted: 2^44. The largest known model has several times fewer.
     pub const PARAMETERS_MAX: u64 = 1 << 44;
 
     /// Chooses between LongRoPE's two sets of factors, in models that have both. The long set is chosen if both

@@ -9,7 +9,8 @@ use std::path::Path;
 pub(crate) enum Fault {
     /// The file could not be read, or is not a regular file.
     Read(Error),
-    /// The file is longer than the limit. The number is the file's length in bytes, as far as it is known.
+    /// The file is longer than the limit. The number is the file's length in bytes or, if the file grew beyond the
+    /// limit while it was read, one more than the limit.
     TooLong(u64),
 }
 

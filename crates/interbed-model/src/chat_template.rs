@@ -159,7 +159,7 @@ const TOOL_USE: &str = "tool_use";
 const JINJA_FILE: &str = "chat_template.jinja";
 const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 const JSON_FILE: &str = "chat_template.json";
-/// The files that may hold a template, besides the tokenizer's files. Their paths are relative to the model's
+/// The files, besides `tokenizer_config.json`, that may hold a template. The paths are relative to the model's
 /// directory.
 pub const FILES: [&str; 3] = [JINJA_FILE, TOOL_USE_FILE, JSON_FILE];
 

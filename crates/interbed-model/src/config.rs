@@ -42,7 +42,8 @@ pub struct TextEnds {
     pub bos_token_id: Option<u32>,
     /// The tokens that end a text. Other files of the model may name more: see [`end_tokens`](crate::end_tokens()).
     pub eos_token_ids: Vec<u32>,
-    /// Whether the configuration names the tokens that end a text. If it does not, these are the family's default.
+    /// Whether the configuration names the tokens that end a text. If it does not, `eos_token_ids` is the family's
+    /// default.
     pub are_stated: bool,
 }
 

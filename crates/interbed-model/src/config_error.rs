@@ -40,7 +40,7 @@ pub enum ConfigProblem {
     /// The metadata of a GGUF file does not have the expected form.
     #[error(transparent)]
     Gguf(#[from] interbed_weights::GgufProblem),
-    /// A GGUF file has a tensor that Interbed does not use in the file's architecture.
+    /// A GGUF file has a tensor that Interbed does not use for models of the file's architecture.
     #[error(
         "the tensor {tensor:?} has no place in this architecture as Interbed computes it: this variant is not \
          supported; use \

@@ -23,9 +23,9 @@ pub(crate) const MESSAGE_END: &str = "<|end|>";
 const ANSWER: &str = "interbed9417";
 
 /// Returns the ids of the tokens that end a text, each once. The ids from the configuration files come first, and those
-/// from the tokenizer and the chat template follow. Without a tokenizer, only the configuration files are used. If no
-/// place names a token, the family's default is returned. This function renders the template, which keeps a CPU busy,
-/// so it must not run on an async thread.
+/// from the tokenizer and the chat template follow. Without a tokenizer, only the configuration files are used. If none
+/// of these sources names a token, the family's default is returned. This function renders the template. Rendering
+/// keeps a CPU busy, so the function must not run on an async thread.
 pub fn end_tokens(
     generation: &GenerationConfig,
     config: &ModelConfig,

@@ -26,7 +26,7 @@ pub struct GenerationConfig {
     /// Sampling keeps tokens whose probability is at least this number times that of the likeliest token. The number is
     /// from 0 to 1.
     pub min_p: Option<f32>,
-    /// The penalty for tokens that have already occurred, above 0. 1 has no effect.
+    /// The penalty for tokens that have already occurred. The number is above 0, and a penalty of 1 has no effect.
     pub repetition_penalty: Option<f32>,
 }
 

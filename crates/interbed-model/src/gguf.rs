@@ -77,8 +77,9 @@ impl<'a> GgufModel<'a> {
     }
 
     /// Checks that `specs`, which lists the tensors that the model uses, includes every tensor of the file. If an
-    /// unlisted tensor, such as a bias in one layer, were ignored, the model would silently compute something else.
-    /// Stored rotary factors and layers that predict further tokens may be unlisted.
+    /// unlisted tensor, such as a bias in one layer, were ignored, the model would silently compute something else. Two
+    /// kinds of tensors may be unlisted: stored rotary factors or frequencies, and the tensors of layers for
+    /// multi-token prediction.
     ///
     /// # Errors
     /// Fails if the file has any other unlisted tensor. The error names the first one.

@@ -23,11 +23,12 @@ pub enum HeadSource {
 impl HeadSource {
     /// Decides which stored tensor serves as the head, and updates `config` and `catalog` accordingly.
     ///
-    /// If both tensors are stored, the head uses its own tensor, unless the configuration ties it to the embedding and
-    /// both have the same content. Tensors with the same content are held in memory only once. If only one of the two
-    /// is stored, that tensor serves as both, unless the configuration says that head and embedding are not tied. To
-    /// compare the two tensors, the function reads at most `compared` bytes of each. Tensors that agree in these bytes
-    /// count as the same.
+    /// If both tensors are stored, the head usually uses its own tensor. The embedding's tensor serves as both only if
+    /// the configuration ties the head to the embedding and the two tensors have the same content. To compare them, the
+    /// function reads at most the first `compared` bytes of each. Tensors that agree in these bytes count as the same.
+    ///
+    /// If only one of the two tensors is stored, it serves as both, unless the configuration says that head and
+    /// embedding are not tied.
     ///
     /// # Errors
     /// Fails if one of the two tensors cannot be read.

@@ -117,7 +117,7 @@ impl Model {
     /// hidden state, `[hidden_size]`, and the sink may change it. KV on disk or in a shared store comes from `below`,
     /// layer by layer.
     ///
-    /// After the largest batch has been computed, further passes allocate nothing.
+    /// Once the largest batch has been computed, later passes allocate no memory.
     ///
     /// # Errors
     /// Fails if weights or KV cannot be read, or if the batch needs more memory than [`Model::pass_needs`] reserved.

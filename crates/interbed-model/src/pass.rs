@@ -71,8 +71,8 @@ pub struct NormWeight {
 /// Function that receives finished rows of logits or hidden states.
 pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
 
-/// A batch in the form that devices need, with one row for each token. Every forward pass reuses the memory of the last
-/// one, so it allocates nothing.
+/// A batch in the form that devices need, with one row for each token. [`set`](Self::set) reuses the memory of earlier
+/// batches, and allocates more only if this memory is too small.
 #[derive(Debug, Default)]
 pub struct BatchRows {
     tokens: Vec<u32>,
@@ -107,12 +107,12 @@ struct Below {
 }
 
 impl BatchRows {
-    /// Replaces all rows with those of `batch`. `windows` holds the attention window, in tokens, of each layer that
-    /// keeps KV. `None` stands for all earlier tokens.
+    /// Replaces all rows with those of `batch`. `windows` has an entry for each layer that keeps KV. The entry is the
+    /// number of tokens in the layer's attention window, or `None` if the layer attends to all earlier tokens.
     ///
     /// # Panics
-    /// Panics if the number of a sequence's positions whose KV is on disk or in a shared store is not a multiple of
-    /// [`STRETCH`], or if these positions include tokens of the batch.
+    /// Panics if [`BatchSequence::below`], the number of positions whose KV is on disk or in a shared store, is not a
+    /// multiple of [`STRETCH`] or exceeds [`BatchSequence::first_position`].
     pub fn set(&mut self, batch: &[BatchSequence<'_>], windows: &[Option<usize>]) {
         self.below.clear();
         self.frames.clear();
@@ -158,7 +158,8 @@ impl BatchRows {
         }
     }
 
-    /// Computes the factor of each row's query, for models that scale queries by their positions.
+    /// Computes the factor by which the query of each row is multiplied. Models that scale queries according to the
+    /// token's position need these factors. `growth` describes the scaling.
     pub fn set_growth(&mut self, growth: QueryGrowth) {
         self.row_numbers.clear();
         self.row_numbers.extend(0..self.positions.len() as u32);
@@ -190,8 +191,9 @@ impl BatchRows {
         kinds.map(move |kinds| (kinds[0], rest.split_off(..kinds.len()).unwrap_or_default()))
     }
 
-    /// Returns how many of the greatest logits suffice for all rows in `range`, which is a range of
-    /// [`wanted`](Self::wanted). Returns `None` if some row needs all logits.
+    /// A wanted row needs either all its logits or only a number of the greatest ones. Returns the largest such number
+    /// among the rows in `range`, which is a range of indices in [`wanted`](Self::wanted). Returns `None` if one of
+    /// these rows needs all its logits.
     pub fn wanted_best(&self, range: Range<usize>) -> Option<usize> {
         let best = self.wanted_best[range].iter();
         best.copied().reduce(|one, other| Some(one?.max(other?))).flatten()
@@ -228,8 +230,8 @@ pub struct SharedTensors {
 }
 
 impl SharedTensors {
-    /// Reserves the tensors for `tokens` rows in `area`. For each kind of rotary embedding in the model, `rotated`
-    /// yields the number of elements of a head that it rotates.
+    /// Reserves the tensors for `tokens` rows in `area`. `rotated` yields one number for each kind of rotary embedding
+    /// in the model: how many elements of a head this embedding rotates.
     pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, rotated: impl Iterator<Item = usize>) -> Self {
         Self {
             hidden: area.take(tokens * hidden),
@@ -240,8 +242,8 @@ impl SharedTensors {
     }
 }
 
-/// The state of a forward pass while its layers compute, one after the other. Each layer takes the remaining rows from
-/// [`hidden`](Self::hidden), and the memory for its own tensors from [`area`](Self::area).
+/// The state of a forward pass while its layers compute, one after the other. Each layer reads the rows that are left
+/// to compute from [`hidden`](Self::hidden), and takes the memory for its own tensors from [`area`](Self::area).
 pub struct Pass<'a> {
     /// The source of the weights.
     pub weights: &'a mut dyn WeightSource,
@@ -405,8 +407,8 @@ impl<'a> Pass<'a> {
         Ok(token)
     }
 
-    /// Returns the norm of the hidden states. If the last branch has not been added to the hidden states yet, adds it
-    /// first.
+    /// Applies a norm to the hidden states, and returns the normalised values as a separate tensor. If the last branch
+    /// has not been added to the hidden states yet, adds it first.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -441,7 +443,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Multiplies `x` by each of `matrices`, and writes the products to the tensors in `outs`, in the same order. Reads
-    /// all matrices in one sweep. With `gate`, there must be two matrices, which are read side by side.
+    /// each matrix once. With `gate`, there must be two matrices, and the same rows of both are read together.
     /// [`Command::Products`] describes how their products are combined.
     ///
     /// # Errors

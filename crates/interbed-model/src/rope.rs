@@ -84,8 +84,8 @@ impl RopeTable {
         Self { theta: config.theta, head_dim, frequencies, magnitude, dynamic }
     }
 
-    /// Returns the divisor of each frequency under the scaling, `[rotated / 2]`. Some file formats store a scaling in
-    /// this form. Scalings that depend on the length of the sequence cannot be expressed in this form.
+    /// Returns the number by which the scaling divides each frequency, `[rotated / 2]`. Some file formats store a
+    /// scaling in this form. Scalings that depend on the length of the sequence cannot be expressed in this form.
     pub fn factors(config: &Rope) -> Vec<f32> {
         let plain = frequencies(config.theta as f32, config.rotated);
         let scaled = Self::new(config).frequencies;

@@ -3,8 +3,8 @@
 
 use crate::blueprint::{Floor, Groups, Router, Scores};
 
-/// The experts that each row of a forward pass goes through in one layer. One value is reused for all layers, so that
-/// nothing is allocated after the largest pass.
+/// The experts that each row of a forward pass goes through in one layer. All layers reuse the memory of one `Routes`.
+/// Once the largest pass has been routed, no more memory is allocated.
 ///
 /// The results of all experts lie in one tensor, `[rows * chosen, width]`, or `[rows * (chosen + 1), width]` with a
 /// shared expert. The results of the first wanted expert come first, then those of the next one, each in the order of
@@ -37,9 +37,9 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Prepares to route `rows` rows. `shared` is `None` if there is no shared expert. The inner value holds the
-    /// products whose sigmoids are the factors of the shared expert's results, `[rows]`. If the inner value is `None`,
-    /// these factors are 1.
+    /// Prepares to route `rows` rows. `shared` is `None` if there is no shared expert. The inner value holds one
+    /// product for each row, `[rows]`. The sigmoid of this product is the factor of the shared expert's result. If the
+    /// inner value is `None`, these factors are 1.
     pub fn begin(&mut self, rows: usize, shared: Option<Option<&[f32]>>) {
         self.bias.clear();
         self.shared.clear();
@@ -51,7 +51,8 @@ impl Routes {
         self.ones.resize(self.ones.len().max(rows), 1.0);
     }
 
-    /// Returns the room for the biases that are added to the scores for the choice, `[experts]`. The caller fills it.
+    /// Returns the slice, `[experts]`, into which the caller must write the router's bias. The bias is added to the
+    /// scores only while experts are chosen, and does not change the factors of the results.
     pub fn bias(&mut self, experts: usize) -> &mut [f32] {
         self.bias.resize(experts, 0.0);
         &mut self.bias
@@ -105,8 +106,8 @@ impl Routes {
         (&self.experts[row * chosen..][..chosen], &self.factors[row * slots..][..chosen])
     }
 
-    /// Returns the experts that at least one row has chosen, each with its best rank (0 is first) among the choices of
-    /// all rows. Experts are in the order of these ranks.
+    /// Returns the experts that at least one row has chosen, each with the best rank that any row gives it. Rank 0 is a
+    /// row's first choice. Experts are in ascending order of rank.
     pub fn ranked(&mut self, chosen: usize) -> &[(u32, u32)] {
         let Self { ranked, experts, order: seen, wanted, .. } = self;
         ranked.clear();

@@ -43,8 +43,9 @@ pub struct SynthSpec {
     pub dtype: Option<DType>,
     /// The seed from which all weights are generated.
     pub seed: u64,
-    /// How unevenly routers choose experts. Row `r` of a router's matrix, counted from 1, is multiplied by `r` to the
-    /// power of `-router_skew`, so that the first experts have the most extreme scores. 0 leaves all rows alike.
+    /// How unevenly routers choose experts. Each row of a router's matrix gives the scores of one expert. Row `r`,
+    /// counted from 1, is multiplied by `r` to the power of `-router_skew`. With a positive number, the first experts
+    /// therefore have the most extreme scores. With 0, the rows are not changed.
     pub router_skew: f32,
     /// The most bytes that one safetensors file may have. A GGUF file is never split.
     pub shard_bytes: u64,

@@ -117,7 +117,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Loads `tokenizer.json` and the other files of `dir` that describe its tokens.
+    /// Loads `tokenizer.json` from `dir`, with the settings that [`TokenizerConfig::from_dir`] reads from the same
+    /// directory.
     ///
     /// # Errors
     /// Fails if `tokenizer.json` is missing, or if any of the files is too large or malformed.

@@ -47,8 +47,8 @@ enum State {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// A message of thinking. The flag is set if the message is the first of its kind, or if a part of it has been
-    /// reported.
+    /// A message of thinking. The flag is false if an earlier message of thinking was reported and no part of this
+    /// message was reported. The first reported part of this message then begins with an empty line.
     Thinking(bool),
     Text(bool),
     /// A call. The flag says whether arguments have been reported.

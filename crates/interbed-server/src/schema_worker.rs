@@ -18,7 +18,7 @@ use interbed_engine::{Binding, GrammarError, Vocabulary};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Resource, Rlimit, getrlimit, nice, setrlimit};
 
-/// The command-line argument on which a program must call [`run_schema_worker`].
+/// The command-line argument that tells a program to call [`run_schema_worker`].
 pub const SCHEMA_WORKER: &str = "schema-worker";
 
 /// The maximum processor time for compiling one grammar.

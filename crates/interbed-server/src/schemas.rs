@@ -25,7 +25,8 @@ use crate::schema_worker::{BYTES_MAX, FITS, LEAVES, SCHEMA_WORKER, too_much};
 use crate::tenant::Tenant;
 use crate::turns::Turns;
 
-/// The maximum number of schemas and grammars that are compiled at the same time.
+/// The default for [`ServerConfig::schemas_max`](crate::ServerConfig::schemas_max), the maximum number of schemas and
+/// grammars that are compiled at the same time.
 pub const COMPILING_MAX: usize = 2;
 /// The longest time that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(30);

@@ -38,7 +38,7 @@ const SEND_MAX: Duration = Duration::from_secs(5);
 /// The path of a collector's address without a path.
 const PATH: &str = "/v1/traces";
 
-/// A collector's address.
+/// The address of a collector that receives traces by OTLP over HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtlpEndpoint {
     host: String,

@@ -8,8 +8,9 @@ pub const BAND_LEAST: usize = 256 << 10;
 const BAND_SHARE: u64 = 64;
 
 /// Returns the size of a band in bytes. A band is a run of a matrix's rows that is read at once. The size is
-/// `chunk_bytes`, the best size for a read, unless `budget` (in bytes) has too little room for the buffers into which
-/// bands are read. `least` returns the minimum budget, in bytes, for bands of a given size.
+/// `chunk_bytes`, the best size for a read, if `budget` (in bytes) has room for the buffers into which bands of this
+/// size are read. Otherwise, the size is smaller. The size is never below [`BAND_LEAST`]. `least` returns the minimum
+/// budget, in bytes, for bands of a given size.
 ///
 /// # Errors
 /// Fails if `least` fails.

@@ -87,9 +87,9 @@ impl CatalogEntry {
 
 /// The tensors of a model, by name, in one or more open files. Opening a catalog reads only the headers of the files.
 ///
-/// Tensors have their Hugging Face names, whatever the format of the files. `catalog/mixtures.rs` lists the names for
-/// mixtures, in which each matrix of each expert is a separate tensor. A tensor without such a name keeps its name in
-/// the file.
+/// Tensors have their Hugging Face names, whatever the format of the files. In mixtures, each matrix of each expert is
+/// a separate tensor. `catalog/mixtures.rs` lists the names of these tensors. A tensor that has no Hugging Face name
+/// keeps the name that it has in the file.
 pub struct Catalog {
     files: Vec<Arc<dyn RandomAccessFile>>,
     tensors: BTreeMap<String, CatalogEntry>,
@@ -336,8 +336,8 @@ impl Catalog {
         self.store.as_ref()
     }
 
-    /// Returns the metadata of a GGUF model. Returns `None` for a safetensors model, which other files in the directory
-    /// or store describe.
+    /// Returns the metadata of a GGUF model, or `None` for a safetensors model. A safetensors model has `config.json`
+    /// and other files instead, in its directory or packed store.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
     }

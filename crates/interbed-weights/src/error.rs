@@ -183,7 +183,8 @@ pub enum WeightError {
         /// Maximum number of bands.
         limit: usize,
     },
-    /// A group has too many matrices to read side by side, or their numbers of rows differ.
+    /// Several matrices of a group are to be read side by side, but there are too many of them, or their numbers of
+    /// rows differ.
     #[error("{group} has {count} matrices side by side: there may be {limit}, all of the same rows")]
     SideBySide {
         /// Name of the group that has the matrices.

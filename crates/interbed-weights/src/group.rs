@@ -23,7 +23,7 @@ pub enum Access {
 /// Name and shape of a tensor that the model needs, and how the forward pass reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Name of the tensor, as in `model.layers.3.self_attn.q_proj.weight`.
+    /// Hugging Face name of the tensor, such as `model.layers.3.self_attn.q_proj.weight`.
     pub name: String,
     /// Shape that the model's configuration implies, outermost dimension first.
     pub shape: Vec<usize>,

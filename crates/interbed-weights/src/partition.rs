@@ -192,8 +192,8 @@ pub struct WeightUnit {
 }
 
 impl Partition {
-    /// Minimum number of memory buffers (slots) for streaming units of any kind: two are filled while the forward pass
-    /// computes with the other two.
+    /// Minimum number of memory buffers (slots) for streaming, whether each holds a band or a whole group: two are
+    /// filled while the forward pass computes with the other two.
     pub const SLOTS_LEAST: usize = 4;
 
     /// Checks every tensor against its spec, and cuts matrices into bands (runs of rows) of about `band_bytes` bytes.
@@ -400,10 +400,10 @@ impl Partition {
         Self::SLOTS_LEAST.max(2 * widest.unwrap_or(0))
     }
 
-    /// Returns the smallest budget, in bytes, with which a forward pass can be computed. It covers
-    /// [`fixed_bytes`](Self::fixed_bytes), the minimum for experts, and [`slots_least`](Self::slots_least) buffers for
-    /// bands. If all bands together take less than these buffers, their memory suffices, but at least half the buffers
-    /// are counted.
+    /// Returns the smallest budget, in bytes, with which a forward pass can be computed. The budget is the sum of
+    /// [`fixed_bytes`](Self::fixed_bytes), the minimum for experts, and the memory for bands. Bands need
+    /// [`slots_least`](Self::slots_least) buffers of the size of the largest band. If all bands together take less
+    /// memory than these buffers, that memory is counted instead, but never less than half the buffers.
     pub fn least_budget(&self) -> u64 {
         let (slots, largest) = (self.slots_least() as u64, self.largest_band() as u64);
         let all = self.band_memory().max((slots / 2).saturating_mul(largest));

@@ -58,8 +58,9 @@ impl ResidentWeights {
         Ok(Self::over(plan, buffers.into_iter().map(|buffer| Arc::new(buffer).into()).collect()))
     }
 
-    /// Loads the weights in the way of [`load`](Self::load), to where `device` reads them fastest. If the device has
-    /// memory of its own, one group is loaded after the other, so that no more than one group is in host memory.
+    /// Loads the weights as [`load`](Self::load) does, but into the memory from which `device` reads fastest. If the
+    /// device has its own memory, the groups are loaded one after another, so that host memory never holds more than
+    /// one group.
     ///
     /// # Errors
     /// Fails in the cases of [`load`](Self::load), or if the device has no memory for the weights.

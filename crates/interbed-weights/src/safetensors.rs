@@ -18,8 +18,8 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use crate::error::{HeaderProblem, WeightError};
 use crate::pairs::Pairs;
 
-/// Maximum length of a header that is read, in bytes; it is the format's own limit. Real headers are shorter than a few
-/// megabytes.
+/// Maximum length of a header that is read, in bytes. The safetensors format itself sets this limit. Real headers have
+/// at most a few megabytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 
 /// Type in which a tensor's elements are stored.

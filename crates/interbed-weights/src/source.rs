@@ -7,10 +7,12 @@ use interbed_device::{Device, DeviceError, OUTS_MAX, PRODUCTS_MAX, Queue, Token,
 
 use crate::error::WeightError;
 
-/// Maximum number of bands (runs of a matrix's rows) that are handed out together. One command can multiply this many.
+/// Maximum number of bands (runs of a matrix's rows) that one call of [`WeightSource::bands`] hands out. One device
+/// command can multiply with at most this many bands.
 pub const BANDS_MAX: usize = PRODUCTS_MAX;
 
-/// Maximum number of matrices that one [`Sweep`] covers. Each matrix has a result of its own.
+/// Maximum number of matrices that one [`Sweep`] covers. Each matrix gives one result, and one device command can
+/// compute at most this many results.
 pub const SWEEP_MAX: usize = OUTS_MAX;
 
 /// Maximum number of matrices of an expert.

@@ -155,8 +155,8 @@ impl StreamedWeights {
         self.experts.as_ref().map(ExpertDriver::arena)
     }
 
-    /// Returns the arena for changes, such as starting it with the use counts of earlier runs; `None` if the model has
-    /// no experts.
+    /// Returns the arena so that the caller can change it, for example by setting the use counts of earlier runs.
+    /// Returns `None` if the model has no experts.
     pub fn arena_mut(&mut self) -> Option<&mut Arena> {
         self.experts.as_mut().map(ExpertDriver::arena_mut)
     }
@@ -207,9 +207,9 @@ impl TieredWeights {
     /// Reads the vectors and the bands that stay in host memory or device memory. [`StreamedWeights::start`] explains
     /// `files` and `progress`.
     ///
-    /// `config` holds the budget for host memory, which may be as small as the buffers (slots) through which all other
-    /// bands are streamed. `device_budget` is the number of bytes of device memory that the weights may take, vectors
-    /// included.
+    /// `config.budget` is the budget for host memory. It may be so small that host memory holds only the slots, which
+    /// are the buffers through which bands are streamed. `device_budget` is the number of bytes of device memory that
+    /// the weights may take, vectors included.
     ///
     /// # Errors
     /// Fails if the model has experts, if a budget is below [`Partition::least_budget`], if a read fails, or if host or
@@ -242,8 +242,8 @@ impl TieredWeights {
         Ok(Self::over(partition, vectors, rows, files, driver, None, slots))
     }
 
-    /// Returns the number of bytes of the bands that stay on the device, and of the other bands that stay in host
-    /// memory.
+    /// Returns two numbers of bytes. The first counts the bands that stay on the device. The second counts the bands
+    /// that stay in host memory but not on the device.
     pub fn resident_bytes(&self) -> [u64; 2] {
         let tiers = self.driver.tiers();
         let on_device = |band| tiers.device().is_resident(UnitId(band));

@@ -158,8 +158,9 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Ends the wait for `unit`, because the caller will not acquire it. Without this call, the unit keeps its memory
-    /// until it is acquired, or until other callers cannot continue without that memory.
+    /// Ends the wait for `unit`, because the caller will not acquire it. Without this call, the window keeps the unit
+    /// in memory for the caller until it is acquired. The window evicts such a unit only if another caller waits and
+    /// nothing else can make room.
     pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         if self.units.end_wait(unit) {
             self.settle(unit, false, out);
@@ -228,9 +229,9 @@ impl Window {
 
     /// Reports that a load of `unit` has failed because no memory could be allocated, although the budget allows it.
     /// The window reduces its budget by the memory that the unit would have taken, but not below the least budget that
-    /// works, so that it evicts another unit. The budget stays reduced until [`set_budget`](Self::set_budget) is
-    /// called. The load is tried again as after [`load_failed`](Self::load_failed). Returns false if the report is
-    /// stale: the load with this ticket is no longer in flight.
+    /// works. If the other units then exceed the budget, the window evicts some of them. The budget stays reduced until
+    /// [`set_budget`](Self::set_budget) is called. The load is tried again as after [`load_failed`](Self::load_failed).
+    /// Returns false if the report is stale: the load with this ticket is no longer in flight.
     pub fn allocation_failed(&mut self, unit: UnitId, ticket: u64, out: &mut Vec<WindowCommand>) -> bool {
         let record = self.units.get(unit);
         let cost = if record.own { record.bytes } else { self.units.slot_bytes };
@@ -260,8 +261,8 @@ impl Window {
 
     /// Changes the budget to `bytes` bytes. The set of residents changes only as much as necessary, and the residents
     /// stay spread over the order. If a unit in use must be evicted, this happens after its release. Until then,
-    /// [`bytes_held`](Self::bytes_held) may exceed a reduced budget, and the window begins no load that would keep it
-    /// there. A caller should not reduce the budget while it uses many units and waits for more.
+    /// [`bytes_held`](Self::bytes_held) may exceed a reduced budget, and the window begins no load that does not fit
+    /// into the budget. A caller should not reduce the budget while it uses many units and waits for more.
     ///
     /// # Errors
     /// Fails with [`WindowError::BudgetTooSmall`] if the budget is below [`least_budget`](Self::least_budget). The
@@ -301,9 +302,9 @@ impl Window {
         self.planner.concurrent_max(&self.units)
     }
 
-    /// Returns the current number of slots, used or free. A driver may keep the memory of free slots for later loads,
-    /// but of no more than `slots() - slots_used()` of them. It returns the memory of further slots to the system, for
-    /// example after the budget was reduced.
+    /// Returns the current number of slots, used or free. The driver may keep the memory of some free slots for later
+    /// loads, but of at most `slots() - slots_used()`. The driver returns the memory of all other free slots to the
+    /// system, for example after the budget was reduced.
     pub fn slots(&self) -> usize {
         self.planner.slots(&self.units)
     }

@@ -50,8 +50,8 @@ impl Audience<'_> {
         }
     }
 
-    /// Returns the memory for tokenizing a conversation of `tokens` tokens, limited to a fixed share of the budget
-    /// `total`. Returns `None` unless the sender is [`Person`](Self::Person).
+    /// Returns the memory for tokenizing a conversation of `tokens` tokens, which is at most a sixteenth of the memory
+    /// budget `total`. Returns `None` unless the sender is [`Person`](Self::Person).
     pub fn of_context(self, tokens: usize, total: Bytes) -> Option<Bytes> {
         let Self::Person(tokenizer) = self else { return None };
         // The sample text has lines of a usual length, as people write them.

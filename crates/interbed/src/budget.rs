@@ -6,10 +6,10 @@ use interbed_device::{Bytes, HostMemory};
 use crate::failure::Advised;
 use crate::options::LimitOptions;
 
-/// Returns the memory budget: `--memory` if it is given and possible, otherwise the default share of available memory.
+/// Returns the memory budget: the value of `--memory`, or [`default_budget`] if that option is not given.
 ///
 /// # Errors
-/// Fails if `--memory` is more than this process can ever have.
+/// Fails if `--memory` is more than this process can ever have, and `--overcommit` is not given.
 pub fn budget(limits: &LimitOptions) -> Result<Bytes> {
     let Some(asked) = limits.memory else { return Ok(default_budget()) };
     let memory = HostMemory::read();
@@ -52,7 +52,8 @@ fn check_budget(asked: Bytes, memory: &HostMemory) -> Result<()> {
     ))
 }
 
-/// Returns the default memory budget: a share of the available memory.
+/// Returns the default memory budget: 90 % of the available memory, or 97 % of the cgroup's memory limit if that is
+/// less.
 pub fn default_budget() -> Bytes {
     let memory = HostMemory::read();
     // Other programs need some memory, too. A cgroup's limit is for this process alone, except for page tables and

@@ -68,11 +68,12 @@ pub enum Meaning {
     /// The option is also an option of Interbed and stays, but does less than in the other program. The text says how
     /// to get the rest.
     Besides(&'static str),
-    /// The meaning depends on the command. The first entry whose option the command has applies. The entry `*` applies
-    /// to any command.
+    /// The meaning depends on the command. Each entry names an option of Interbed. The first entry that names an option
+    /// of the command applies. The entry `*` applies to every command.
     ByOption(&'static [(&'static str, Meaning)]),
-    /// The meaning depends on the option's value. The entry `*` applies to values without an entry, but not if the
-    /// command has an option of the same name.
+    /// The meaning depends on the option's value. The entry `*` applies to all values without an entry of their own. If
+    /// Interbed's command also has an option of this name, the entry `*` does not apply, and the option stays
+    /// unchanged.
     ByValue(&'static [(&'static str, Meaning)]),
 }
 

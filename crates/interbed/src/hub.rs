@@ -52,12 +52,12 @@ pub fn whole(model: &Path, options: &HubOptions) -> Result<PathBuf> {
     whole_telling(model, options, &|_, _, _| ())
 }
 
-/// Returns the path of a model whose files will be read but not loaded. During a download, `tell` receives the commit,
-/// the bytes that are there, and the total bytes.
+/// Returns the path of a model whose files will be read but not loaded. If the model must be downloaded, `tell` is
+/// called with the progress.
 ///
 /// # Errors
-/// Fails if the model does not exist, access is denied, there is no network or no disk space, or the model cannot run
-/// here.
+/// Fails if the model does not exist, access is denied, there is no network or no disk space, or Interbed does not
+/// support the model.
 pub fn whole_telling(model: &Path, options: &HubOptions, tell: Tell<'_>) -> Result<PathBuf> {
     let path = fetched(Some(model), options, &|_| Ok(None), tell)?;
     Ok(path.unwrap_or_else(|| model.to_owned()))
@@ -82,8 +82,9 @@ pub struct Fetched {
     pub path: PathBuf,
 }
 
-/// Returns the full name of the model on the Hub that a text means. The name includes the host, so that it cannot be
-/// mistaken for a path. Returns `None` if the text is not a name.
+/// Returns the full name of a model on the Hub, such as `hf.co/org/name`. `text` is the model's name on the Hub or its
+/// short name. The full name begins with the host, so it cannot be mistaken for a path. Returns `None` if `text` is not
+/// a name.
 ///
 /// # Errors
 /// Fails if the text is a short name that stands for no model.
@@ -96,7 +97,8 @@ pub fn full_name(text: &str) -> Result<Option<String>> {
     Ok(Some(format!("hf.co/{owner}/{model}{tag}{revision}")))
 }
 
-/// Returns all models that are complete in the cache, with their names. Each of several GGUF files counts as a model.
+/// Returns all models that are complete in the cache, with their names. If a repository has several GGUF models, each
+/// of them is listed.
 ///
 /// # Errors
 /// Fails if the cache cannot be read.
@@ -168,8 +170,8 @@ pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
     Ok(dir)
 }
 
-/// Returns the names that clients may use for `model`, if it is on the Hub: `org/name`, and the short name if the user
-/// gave that.
+/// Returns the names that clients may use for `model`, if it is on the Hub: `org/name`, and also `model` itself if it
+/// is a short name.
 pub fn names_of(model: Option<&Path>) -> Vec<String> {
     let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Vec::new() };
     let long = |text: &str| name_in(text).map(|name| name.repository());
@@ -196,10 +198,10 @@ pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
     }))
 }
 
-/// Refuses a text that is neither a path nor a model's name, such as a prompt in the place of MODEL.
+/// Checks that the MODEL argument `model` is a path or a model's name, and not, for example, a prompt.
 ///
 /// # Errors
-/// Fails if the text is such a word or prompt. The message says what the user may have meant.
+/// Fails if `model` is neither a path nor a model's name. The message says what the user may have meant.
 pub fn check(model: Option<&Path>) -> Result<()> {
     let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Ok(()) };
     if short_names::find(text)?.is_some() || name_in(text).is_some() {
@@ -304,8 +306,9 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, audience: Audience<'_>) -> Resu
     Ok(Some(dir.divide(budget(limits)?, limits, &surroundings)?.plan))
 }
 
-/// Resets the peak memory of the process, from which loading computes the footprint. Memory for fetching is free by
-/// then, so a model needs the same memory whether it was just fetched or not.
+/// Resets the peak memory of the process, from which the footprint is computed when a model is loaded. A download must
+/// have freed its memory before this call. Without the reset, a model would seem to need more memory if it was just
+/// downloaded.
 pub fn forget_peak() {
     give_back_freed();
     // The write asks the kernel to reset the peak of memory. If the kernel refuses, a budget near the minimum may be

@@ -107,11 +107,11 @@ impl WeightsIdentity {
         Ok(Some(identity))
     }
 
-    /// Waits until the identity is known. Meanwhile, weights that have not been read yet are read while the disk is
-    /// idle.
+    /// Waits until the identity is known. Meanwhile, this function reads the weights that have not been read yet, but
+    /// slowly while other threads read weights.
     ///
     /// # Errors
-    /// Fails if a read failed `ATTEMPTS` times, or the files have changed since they were opened.
+    /// Fails if five reads in a row failed, or the files have changed since they were opened.
     pub fn complete(&self) -> Result<[u8; 32]> {
         let (mut buffer, mut failures, mut last) = (Vec::new(), 0, Instant::now());
         loop {

@@ -153,9 +153,10 @@ pub struct LimitOptions {
 }
 
 impl LimitOptions {
-    /// Adjusts the limits for commands that compute one answer at a time, to a prompt of `prompt_tokens` tokens if
-    /// that number is known. Memory for more sequences or longer passes would be taken from the weights and never
-    /// used. The answers stay the same.
+    /// Adjusts the limits for commands that compute one answer at a time. The maximum number of sequences becomes 1.
+    /// `prompt_tokens` is the number of tokens of the prompt, if it is known. If this number is below 512 and
+    /// `max_num_batched_tokens` is not set, `max_num_batched_tokens` becomes this number. Memory for more sequences or
+    /// longer passes would be taken from the weights and never be used. Answers do not change.
     pub fn make_for_one(&mut self, prompt_tokens: Option<usize>) {
         self.max_num_seqs = NonZeroUsize::MIN;
         let short = prompt_tokens.filter(|&tokens| tokens < SHORT_PROMPT).and_then(NonZeroUsize::new);
@@ -519,10 +520,10 @@ fn size_or_none(text: &str) -> Result<Bytes, String> {
     if text.trim() == "0" { Ok(Bytes(0)) } else { size(text) }
 }
 
-/// Parses a size of memory or disk. A small number without a unit is refused, because it is probably a mistake.
+/// Parses a size of memory or disk. A size below 1 MiB without a unit is refused, because it is probably a mistake.
 ///
 /// # Errors
-/// Fails if the text is not a size, or is a small number without a unit.
+/// Fails if the text is not a size, or is below 1 MiB and has no unit.
 pub fn size(text: &str) -> Result<Bytes, String> {
     let bytes: Bytes = text.parse().map_err(|error: BadSize| error.to_string())?;
     let text = text.trim();

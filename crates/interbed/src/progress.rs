@@ -64,7 +64,7 @@ impl Drop for Loading {
     }
 }
 
-/// Returns a bar that counts bytes, with rate and remaining time.
+/// Returns a bar that counts up to `total` bytes, with rate and remaining time. The text `what` stands before the bar.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
     let bar = new(total).with_message(what);
@@ -75,7 +75,7 @@ pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     }
 }
 
-/// Returns a bar that counts steps.
+/// Returns a bar that counts up to `total` steps. The text `what` stands before the bar.
 pub fn steps(what: &'static str, total: u64) -> ProgressBar {
     let bar = new(total).with_message(what);
     match ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} {elapsed}") {

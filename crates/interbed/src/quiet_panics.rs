@@ -7,8 +7,8 @@ thread_local! {
     static HELD_BACK: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Calls `run`, which catches its own panics, and does not print these panics to stderr. A panic that `run` does not
-/// catch is printed once it leaves `run`.
+/// Calls `run`. Panics that `run` itself catches are not printed to stderr. A panic that `run` does not catch is
+/// printed once it leaves `run`.
 pub fn quietly<T>(run: impl FnOnce() -> T) -> T {
     struct Guard(Option<String>);
     impl Drop for Guard {

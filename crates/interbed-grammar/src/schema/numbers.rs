@@ -96,9 +96,9 @@ pub(super) struct Numbers {
 #[derive(Debug, PartialEq)]
 pub(super) enum Texts {
     Expression(String),
-    /// The texts that match both expressions.
+    /// The texts that match both of these regular expressions.
     Both(String, &'static str),
-    /// A schema that the grammar library translates itself.
+    /// A schema that describes the numbers. The grammar library, not this crate, translates the schema into a grammar.
     Schema(Value),
 }
 

@@ -25,13 +25,13 @@ pub(super) struct Node {
 #[derive(Debug, Clone)]
 pub(super) enum Part {
     Null,
-    /// Only `true`, only `false`, or both if the field is `None`.
+    /// The given Boolean value, or both Boolean values if the field is `None`.
     Bool(Option<bool>),
     Number(Numbers),
     Text(Strings),
     List(Lists),
     Object(Objects),
-    /// The values of the schema at this JSON pointer, such as `#/$defs/name`.
+    /// The values that satisfy the schema at this JSON pointer, such as `#/$defs/name`.
     Definition(String),
 }
 

@@ -100,10 +100,10 @@ impl Workspace {
 
 /// The destination of a tile's results. The rows are `[token, head]`.
 pub(super) struct Outcome<'a> {
-    /// The address of each row's sums, `[head_dim]`, or null if the sums of the row are not wanted. The sums need no
-    /// initial values if the row's first stretch is computed.
+    /// The address of each row's sums, `[head_dim]`, or null if the sums of the row are not wanted. If this call
+    /// computes the row's first stretch, it overwrites the sums, so they need not be initialized.
     pub sums: &'a [*mut f32],
-    /// The softmax state of each row, over earlier stretches too.
+    /// The softmax state of each row, over all stretches that the row's sums contain.
     pub seen: &'a mut [Seen],
 }
 

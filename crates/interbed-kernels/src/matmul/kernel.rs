@@ -48,9 +48,9 @@ impl Form {
 /// The way in which a product is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kernel {
-    /// Multiplies a few rows of weights with a few tokens at a time, in f32.
+    /// Multiplies a few rows of weights by the activations of a few tokens at a time, in f32.
     Rows,
-    /// Multiplies panels of weights that are widened once for all tokens, in f32.
+    /// Multiplies panels of weights by the activations of all tokens, in f32. Each panel is widened only once.
     Panels,
     /// Multiplies like [`Kernel::Rows`], with dot products of pairs of bf16.
     DotRows,
@@ -96,8 +96,8 @@ impl Kernel {
         if self.decodes() || tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / row_bytes }
     }
 
-    /// Returns the number of rows of `cols` weights, stored as `weights`, to decode at a time. With few tokens, the
-    /// decoded rows are used only once, so the number is chosen such that these rows fit into the L1 data cache.
+    /// Returns the number of rows to decode at a time. Each row has `cols` weights of type `weights`. With few tokens,
+    /// the decoded rows are used only once, so the number is chosen such that these rows fit into the L1 data cache.
     pub fn rows_decoded(self, weights: DType, tokens: usize, cols: usize) -> usize {
         let most = coded::panel_rows(weights);
         if tokens > vector::TILE_TOKENS || self == Self::Tiles {

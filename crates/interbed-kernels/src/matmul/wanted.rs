@@ -19,8 +19,8 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Returns the cache lines of `rows` for the chain of columns that begins at `column`. Rows that do not exist are
-    /// left out.
+    /// Returns the cache lines that contain the weights of `rows` in the next `U::CHAIN` columns from `column` on. Rows
+    /// that do not exist are left out.
     #[inline(always)]
     pub fn of<U: Unit>(weights: Matrix<'_>, rows: Range<usize>, column: usize) -> Self {
         let columns = column..(column + U::CHAIN).min(weights.cols());

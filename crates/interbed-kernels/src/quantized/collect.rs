@@ -152,8 +152,8 @@ impl GroupFields {
         Self { scales: [zero; 4], minima: [zero; 4] }
     }
 
-    /// Extracts the half floats of block group `group` from the spans of four rows. These rows are the rows
-    /// `4 quad .. 4 quad + 4` of sixteen.
+    /// Extracts the half floats of block group `group` from the spans of four rows. Among the sixteen rows, these are
+    /// the rows `4 * quad .. 4 * quad + 4`.
     #[inline(always)]
     pub fn take<F: Collect>(&mut self, s: Avx512, spans: Quad<'_, F>, group: usize, quad: usize) {
         if F::IN_BLOCKS {

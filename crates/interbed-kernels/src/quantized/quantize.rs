@@ -5,14 +5,14 @@ use half::f16;
 use super::fields::{NAN_BITS, half_power};
 use crate::DType;
 
-/// Encodes numbers as blocks of `dtype`, which is Q8_0, Q4_0, Q4_K or MXFP4. The source of
-/// [`dequantize`](crate::dequantize) shows the layouts.
+/// Encodes numbers as blocks of `dtype`, which is Q8_0, Q4_0, Q4_K or MXFP4. The source code of
+/// [`dequantize`](crate::dequantize) shows the layouts of the blocks.
 ///
 /// The encoder is meant for synthetic weights. It takes about a nanosecond per number. A block with a number that is
 /// not finite, or too large for a scale in half precision, decodes to NaN or infinity, never to plausible numbers.
 ///
 /// - `numbers`: whole blocks
-/// - `out`: [`DType::row_bytes`] of `numbers.len()`
+/// - `out`: the encoded blocks, `dtype.row_bytes(numbers.len())` bytes
 ///
 /// # Panics
 /// Panics if `dtype` is another type, or the lengths disagree.

@@ -61,7 +61,8 @@ pub struct Router {
     pub normalise: Option<Floor>,
     /// Number that the weights of all experts are multiplied by.
     pub scale: f32,
-    /// Whether a table lists the experts for each token id. If so, scores only weight the results of these experts.
+    /// Whether a table lists the experts for each token id. If so, the scores do not decide which experts are chosen.
+    /// They only determine the weights of the experts' results.
     pub by_token: bool,
 }
 
@@ -72,8 +73,8 @@ pub enum Scores {
     Softmax,
     /// A score is the sigmoid of an expert's router logit.
     Sigmoid,
-    /// The experts with the largest router logits are chosen. The softmax of the chosen experts' logits weights their
-    /// results.
+    /// The experts with the largest router logits are chosen. The weights of their results are the softmax of the
+    /// logits of the chosen experts.
     SoftmaxOfChosen,
     /// A score is the square root of the softplus of an expert's router logit.
     RootOfSoftplus,
@@ -89,7 +90,7 @@ pub struct Groups {
     pub kept: usize,
 }
 
-/// How a sum of weights near zero is avoided before the weights are divided by the sum.
+/// How a divisor near zero is avoided when the weights of a token's experts are divided by their sum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Floor {
     /// This number is added to the sum.
@@ -125,8 +126,8 @@ impl Mixture {
         experts.checked_add(shared)
     }
 
-    /// Returns the expected share of a layer's experts, from 0 to 1, that is chosen for at least one of `tokens`
-    /// tokens, if all experts are equally likely.
+    /// Returns the share of a layer's experts, from 0 to 1, that a batch of `tokens` tokens is expected to use. An
+    /// expert is used if it is chosen for at least one of the tokens. All experts are assumed to be equally likely.
     pub fn expected_share(&self, tokens: usize) -> f64 {
         1.0 - (1.0 - self.chosen as f64 / self.experts as f64).powf(tokens as f64)
     }

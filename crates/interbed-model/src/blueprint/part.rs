@@ -234,7 +234,7 @@ pub struct StreamMixer {
     pub norm: Norm,
 }
 
-/// State that a part keeps for a sequence.
+/// State that a part or an input table keeps for a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// A row of keys and a row of values for each token.
@@ -244,19 +244,20 @@ pub enum State {
         /// How many positions a token sees, itself included; `None` means all. Rows of older positions are not needed.
         window: Option<usize>,
     },
-    /// No state of the part's own. The part reads the keys and values of an earlier layer.
+    /// The part itself keeps nothing. It reads the keys and values of an earlier layer.
     SharedKv {
         /// Index of the layer that keeps the keys and values.
         layer: usize,
     },
-    /// One row for each token.
+    /// One row for each token: the row of latent attention, or the index key of a [`KeySelection`].
     LatentRows {
         /// Number of elements of a row.
         width: usize,
         /// How many positions a token sees, itself included; `None` means all.
         window: Option<usize>,
     },
-    /// One row for every `rate` tokens, and the rows of tokens that are not yet compressed.
+    /// One row for every `rate` tokens, and the rows of tokens that are not yet compressed. The rows are those of
+    /// latent attention, or the index keys of a [`KeySelection`].
     CompressedRows {
         /// Number of elements of a row.
         width: usize,

@@ -36,8 +36,9 @@ pub enum RopeScaling {
         /// The stretch factor.
         factor: f64,
     },
-    /// NTK-aware scaling: the base grows with the length of the sequence once the sequence is longer than
-    /// `original_max`.
+    /// NTK-aware scaling: the base grows with a length, in tokens, if this length exceeds `original_max`. For tokens of
+    /// the prompt, the length is that of the prompt. For a later token, it is the length of the sequence up to and
+    /// including that token.
     Dynamic {
         /// The stretch factor.
         factor: f64,
@@ -45,8 +46,9 @@ pub enum RopeScaling {
         /// `transformers`, even if the configuration has `original_max_position_embeddings`.
         original_max: usize,
     },
-    /// YaRN: low frequencies are interpolated, high frequencies are kept, and a ramp connects both. Cosines and sines
-    /// are multiplied by `attention_factor`.
+    /// YaRN: low frequencies are interpolated, which means that they are divided by `factor`. High frequencies are
+    /// kept. Between the two lies a ramp, on which frequencies change gradually from interpolated to kept. Cosines and
+    /// sines are multiplied by `attention_factor`.
     Yarn {
         /// The stretch factor.
         factor: f64,
@@ -77,7 +79,7 @@ pub enum RopeScaling {
         is_long: bool,
     },
     /// Llama 3.1: frequencies with long wavelengths are divided by `factor`, those with short wavelengths are kept, and
-    /// those in between are interpolated.
+    /// those in between are divided by a number between 1 and `factor`.
     Llama3 {
         /// The stretch factor.
         factor: f64,

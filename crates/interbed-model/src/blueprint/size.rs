@@ -18,7 +18,7 @@ impl Blueprint {
         self.mixtures().fold(0, |sum: u64, (_, mixture)| sum.saturating_add(of(mixture)))
     }
 
-    /// Returns the number of parameters that are used for one token. It includes the whole embedding.
+    /// Returns the number of parameters that are used for one token. The whole embedding is counted.
     pub fn active_parameters(&self) -> u64 {
         let experts = self.expert_parameters() as f64;
         let idle = self.mixture().map_or(0.0, |mixture| experts * (1.0 - mixture.expected_share(1)));

@@ -6,7 +6,8 @@ use serde_json::{Value as Json, json};
 /// Where in a conversation a template accepts system messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SystemPlaces {
-    /// The template accepts a system message at the beginning and between other messages.
+    /// The template accepts a system message at the beginning and between other messages. This variant also stands for
+    /// templates that could not be tested, because they do not even show a user's message.
     Anywhere,
     /// The template accepts a system message only as the first message. It refuses or omits later system messages.
     First,

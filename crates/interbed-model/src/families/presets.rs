@@ -9,7 +9,8 @@ pub(crate) type Preset = (&'static str, fn() -> Config);
 /// The contents of a `config.json`.
 pub(super) type Config = Map<String, Value>;
 
-/// Returns the text of `config.json` of the well-known model `name`, or `None` if there is no preset of this name.
+/// Returns the text of a `config.json` that describes the well-known model `name`, or `None` if there is no preset of
+/// this name.
 pub fn preset(name: &str) -> Option<String> {
     let (_, config) = presets().find(|(known, _)| *known == name)?;
     Some(format!("{:#}\n", Value::Object(config())))

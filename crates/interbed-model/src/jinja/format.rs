@@ -324,7 +324,8 @@ pub(super) fn braces(text: &str, given: &Given) -> Result<String> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Numbering {
     Unknown,
-    /// Fields without a number take the arguments in turn. Holds the index of the next argument.
+    /// The fields have no numbers, as in `{} {}`, and take the arguments one after the other. Holds the index of the
+    /// next argument.
     Automatic(usize),
     Manual,
 }

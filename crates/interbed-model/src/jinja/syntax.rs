@@ -10,7 +10,7 @@ pub(super) type Names = OnceLock<Vec<(Name, Load)>>;
 /// Says what a name holds when its scope is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
-    /// The name has no value yet. The scope assigns the name before reading it.
+    /// The name has no value yet. The scope assigns a value to the name before it reads the name.
     Missing,
     /// The scope itself provides a value for the name, such as a macro's argument or a loop's item.
     Parameter,

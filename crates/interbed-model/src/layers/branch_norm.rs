@@ -44,8 +44,10 @@ impl BranchNorm {
         }
     }
 
-    /// Computes the input that this branch would get from the present hidden states. An earlier layer calls this method
-    /// for a prediction, before it writes to [`Pass::branch`]. `out` is room for the result.
+    /// Computes the input that this branch would get if the hidden states did not change any more. An earlier layer
+    /// calls this method, before it writes to [`Pass::branch`], to predict which experts the branch will choose.
+    /// Returns `out`, which then holds the input. If the branch has no norm before it, returns the hidden states
+    /// themselves.
     pub fn peek(&self, pass: &mut Pass<'_>, out: Tensor) -> Result<Tensor, ForwardError> {
         let x = pass.hidden();
         let Some(NormWeight { weight, offset, epsilon }) = self.before else { return Ok(x) };
@@ -54,8 +56,9 @@ impl BranchNorm {
         Ok(out)
     }
 
-    /// Ends the branch, whose result the layer has left in [`Pass::branch`]. Norms this result if the model has a norm
-    /// there, and schedules the addition of the result to the hidden states.
+    /// Ends the branch. The layer must have left the result of the branch in [`Pass::branch`]. If the model has a norm
+    /// after the branch, applies this norm to the result. Then schedules the addition of the result to the hidden
+    /// states.
     pub fn end(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
         if let Some(NormWeight { weight, offset, epsilon }) = self.after {
             let (branch, weight) = (pass.branch(), &pass.weights.vector(weight));

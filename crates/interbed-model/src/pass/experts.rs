@@ -18,11 +18,13 @@ pub struct Choice {
     pub all: Tensor,
     /// The products with the router's matrix, `[rows, experts]`.
     pub logits: Tensor,
-    /// The bias that is added to the scores for the choice: the weight, and the tensor to which it is copied,
-    /// `[experts]`. `None` if the router has no such bias.
+    /// The router's bias, which is added to the scores only while experts are chosen. The first value is the id of the
+    /// stored bias vector, and the second is the tensor to which the bias is copied, `[experts]`. `None` if the router
+    /// has no such bias.
     pub bias: Option<(TensorId, Tensor)>,
-    /// The products whose sigmoids multiply the shared expert's results, `[rows]`. The outer value is `None` if there
-    /// is no shared expert. The inner value is `None` if the shared expert's results are not multiplied.
+    /// One product for each row, `[rows]`. The sigmoid of this product is the factor of the shared expert's result. The
+    /// outer value is `None` if there is no shared expert. The inner value is `None` if the shared expert's results
+    /// have no factors.
     pub shared: Option<Option<Tensor>>,
 }
 

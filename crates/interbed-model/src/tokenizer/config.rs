@@ -38,7 +38,8 @@ pub struct TokenizerConfig {
 }
 
 impl TokenizerConfig {
-    /// Reads the settings from the files of a directory. Each of these files may be missing.
+    /// Reads the settings from the files [`CONFIG_FILE`], [`SPECIAL_FILE`] and [`ADDED_FILE`] in `dir`. Each of them
+    /// may be missing. If the first file has the key `added_tokens_decoder`, the other two are not read.
     ///
     /// # Errors
     /// Fails if a file cannot be read, is too large, or is not a JSON object.
@@ -134,7 +135,8 @@ impl TokenizerConfig {
         content(self.get(key)?)
     }
 
-    /// Returns the special tokens that have a name, such as `bos_token`. Names that only this model uses come last.
+    /// Returns the special tokens that have a name, together with this name. Common names such as `bos_token` come
+    /// first. Names that only this model uses come after them.
     pub fn named(&self) -> Vec<(String, AddedToken)> {
         let usual = NAMED.iter().filter_map(|&name| Some((name, self.get(name)?)));
         let own = self.json.iter().map(|(name, value)| (name.as_str(), value)).filter(|(name, value)| {

@@ -7,7 +7,8 @@ use serde_json::Value;
 pub(super) enum DecoderKind {
     /// The pieces spell bytes in GPT-2's alphabet. The bytes of all pieces together are the text in UTF-8.
     ByteLevel,
-    /// The pieces become text when some of their parts are replaced. Pieces such as `<0xE4>` may stand for bytes.
+    /// Some characters of a piece are replaced, for example each `▁` by a space, and the result is text. Pieces such as
+    /// `<0xE4>` may stand for bytes.
     SentencePiece {
         /// Pairs of a pattern and its replacement, which are applied to each piece in order.
         replacements: Vec<(String, String)>,

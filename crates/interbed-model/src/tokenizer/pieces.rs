@@ -28,11 +28,12 @@ const LINE_REGEXES: [&str; 2] = [
 /// The kinds of places at which a text may be cut, so that its pieces can be tokenized separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
-    /// A cut between a line end and the letter after it. The alternative `\s*[\r\n]+` of the tokenizer's regular
-    /// expression matches all line ends, whatever follows. No other alternative reaches beyond a line end.
+    /// A cut between a line end and the letter after it. No match of the tokenizer's regular expression contains both.
+    /// The alternative `\s*[\r\n]+` matches the line ends, whatever text comes after them, and no other alternative
+    /// matches text beyond a line end.
     AfterLineEnds,
     /// A cut between a visible ASCII character and the line end after it. No alternative of GPT-2's regular expression
-    /// matches both, and none looks further back.
+    /// matches both, and none depends on the text before its match.
     BeforeLineEnd,
 }
 

@@ -25,7 +25,7 @@ pub struct FileScales {
     pub file: usize,
     /// Offset of the first scale's first byte in that file.
     pub offset: u64,
-    /// Element type of the scales, which is not quantised.
+    /// Element type of the scales. This is a type without quantisation, such as F32 or BF16.
     pub dtype: DType,
     /// Whether the whole matrix has a single scale, rather than one for each block of 128 by 128 elements.
     pub is_one: bool,

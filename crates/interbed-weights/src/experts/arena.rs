@@ -167,7 +167,8 @@ impl Arena {
         &self.arriving
     }
 
-    /// Returns how many of the visit's experts would not have been in memory without prefetching.
+    /// Returns how many of the visit's experts were not in memory when the visit began, or were in memory only because
+    /// they had been prefetched.
     pub fn lacking(&self) -> usize {
         self.misses.len() + self.arriving.len() + self.brought
     }
@@ -188,10 +189,11 @@ impl Arena {
         self.find_slot(slab, index, f64::INFINITY)
     }
 
-    /// Finds a slot for a slab that a later visit may need. Takes a free slot if there is one, or else the slot of a
-    /// slab with a lower score. `likelihood` (0 to 1) is the probability that the next visit to the slab's layer uses
-    /// the slab. The score of the slab takes this probability into account until that visit. The driver may cancel the
-    /// read at any time by calling [`failed`](Self::failed).
+    /// Finds a slot for a slab that a later visit may need. `likelihood` (0 to 1) is the probability that the next
+    /// visit to the slab's layer uses the slab. The score of the slab takes this probability into account until that
+    /// visit. The method takes a free slot if there is one. Otherwise, it takes the slot of the slab with the lowest
+    /// score, if this score is below the score of `slab`. The driver may cancel the read at any time by calling
+    /// [`failed`](Self::failed).
     ///
     /// Returns `None` if there is no suitable slot, if the slab is in memory or being read, or if the present visit
     /// needs it.
@@ -343,8 +345,8 @@ impl Arena {
         self.scores.copy_counts(counts);
     }
 
-    /// Replaces the counts of uses by counts from an earlier run. Counts that weigh more than a few hundred tokens are
-    /// scaled down.
+    /// Replaces the counts of uses by counts from an earlier run. If the experts of a layer have more than 16 uses on
+    /// average, the counts of this layer are scaled down to an average of 16.
     ///
     /// # Errors
     /// Fails with [`ArenaError::Counts`] if the counts belong to another model or are damaged. Nothing is changed in

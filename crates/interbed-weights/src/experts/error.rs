@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// The reason why an arena cannot be created or started with earlier counts.
+/// The reason why an arena refuses its shape, its budget or the counts of an earlier run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ArenaError {

@@ -58,6 +58,7 @@ pub struct ShadowHits {
     /// Total size of the slabs that the arena missed and the shadow would have held, in bytes, since the arena was
     /// created.
     pub bytes: u64,
-    /// Additional size of the shadow, in bytes. The shadow has room for one sixteenth of all slabs more than the arena.
+    /// Size, in bytes, by which the shadow is larger than the arena. The additional slots of the shadow hold one
+    /// sixteenth of the model's slabs of each size, rounded up.
     pub more: u64,
 }

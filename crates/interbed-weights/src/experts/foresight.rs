@@ -38,7 +38,8 @@ pub struct Foresight {
 }
 
 impl Foresight {
-    /// Creates the state without any guesses.
+    /// Creates a record without guesses. Until guesses of a layer have been checked, they are assumed to be likely
+    /// enough to be worth a read.
     pub fn new(shape: &ArenaShape) -> Self {
         let (layers, ranks) = (shape.layers(), shape.top_k());
         Self {
@@ -53,8 +54,10 @@ impl Foresight {
         }
     }
 
-    /// Returns whether it is worth guessing which experts `layer` will need. The caller asks once before each visit to
-    /// the layer, since a layer whose guesses were wrong is tried again after some visits.
+    /// Returns whether it is worth guessing which experts `layer` will need. Guessing is not worth it if few of the
+    /// experts that recent visits needed were missing from memory. If guesses of the layer were wrong too often, the
+    /// answer is `true` only once in a number of visits, to try the layer again. The caller asks only once before each
+    /// visit to the layer.
     pub fn should_guess(&mut self, layer: u32) -> bool {
         let index = layer as usize;
         if self.missing[index] < MISSING_MIN {
@@ -96,9 +99,10 @@ impl Foresight {
         None
     }
 
-    /// Records that the visit of `layer` has begun. `wanted` lists the experts that the visit needs, in ascending
-    /// order, and `missing` is how many of them are not in memory. Guesses for this visit are counted as right or
-    /// wrong, then all guesses are dropped.
+    /// Records that the visit of `layer` has begun. Each entry of `wanted` is the index of an expert that the visit
+    /// needs and the number of tokens that use it, in ascending order of indices. `missing` is the number of these
+    /// experts that are not in memory, or are there only because they were prefetched. Guesses for this visit are
+    /// counted as right or wrong, then all guesses are dropped.
     pub fn came(&mut self, layer: u32, wanted: &[(u32, u32)], missing: usize) {
         let index = layer as usize;
         self.missing[index] += (missing as f32 - self.missing[index]) * STEP;

@@ -14,10 +14,12 @@ const HALVED_AT: f64 = 128.0;
 /// Maximum average number of uses of an expert after a warm start, so that earlier requests only choose where to begin.
 const WARM_MAX: f64 = 16.0;
 
-/// Use counts of all slabs, with which an arena can start after a restart.
+/// Numbers that tell how often each slab (the weights of one expert in one layer) was used. After a restart, an arena
+/// can start from the numbers of the earlier run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SlabCounts {
-    /// Number of uses of each expert in each mixture layer: `[layer][expert]`.
+    /// Weighted number of uses of each expert in each mixture layer: `[layer][expert]`. A layer's numbers are halved
+    /// from time to time, so that later uses weigh more.
     pub uses: Vec<Vec<f32>>,
 }
 
@@ -48,7 +50,8 @@ impl Scores {
         }
     }
 
-    /// Counts the uses of a visit, and drops the likelihoods that were promised for the visit.
+    /// Adds the uses of a visit to the counts of `layer`, and drops the likelihoods that [`promise`](Self::promise)
+    /// recorded for the visit. Each entry of `wanted` is the index of an expert and the number of tokens that use it.
     pub fn visited(&mut self, layer: usize, wanted: &[(u32, u32)]) {
         for expert in self.promised[layer].drain(..) {
             self.likelihood[layer * self.experts + expert as usize] = 0.0;
@@ -72,7 +75,8 @@ impl Scores {
         }
     }
 
-    /// Records the likelihood that the next visit of the slab's layer uses the slab. It holds until that visit.
+    /// Records the likelihood that the next visit of the slab's layer uses the slab. This likelihood is dropped at that
+    /// visit.
     pub fn promise(&mut self, slab: usize, likelihood: f32) {
         if self.likelihood[slab] == 0.0 && likelihood > 0.0 {
             self.promised[slab / self.experts].push((slab % self.experts) as u32);
@@ -88,7 +92,8 @@ impl Scores {
         self.expected(slab, self.likelihood[slab])
     }
 
-    /// Returns the score of a slab if the next visit of its layer uses the slab with this likelihood.
+    /// Returns the score that a slab would have if `likelihood` were the likelihood that the next visit of its layer
+    /// uses it.
     pub fn expected(&self, slab: usize, likelihood: f32) -> f64 {
         let layer = self.layer_of[slab] as usize;
         let total = self.totals[layer];
@@ -117,10 +122,12 @@ impl Scores {
         }
     }
 
-    /// Starts with the use counts of an earlier run.
+    /// Replaces all use counts with those of an earlier run. Large counts are scaled down, so that later uses soon
+    /// outweigh them.
     ///
     /// # Errors
-    /// Fails, and changes nothing, if the counts have another shape or are not plausible numbers.
+    /// Fails, and changes nothing, if `counts` is for another number of layers or experts, or if a count is not a
+    /// number from 0 to 1e12.
     pub fn warm(&mut self, counts: &SlabCounts) -> Result<(), ArenaError> {
         let refused = |what| Err(ArenaError::Counts { what });
         if counts.uses.len() != self.totals.len() {

@@ -45,7 +45,7 @@ impl Slots {
     /// Creates as many slots of each class as `budget` allows.
     ///
     /// # Errors
-    /// Fails with [`ArenaError::TooSmall`] if `budget` is below the least.
+    /// Fails with [`ArenaError::TooSmall`] if `budget` is less than [`ArenaShape::least_bytes`].
     pub fn new(shape: &ArenaShape, budget: u64) -> Result<Self, ArenaError> {
         let counts = shape.divide(budget)?;
         let classes = shape.class_bytes().iter().map(|&bytes| Class {
@@ -89,7 +89,8 @@ impl Slots {
         self.classes.len()
     }
 
-    /// Returns the contents of all slots of a class, by the slots' numbers.
+    /// Returns the states of all slots of a class. The position of a state in the slice is the slot's
+    /// [`SlabSlot::index`].
     pub fn states(&self, class: usize) -> &[SlotState] {
         &self.classes[class].slots
     }
@@ -98,7 +99,7 @@ impl Slots {
         &self.classes[class].free
     }
 
-    /// Adds a slot, which gets the number of a withdrawn slot if there is one.
+    /// Adds a free slot. If there is a withdrawn slot, the new slot gets its index.
     pub fn add(&mut self, class: usize) -> SlabSlot {
         let Class { slots, free, withdrawn, live, .. } = &mut self.classes[class];
         let index = withdrawn.pop().unwrap_or_else(|| {

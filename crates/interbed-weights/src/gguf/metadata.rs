@@ -98,8 +98,9 @@ impl Metadata {
         }
     }
 
-    /// Returns a text that only describes the model, with replacement characters for bytes that are not UTF-8. Returns
-    /// `None` if the key is absent or its value is not a text.
+    /// Returns the text of `key`, with replacement characters in place of bytes that are not valid UTF-8. This is for
+    /// texts that only describe the model, such as its name. Returns `None` if the key is absent or its value is not a
+    /// text.
     pub fn description(&self, key: &str) -> Option<Cow<'_, str>> {
         match self.get(key)? {
             MetadataValue::Text(text) => Some(Cow::Borrowed(text)),
@@ -108,7 +109,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the non-negative integer of `key`, whatever its width; `None` if the key is absent.
+    /// Returns the value of `key`, which must be a non-negative integer of any width; `None` if the key is absent.
     ///
     /// # Errors
     /// Fails with [`GgufProblem::WrongType`] if the value is not a non-negative integer.
@@ -121,10 +122,10 @@ impl Metadata {
         count.map(Some).ok_or_else(|| wrong_type(key, "a whole number from 0 up", value))
     }
 
-    /// Returns the finite number of `key`; `None` if the key is absent.
+    /// Returns the value of `key`, which must be a finite number of any type; `None` if the key is absent.
     ///
     /// # Errors
-    /// Fails with [`GgufProblem::WrongType`] if the value is no finite number.
+    /// Fails with [`GgufProblem::WrongType`] if the value is not a finite number.
     pub fn number(&self, key: &str) -> Result<Option<f64>, GgufProblem> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let number = match value {

@@ -33,13 +33,13 @@ impl Coding {
         Self::default()
     }
 
-    /// Chooses the bf16 matrices of `specs` that become small enough when coded to be worth decoding. Reads all bf16
-    /// matrices, since the row that needs the most patches decides the row length of its matrix. Calls `watch(bytes
-    /// done, bytes in all)` after each chunk.
+    /// Chooses which bf16 matrices of `specs` to code: those that coding shortens so much that decoding them is worth
+    /// its cost. Reads all bf16 matrices of `specs` completely, since the row that needs the most patches decides the
+    /// row length of its coded matrix. Calls `watch(bytes done, bytes in all)` after each chunk.
     ///
     /// # Errors
     /// Fails if a tensor is missing, has another shape or has an unknown type, or if a read fails. Fails with
-    /// [`StoreProblem::Stopped`] if `watch` asked to stop.
+    /// [`StoreProblem::Stopped`] if `watch` returns `Break`.
     pub fn measure(
         catalog: &Catalog,
         specs: &[GroupSpec],
@@ -87,8 +87,9 @@ impl Coding {
         Self { patches: codable.map(|tensor| (tensor.name.clone(), 0)).collect() }
     }
 
-    /// Returns the coding that an interrupted run from the same source left in `target`, so that it need not be
-    /// measured again; `None` if there is none.
+    /// Returns the coding of an unfinished store that an interrupted run packed into `target` from the same source, so
+    /// that the caller need not measure the source again. Returns `None` if there is no such store or if the store has
+    /// no coded matrices.
     ///
     /// # Errors
     /// Fails if the source or the target cannot be read.

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::checksum::Checksum;
 use super::error::StoreProblem;
 
-/// Highest store version that is read. Stores with coded matrices are written in this version.
+/// Highest store version that is read. Stores with coded matrices are written in this version, all others in version 1.
 pub const STORE_VERSION: u32 = 2;
 /// Version of stores without coded matrices.
 const PLAIN_VERSION: u32 = 1;

@@ -203,7 +203,7 @@ enum RowCoder {
     Copied,
     /// The rows are coded.
     Coded(Coder),
-    /// The rows' scales are joined to them.
+    /// The scales of each row, which the source holds in another tensor, are joined to the row.
     Joined(Joiner),
 }
 

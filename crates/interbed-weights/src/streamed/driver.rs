@@ -126,7 +126,7 @@ pub struct Driver<P = OneTier> {
     failures: HashMap<UnitId, WeightError>,
     pub commands: Vec<TierCommand>,
     batch: Vec<TierCommand>,
-    /// Commands for the device's memory, oldest first.
+    /// Commands for the device's memory that are still to be carried out, oldest first.
     pub above: VecDeque<WindowCommand>,
     pub recorder: Recorder,
 }
@@ -244,8 +244,8 @@ impl<P: HostPlanner> Driver<P> {
         self.files.iter().try_for_each(|file| file.check_unchanged())
     }
 
-    /// Waits until a read ends, of `band` or of another band, and records a stall for `band`. Returns false if no read
-    /// is in flight.
+    /// Waits until any read ends, of `band` or of another band, and records the waiting time as a stall for `band`.
+    /// Returns false if no read is in flight.
     pub fn wait(&mut self, band: u32) -> bool {
         let start = Instant::now();
         let waited = self.take_next();
@@ -261,13 +261,14 @@ impl<P: HostPlanner> Driver<P> {
         self.recorder.stall(self.groups[band as usize], start, Instant::now());
     }
 
-    /// Returns the error for a wait for `band` that can never end, because more bands are in use than there are slots.
+    /// Returns the error which says that a wait for `band` can never end, because more bands are in use than there are
+    /// slots.
     pub fn stuck(&self, band: u32) -> WeightError {
         WeightError::Stuck { group: self.groups[band as usize] }
     }
 
-    /// Carries out `commands`, and the commands that result from them, until none is left. Two command lists are
-    /// swapped, so that a steady state allocates no memory.
+    /// Carries out `commands`, and then the commands that result from them, until none is left. Commands for the
+    /// device's memory are only appended to `above`. The call swaps two command lists instead of allocating new ones.
     pub fn obey(&mut self) {
         while !self.commands.is_empty() {
             std::mem::swap(&mut self.commands, &mut self.batch);

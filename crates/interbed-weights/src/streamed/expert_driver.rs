@@ -104,12 +104,12 @@ impl ExpertDriver {
         &self.arena
     }
 
-    /// Returns the arena for modification, such as a warm start.
+    /// Returns the arena so that the caller can change it, for example by setting the use counts of earlier runs.
     pub fn arena_mut(&mut self) -> &mut Arena {
         &mut self.arena
     }
 
-    /// Returns whether an expert of `group` is in memory.
+    /// Returns whether the expert with index `expert` of `group` is in memory.
     pub fn holds(&self, group: usize, expert: u32) -> bool {
         self.layer_of(group).is_some_and(|layer| self.arena.slot_of(SlabId { layer, expert }).is_some())
     }

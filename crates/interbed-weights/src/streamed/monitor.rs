@@ -83,7 +83,9 @@ impl StreamMonitor {
         self.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Copies the last published locations of all units to `sight`, unless `seen` is the number of that publication.
+    /// Copies the last published locations of all units to `sight`, if they are newer than those that the caller has
+    /// seen. Publications are numbered from 1. `seen` is the number of the last publication that the caller has seen,
+    /// or 0. Returns the number of the last publication.
     /// Returns the number of the last publication.
     pub fn sight(&self, seen: u64, sight: &mut WindowSight) -> u64 {
         if self.sights.load(Ordering::Acquire) == seen {

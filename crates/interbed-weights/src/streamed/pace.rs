@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Limits the work that is done to show the state to watchers: at most ten times a second, and for at most a hundredth
-/// of the time. Each such piece of work is a turn.
+/// Limits the time that is spent on showing the current state to watchers. Each time that the state is shown is a turn.
+/// The pause after a turn lasts at least [`PERIOD`](Self::PERIOD), and at least 100 times as long as the turn.
 #[derive(Debug, Default)]
 pub struct WatchPace {
     next_at: Option<Instant>,

@@ -45,8 +45,9 @@ pub struct StreamConfig {
     pub policy: StreamPolicy,
     /// Whether each read, wait and computation is recorded as an event.
     pub timeline: bool,
-    /// Maximum number of tokens of a pass in which the host computes with the bands that stay in host memory. In a
-    /// larger pass, these bands are copied to a device that has its own memory. If 0, the host never computes.
+    /// Number of tokens of the largest pass in which the host computes with the bands that stay in host memory. In a
+    /// pass with more tokens, these bands are copied to a device that has its own memory. If the setting is 0, the host
+    /// never computes.
     pub host_tokens_max: usize,
     /// Priorities of disk accesses. If set, other reads and writes on the same disk give way to the reads of weights.
     pub turns: Option<Arc<DiskTurns>>,

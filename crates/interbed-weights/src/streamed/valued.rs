@@ -12,7 +12,8 @@ pub struct ExpertFigures {
     pub bank_bytes: u64,
 }
 
-/// Counters at the last call of [`worth`](Self::worth), from which the next call counts.
+/// Remembers the counters at the last call of [`worth`](Self::worth). The next call evaluates only what has happened
+/// since then.
 #[derive(Debug, Default)]
 pub struct Valued {
     stats: StreamStats,
@@ -20,10 +21,11 @@ pub struct Valued {
 }
 
 impl Valued {
-    /// Returns an estimate of the seconds of waiting that one more byte of memory would have saved since the last call.
-    /// More memory goes to bands until all bands stay in memory, and then to experts. Each byte that is not read saves
-    /// the average time that passes waited per byte read; this is less than the read time, because passes compute while
-    /// they read.
+    /// Returns an estimate of the waiting time, in seconds, that one more byte of memory would have saved since the
+    /// last call. If `all_bands_stay` is false or `experts` is `None`, the byte would have gone to bands, and otherwise
+    /// to experts. The estimate is the number of bytes that would not have been read, times the average time for which
+    /// passes waited per byte that they read. This average is less than the time of reading a byte, because passes
+    /// compute during reads.
     pub fn worth(&mut self, stats: StreamStats, all_bands_stay: bool, experts: Option<ExpertFigures>) -> f64 {
         let passed = stats.since(&self.stats);
         let not_read = match experts.filter(|_| all_bands_stay) {

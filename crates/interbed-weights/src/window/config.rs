@@ -34,11 +34,11 @@ pub enum Policy {
 ///
 /// A streamed unit takes a slot, which has the size of the largest unit. A resident unit takes only its own size.
 /// Callers may have at most `stream_slots` units in use or waited for at the same time; with more, a wait may never
-/// end. Residents that are present do not count, except those that a reduced budget evicts after their use.
+/// end. A resident that is present does not count, unless a reduced budget requires its eviction after use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResidentConfig {
     /// Number of slots for streamed units, and also the maximum number of residents that are loaded at the same time.
-    /// If all units fit into the budget, the window has no slots. If all units of the order fit, but not all units on
-    /// demand, the remaining memory becomes additional slots.
+    /// If all units fit into the budget, the window has no slots. If the slots and all units of the order fit, but not
+    /// all on-demand units, the remaining memory is divided into additional slots, which on-demand units use.
     pub stream_slots: usize,
 }

@@ -12,7 +12,7 @@ pub enum Phase {
 /// Limits on the number of copies to the device in flight, by [`Phase`]. The defaults suit a GPU with 16 GB of memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Credits {
-    /// Number of copies, to be multiplied by the factor of the phase. The default is 8.
+    /// Base number of copies. The limit of a phase is this number times the factor of the phase. The default is 8.
     pub base: usize,
     /// Factor for [`Phase::Prefill`]. The default is 2.0.
     pub prefill_multiplier: f64,

@@ -39,8 +39,8 @@ impl Layers {
         self.starts[layer] as usize..self.starts[layer + 1] as usize
     }
 
-    /// Returns the total number of positions in `layers` consecutive layers, the first of which is `layer`. The first
-    /// layer follows the last, and no position counts twice.
+    /// Returns the total number of positions in `layers` consecutive layers, beginning with layer `layer`. After the
+    /// last layer, the first layer comes again. Each position counts at most once.
     pub fn positions_in(&self, layer: usize, layers: usize) -> usize {
         let all = self.layer_of.len();
         if layers >= self.count() {

@@ -52,7 +52,8 @@ impl OnDemand {
         None
     }
 
-    /// Records that the unit is present and not in use. `used` says whether the unit has just been used.
+    /// Records that the unit has become idle. `used` says whether it was released or unpinned just now. If `used` is
+    /// false, the unit is treated as announced and not yet used.
     pub fn idle(&mut self, unit: UnitId, used: bool) {
         if used {
             self.unused.push_last(unit);
@@ -80,8 +81,9 @@ impl OnDemand {
         self.unused.contains(unit) || self.ready.contains(unit)
     }
 
-    /// Returns the idle unit to evict next: the least recently used unit. If there is none and `ready` is true, returns
-    /// the announced unit that has been idle longest.
+    /// Returns the on-demand unit to evict next: the least recently used of the idle units, except those that were
+    /// announced and not yet used. If there is no such unit and `ready` is true, returns the announced unit that has
+    /// been idle longest.
     pub fn victim(&self, ready: bool) -> Option<UnitId> {
         self.unused.first().or_else(|| self.ready.first().filter(|_| ready))
     }

@@ -39,8 +39,9 @@ impl PositionSet {
         }
     }
 
-    /// Returns the nearest member before `position`; the last position comes before the first. Returns `position`
-    /// itself only if there is no other member. A pass at `position` needs the returned member last.
+    /// Returns the nearest member before `position` in the cyclic order, where the last position comes before the
+    /// first. A pass at `position` needs this member later than all other members. Returns `position` itself only if
+    /// there is no other member, and `None` if the set is empty.
     pub fn last_before(&self, position: usize) -> Option<usize> {
         self.below(position).or_else(|| self.largest())
     }

@@ -7,7 +7,7 @@ use super::error::WindowError;
 ///
 /// The name of each field says whether it counts layers or units. A layer is a run of consecutive units in the order,
 /// such as the attention and the FFN of one model layer. [`RingConfig::host`] and [`RingConfig::device`] return the
-/// settings for the two tiers.
+/// default settings for the two tiers, host memory and device memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RingConfig {
     /// Layer number of each position in the order. Consecutive positions with equal numbers form one layer. If the list
@@ -15,23 +15,26 @@ pub struct RingConfig {
     pub layers: Vec<u32>,
     /// Rule for which units are loaded ahead of the pass.
     pub reach: Reach,
-    /// Number of layers behind the current layer that stay in memory: 4 on the host, 2 on the device.
+    /// Number of layers behind the current layer that stay in memory. The default is 4 on the host and 2 on the device.
     pub layers_behind: usize,
-    /// High-water mark. Once this many layers hold memory, the window begins no further layer until it has evicted the
-    /// layers that are needed last. The mark is 65 on the host; the device has none.
+    /// High-water mark. While this many layers hold memory, the window does not begin to load a further layer ahead of
+    /// the pass, but evicts the layers that are needed last. The default is 65 on the host. On the device, the default
+    /// is no limit.
     pub high_water_layers: usize,
-    /// Low-water mark. Eviction of the layers that are needed last stops when this many layers hold memory, or earlier
-    /// if the other layers are needed sooner. The mark is 47 on the host; the device has none.
+    /// Low-water mark. The eviction that the high-water mark causes ends when this many layers hold memory. The
+    /// eviction ends earlier if the pass needs the other layers before the layer that is to be loaded. The default is
+    /// 47 on the host. On the device, the mark is unused by default.
     pub low_water_layers: usize,
-    /// Maximum number of units that hold memory; at least 2. The device has 12. The host has no such limit.
+    /// Maximum number of units that hold memory. The setting must be at least 2. The default is 12 on the device. On
+    /// the host, the default is no limit.
     pub units_max: usize,
-    /// Maximum number of loads in flight: 10 on the host, 16 on the device. The limit does not delay the load of a unit
-    /// for which a caller waits.
+    /// Maximum number of loads in flight. The limit delays only units that are loaded ahead of the pass, not units that
+    /// were announced or for which a caller waits. The default is 10 on the host and 16 on the device.
     pub in_flight_max: usize,
-    /// Maximum number of load requests in the queue: 48. Further requests are refused and made again once the pass has
-    /// moved on.
+    /// Maximum number of load requests in the queue. Further requests are refused, and made again once the pass has
+    /// moved on. The default is 48.
     pub queue_max: usize,
-    /// Number of layers that are loaded before the first pass: 50 on the host (the whole window), 8 on the device.
+    /// Number of layers that are loaded before the first pass. The default is 50 on the host and 8 on the device.
     pub warm_up_layers: usize,
     /// Whether each unit takes a slot of the largest unit's size. If false, each unit takes only its own size.
     pub slots: bool,
@@ -40,24 +43,26 @@ pub struct RingConfig {
 /// Rule for which units a ring loads ahead of the pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// The ring loads whole layers in order. The host uses this rule. The window begins `offset_layers` layers after
-    /// the current layer, at the anchor, and is `capacity_layers` layers long. Layers between the current layer and the
-    /// anchor stay in memory until they have been used.
+    /// The ring loads whole layers in order. The host uses this rule by default. The window is `capacity_layers` layers
+    /// long. Its first layer, the anchor, lies `offset_layers` layers after the current layer. Layers between the
+    /// current layer and the anchor stay in memory until they have been used.
     Layers {
-        /// Number of layers from the current layer to the anchor. The host has 6.
+        /// Number of layers from the current layer to the anchor. The default is 6.
         offset_layers: usize,
-        /// Number of layers in the window. The host has 50.
+        /// Number of layers in the window. The default is 50.
         capacity_layers: usize,
-        /// Number of layers from the anchor on that are asked for. The host has 50.
+        /// Number of layers, from the anchor on, that the ring asks to load. The default is 50.
         distance_layers: usize,
     },
-    /// The ring loads units that are related to the unit in use. The device uses this rule.
+    /// The ring loads the units that follow the unit in use, and the counterparts of that unit in the following layers.
+    /// The device uses this rule by default.
     Units {
         /// Whether the use of a unit asks for the units that follow it in its layer, such as the FFN after attention.
         pair: bool,
-        /// Number of further layers for which the counterpart of the unit is asked for. The device has 4.
+        /// Number of following layers in which the ring asks for the counterpart of the unit in use. The counterpart is
+        /// the unit at the same place in its layer. The default is 4.
         depth_layers: usize,
-        /// Number of units that follow in the order and are asked for, of whatever kind. The device has 6.
+        /// Number of next units in the order that the ring asks for, whatever their place in a layer. The default is 6.
         ahead_units: usize,
     },
 }

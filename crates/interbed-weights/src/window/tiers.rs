@@ -285,7 +285,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Changes the device's budget to `bytes` bytes. This also changes which units are streamed through the host.
+    /// Changes the device's budget to `bytes` bytes, as [`Window::set_budget`] describes. This may change which units
+    /// stay on the device. Under [`Policy::Resident`] on the host, the host's order is then set to the other units.
     ///
     /// # Errors
     /// Fails with [`WindowError::BudgetTooSmall`] if the budget is below the least that works.
@@ -311,14 +312,16 @@ impl Tiers {
         &self.device
     }
 
-    /// Returns the number of copies that the driver has not answered, plus the number of copies that have a credit and
-    /// wait for the host.
+    /// Returns the number of copies to the device that count against [`transfers_max`](Self::transfers_max). These are
+    /// the copies that were commanded and that the driver has not answered, and the admitted copies whose units are not
+    /// in host memory yet.
     pub fn transfers(&self) -> usize {
         self.copying + self.asking.len()
     }
 
-    /// Returns the current limit on [`transfers`](Self::transfers). This is the limit of the phase, or the number of
-    /// units that the host can serve in addition to those that submitted copies still read, whichever is less.
+    /// Returns the current limit on [`transfers`](Self::transfers), which is the lesser of two numbers. One is the
+    /// number of copies that the phase allows, as [`Credits::of`] returns it. The other is [`Window::concurrent_max`]
+    /// of the host, minus the number of submitted copies that still read host memory.
     pub fn transfers_max(&self) -> usize {
         self.credits.of(self.phase).min(self.host.concurrent_max().saturating_sub(self.reading))
     }

@@ -51,8 +51,8 @@ pub(super) struct Unit {
     pub attempts: u32,
     pub pins: u32,
     pub state: UnitState,
-    /// Whether the unit takes memory of its own size rather than a slot. The value has no meaning while the unit is
-    /// absent.
+    /// Whether the unit's memory is outside the slots and only as large as the unit. If false, the unit takes a slot.
+    /// The value has no meaning while the unit is absent.
     pub own: bool,
     pub awaited: bool,
     /// Whether loading the unit has failed too often. Such a unit is not loaded again until a caller acquires it.
@@ -68,11 +68,11 @@ pub(super) struct Units {
     next_ticket: u64,
     pub budget: u64,
     pub slot_bytes: u64,
-    /// Total size in bytes of the units that take memory of their own size.
+    /// Total size in bytes of the units whose memory is outside the slots.
     pub own_bytes: u64,
     /// Number of units that take a slot.
     pub slots_used: usize,
-    /// Total size in bytes of the units that take memory of their own size and are being evicted.
+    /// Total size in bytes of the units whose memory is outside the slots and that are being evicted.
     pub own_bytes_evicting: u64,
     /// Number of units that take a slot and are being evicted.
     pub slots_evicting: usize,
@@ -81,7 +81,7 @@ pub(super) struct Units {
     /// Number of units that hold memory and are being evicted.
     pub evicting: usize,
     pub in_flight: usize,
-    /// Number of loads in flight for units that take memory of their own size.
+    /// Number of loads in flight into memory outside the slots.
     pub own_in_flight: usize,
     pub counters: WindowCounters,
 }
@@ -199,8 +199,8 @@ impl Units {
     }
 
     /// Returns a unit to evict if a caller waits for another unit and no idle unit can make room. This is a pinned unit
-    /// that is not in use. If there is none, and no load or eviction is in flight, it is a present unit for which a
-    /// caller waits, since that caller seems to have given up.
+    /// that is neither in use nor waited for. If there is none, and no load or eviction is in flight, this is a present
+    /// unit that is waited for but not in use. The caller that waits for such a unit seems to have given up.
     pub fn last_resort(&self) -> Option<UnitId> {
         let unused = |unit: &&UnitId| self.get(**unit).state == UnitState::Present && self.get(**unit).users == 0;
         let pinned = self.pinned.iter().filter(|unit| !self.get(**unit).awaited).find(unused);

@@ -183,7 +183,7 @@ struct ExpertsBench {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sequences {
     Different,
-    /// All sequences have the tokens of the first.
+    /// All sequences have the same tokens as the first sequence.
     Copies,
 }
 

@@ -98,14 +98,15 @@ pub struct ExpertsLine {
     pub loaded: f64,
     pub over_loaded: f64,
     pub computing: ComputeCost,
-    /// The fraction of the time during which forward passes waited for weights.
+    /// The total time that forward passes waited for weights, as a fraction of their measured time.
     pub stall_share: f64,
     /// The speed of plain disk reads, in bytes per second.
     pub disk: f64,
     /// The time of reading one block from disk, in seconds.
     pub latency: f64,
-    /// The bytes of experts that were read per token. `simulated` is the number of bytes that the simulator reads per
-    /// token, and `least` is the minimum.
+    /// The number of bytes of experts that were read per token. `simulated` is this number in a simulation with the
+    /// same routing and the same memory. `least` is a lower bound on this number, for any choice of the
+    /// experts that are kept in memory.
     pub bytes: f64,
     pub simulated: f64,
     pub least: f64,
@@ -115,7 +116,8 @@ pub struct ExpertsLine {
     pub hits: f64,
     /// The number of experts that were read ahead, per token.
     pub read_ahead: f64,
-    /// The number of expert reads minus the number of needed experts that were not in memory.
+    /// The number of experts that were read, minus the number of needed experts that were not in memory. If `ahead` is
+    /// true, a negative difference counts as 0.
     pub read_again: i64,
 }
 

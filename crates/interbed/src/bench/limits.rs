@@ -70,9 +70,11 @@ impl Bound {
 }
 
 impl MachineLimits {
-    /// Allocates `sweep` bytes for bandwidth measurements, or half of the free memory if that is less, and measures the
-    /// arithmetic units other than `unit`. Logs a warning if the allocation is smaller than `sweep`, because memory
-    /// seems too fast if the data fits into caches.
+    /// Allocates `sweep` bytes for bandwidth measurements, or half of the free memory if that is less. Logs a warning
+    /// in the second case, because memory seems faster than it is if the data fits into caches.
+    ///
+    /// `unit` is the arithmetic unit that multiplies the model's weights. This function measures all other units, and
+    /// [`bound`](Self::bound) measures `unit`.
     ///
     /// # Errors
     /// Fails if the memory cannot be allocated, or the machine does not have `unit`.

@@ -18,13 +18,13 @@ pub struct MeasuredPasses<D> {
     vocab: usize,
 }
 
-/// The sizes of the work that is measured, in tokens.
+/// The sizes of the work that is measured.
 pub struct Sizes {
     /// The numbers of sequences that decode together.
     pub batch: Vec<usize>,
     /// The number of tokens of each sequence before decode is measured.
     pub context: usize,
-    /// The lengths of the prompts whose prefill is measured.
+    /// The lengths, in tokens, of the prompts whose prefill is measured.
     pub prompt_tokens: Vec<usize>,
     /// The number of passes in each measurement.
     pub repeat: usize,
@@ -37,10 +37,11 @@ impl Sizes {
         self.context.saturating_add(self.repeat).saturating_add(1)
     }
 
-    /// Checks that KV memory has room for the work. `more` is the option that gives more memory.
+    /// Checks that KV memory has room for the work. `more` is the command-line option for more memory, which the error
+    /// message names.
     ///
     /// # Errors
-    /// Fails if it has not.
+    /// Fails if KV memory is too small.
     pub fn check(&self, plan: &MemoryPlan, block_size: usize, more: &str) -> Result<()> {
         let largest = self.batch.iter().copied().max().unwrap_or(0);
         let longest = self.prompt_tokens.iter().copied().max().unwrap_or(0);
@@ -70,7 +71,8 @@ impl<D: Device> MeasuredPasses<D> {
         self.chunk
     }
 
-    /// Computes the contexts of `batch` sequences and one pass that warms up. Returns the sequences' block tables.
+    /// Computes `sizes.context` tokens of each of `batch` sequences, and then decodes one token of each as a warm-up.
+    /// Returns the sequences' block tables.
     pub fn begin_decode(&mut self, batch: usize, sizes: &Sizes) -> Result<Vec<Vec<u32>>> {
         let each = sizes.decode_len().div_ceil(self.block_size);
         let tables: Vec<Vec<u32>> =
@@ -85,7 +87,8 @@ impl<D: Device> MeasuredPasses<D> {
         Ok(tables)
     }
 
-    /// Decodes a token of each sequence at `position`. Returns the time until nothing is under way any more.
+    /// Decodes one token of each sequence at `position`. Returns the time until the device has finished and all reads
+    /// ahead of weights have ended.
     pub fn decode(&mut self, tables: &[Vec<u32>], position: usize) -> Result<Duration> {
         let begin = Instant::now();
         self.pass(tables, position, 1, self.wanted_rows())?;
@@ -93,8 +96,8 @@ impl<D: Device> MeasuredPasses<D> {
         Ok(begin.elapsed())
     }
 
-    /// Computes a prompt in chunks, with the logits of its last token. Returns the time until nothing is under way any
-    /// more.
+    /// Computes a prompt of `tokens` tokens in chunks, with the logits of its last token. Returns the time until the
+    /// device has finished and all reads ahead of weights have ended.
     pub fn prefill(&mut self, tokens: usize) -> Result<Duration> {
         let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
         let begin = Instant::now();
@@ -129,7 +132,7 @@ impl<D: Device> MeasuredPasses<D> {
     }
 }
 
-/// Returns the time of one pass over `batch`.
+/// Runs one forward pass over `batch`, and returns the time that the pass took.
 pub fn timed(runner: &mut dyn Runner, batch: &[BatchSequence<'_>]) -> Result<Duration> {
     let begin = Instant::now();
     runner

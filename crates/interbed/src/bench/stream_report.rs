@@ -69,7 +69,7 @@ pub struct Measured {
     pub bytes_bound: f64,
     /// The number of bytes of weights that the policy keeps in memory.
     pub resident_bytes: u64,
-    /// The fraction of the time during which forward passes waited for weights.
+    /// The total time that forward passes waited for weights, as a fraction of their measured time.
     pub stall_share: f64,
     pub overlap_efficiency: Option<f64>,
 }

@@ -85,7 +85,8 @@ impl ModelWork {
         }
     }
 
-    /// Returns the number of bytes of weights that are used by a forward pass with logits.
+    /// Returns the number of bytes of weights that a forward pass with logits can use: those of all layers, of all
+    /// experts, and of the head.
     pub fn swept_bytes(&self) -> u64 {
         self.layer_bytes + self.experts.0 + self.head_bytes
     }
@@ -110,8 +111,9 @@ impl ModelWork {
         }
     }
 
-    /// Returns the work of computing a prompt of `tokens` tokens in chunks of `chunk` tokens. Each chunk reads all
-    /// layers. The end of the last layer is computed for one row per chunk, and the head for one row of the last chunk.
+    /// Returns the work of computing a prompt of `tokens` tokens in chunks of `chunk` tokens. Each chunk reads the
+    /// weights of all layers. In the last layer, everything after attention is computed for only one token of each
+    /// chunk. The head is computed for only the last token of the prompt.
     pub fn prefill(&self, tokens: usize, chunk: usize) -> Work {
         let passes = tokens.div_ceil(chunk.max(1));
         let (expert_bytes, expert_parameters) = self.of_experts(chunk.min(tokens));

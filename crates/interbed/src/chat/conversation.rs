@@ -22,8 +22,8 @@ impl Conversation {
         system.chain(turns).collect()
     }
 
-    /// Drops the oldest message and its answer, because templates require the roles to alternate, starting with the
-    /// user. Returns false if only the last message is left.
+    /// Drops the oldest message together with its answer. Templates require that the roles alternate and that the user
+    /// begins, so the message is not dropped alone. Returns false, and drops nothing, if only the last message is left.
     pub fn drop_oldest(&mut self) -> bool {
         let next_user = self.turns.iter().skip(1).position(|turn| turn.role == "user");
         match next_user {

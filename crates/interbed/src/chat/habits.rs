@@ -3,7 +3,7 @@
 /// The effect of a chat command of another program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ForeignCommand {
-    /// The rest of the line becomes the instructions.
+    /// The text becomes the system message of the conversation.
     System(String),
     /// The command turns thinking on or off.
     Thinking(bool),

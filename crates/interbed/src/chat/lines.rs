@@ -29,7 +29,7 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// The source of messages.
 pub enum Lines {
-    /// A person, with editing and history.
+    /// A terminal on which a person types, with line editing. `history` is the path of the history file.
     Terminal { editor: Box<Editor<Prompter, DefaultHistory>>, history: Option<PathBuf> },
     /// A pipe or a file, of which `read` lines have been read.
     Pipe { read: usize },

@@ -34,7 +34,8 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Starts an answer of which nothing has been shown.
+    /// Creates the state of an answer of which nothing has been shown. `width` is the width of the terminal in columns,
+    /// or `None` if lines are not broken. `colours` says whether thinking is shown dimmed.
     pub fn new(width: Option<usize>, colours: bool) -> Self {
         Self { width: width.filter(|&width| width > 1), colours, ..Self::default() }
     }

@@ -21,7 +21,7 @@ const MAGIC: &[u8; 18] = b"interbed counts 1\n";
 const FINGERPRINT_BYTES: usize = 32;
 const HASH_BYTES: usize = 32;
 
-/// The file with the counts of one model.
+/// The file with the expert counts of one model, which say how often each expert was used.
 pub struct CountsFile {
     path: PathBuf,
     fingerprint: [u8; FINGERPRINT_BYTES],

@@ -73,8 +73,9 @@ const KEYS: [&str; 3] = ["LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_API_KEY"];
 const OUR_KEY: &str = "INTERBED_API_KEY";
 const KEY_OPTIONS: [&str; 2] = ["--api-key", "--api-key-file"];
 
-/// Returns a note for each variable of another program for which `command` has an equivalent. `set` holds the names of
-/// variables that have a value, `args` the words of the command line.
+/// Returns a note for each environment variable of another program that is set and for which `command` has an
+/// equivalent. `set` holds the names of the environment variables that have a value. `args` holds the words of the
+/// command line.
 pub fn lines(command: &Command, args: &[OsString], set: &[String]) -> Vec<String> {
     let holds = |name: &str| set.iter().any(|one| one == name);
     let instead = |known: &[(&'static str, &'static str)]| {

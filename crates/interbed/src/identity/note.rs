@@ -34,8 +34,9 @@ pub struct NoteFile {
 }
 
 impl NoteFile {
-    /// Returns the note file in `folder` for a model with these `files` and this `layout`. The note file need not
-    /// exist. Returns `None` if changes to the model's files could not be detected.
+    /// Returns the note file in `folder` for a model with these `files`. `layout` is a hash of the places and types of
+    /// the model's tensors. The note file need not exist. Returns `None` if changes to the model's files could not be
+    /// detected.
     pub fn of(folder: &Path, files: &[Arc<dyn RandomAccessFile>], layout: [u8; DIGEST_BYTES]) -> Option<Self> {
         let (mut name, mut state) = (Fingerprint::default(), Vec::new());
         name.field("layout", &layout);

@@ -20,8 +20,8 @@ use crate::options::LimitOptions;
 /// The types of weights for which sizes are shown, besides the shape's own type.
 const QUANTISED: [DType; 2] = [DType::Q8_0, DType::Q4K];
 
-/// Returns the known shape that `model` names. Returns `None` for other names, or if a file or folder of that name
-/// exists.
+/// Returns `model` if it is the name of a model shape that Interbed knows, such as `llama-3-8b`. Returns `None` for
+/// other names, or if a file or folder of that name exists.
 pub fn named(model: Option<&Path>) -> Option<&'static str> {
     let model = model.filter(|model| !model.exists())?.to_str()?;
     preset_names().find(|name| *name == model)
@@ -35,7 +35,7 @@ struct Stored {
     least: Bytes,
 }
 
-/// Describes the shape `name`, as a table and as JSON.
+/// Returns a description of the model shape `name`, as a table and as JSON.
 ///
 /// # Errors
 /// Fails if Interbed does not know the shape, or the options contradict the model.

@@ -23,7 +23,8 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Starts to listen for the signals. This function must be called within a Tokio runtime.
+    /// Starts to listen for the signals. `drain_s` is the number of seconds that requests in flight have to finish,
+    /// which a message shows at the first signal. This function must be called within a Tokio runtime.
     pub fn listen(drain_s: u64) -> Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         let signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];

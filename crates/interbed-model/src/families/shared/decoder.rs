@@ -37,7 +37,8 @@ pub(in crate::families) struct Decoder {
     pub positions: usize,
     /// Whether RoPE scaling extends the context beyond `positions`.
     pub stretches: bool,
-    /// Attention, without the window and the rotation of each layer: see `windows` and `rope_of`.
+    /// The attention of all layers, except for its window and rotation. For these, `windows` and `rope_of` have an
+    /// entry for each layer.
     pub attention: Attention,
     pub activation: Activation,
     /// Whether dense networks have a gate projection.
@@ -140,9 +141,9 @@ impl Decoder {
         })
     }
 
-    /// Gives layers with a window their own rotation. The family must set `windows` before. The base of the frequencies
-    /// comes from `key` or from the RoPE parameters of layers with a window. If the configuration has neither, the base
-    /// is `theta`, or that of the other layers if `theta` is `None`.
+    /// Gives layers with a window their own rotation. The family must set `windows` before it calls this function. The
+    /// base of the frequencies comes from `key` or from the RoPE parameters of layers with a window. If the
+    /// configuration has neither, the base is `theta`, or that of the other layers if `theta` is `None`.
     ///
     /// # Errors
     /// Fails if a key has a value that is not valid or not supported.
@@ -158,7 +159,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Adds norms of queries and keys. Their epsilon and offset are those of the decoder's other norms.
+    /// Adds norms of queries and keys to the attention of all layers. What each norm covers is given by `over`. Epsilon
+    /// and offset are those of the decoder's other norms.
     pub fn norm_heads(&mut self, over: HeadNorms) {
         let (epsilon, offset) = (self.norm_epsilon, self.norm_offset);
         self.attention.norms = Some(NormsOfHeads { over, epsilon, offset });

@@ -171,7 +171,7 @@ impl Decoder {
     /// Replaces the dense network by `mixture` in every layer for which `layers` is true.
     ///
     /// # Errors
-    /// Fails if numbers of experts or groups do not fit each other or are too large. The error names the key.
+    /// Fails if the numbers of experts and groups contradict each other or are too large. The error names the key.
     pub fn use_experts(
         &mut self,
         keys: &Keys<'_>,

@@ -57,7 +57,7 @@ pub(in crate::families) struct Habits {
 
 /// How the activation of a family's feed-forward networks is determined.
 pub(in crate::families) enum ActivationRule {
-    /// `config.json` names the activation. If `config.json` does not name it, and for GGUF files, the activation is
+    /// The usual key in `config.json` names the activation. If the key is absent, and for GGUF files, the activation is
     /// the one given here.
     Named(Activation),
     /// The key of this name in `config.json` names the activation. If the key is absent, and for GGUF files, the
@@ -74,7 +74,8 @@ pub(in crate::families) enum Bias {
     Never,
     /// Projections always have biases.
     Always,
-    /// The key of this name says whether projections have biases. If the key is absent, the flag says so.
+    /// The key of this name says whether projections have biases. If the key is absent, the flag given here says
+    /// whether they do.
     Stated(&'static str, bool),
 }
 

@@ -48,10 +48,10 @@ pub(in crate::families) struct RopeRule {
 pub(in crate::families) enum Kinds {
     /// The scalings that most families share: none, linear, dynamic, YaRN, and that of Llama 3.1.
     Usual,
-    /// LongRoPE with two sets of factors, or no scaling.
+    /// LongRoPE with two sets of factors. A model of the family may also have no scaling.
     LongRope,
-    /// The scalings of [`Kinds::Usual`], except that a dynamic scaling with an `alpha` multiplies the base by a fixed
-    /// factor.
+    /// The scalings of [`Kinds::Usual`], with one exception: if a dynamic scaling has the key `alpha`, the base is
+    /// multiplied by a factor that does not depend on the length of the sequence.
     Alpha,
 }
 
