@@ -4,8 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use interbed_device::{Bytes, DeviceEvent, DeviceStats, Gpu, GpuError, ProductArithmetic, VulkanDevice};
 use interbed_kernels::KvLayout;
-use interbed_kv::{BlockBytes, BlockCopy, BlockId};
-use interbed_kv_disk::SwapStore;
+use interbed_kv::{BlockBytes, BlockCopy, BlockId, SwapStore};
 use interbed_model::blueprint::Blueprint;
 use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits, Model, NothingBelow, RouteSink};
 use interbed_weights::{StreamMonitor, StreamStats, WeightSource};

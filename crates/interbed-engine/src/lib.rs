@@ -42,8 +42,8 @@ pub use interbed_grammar::{
     Binding, Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError,
     arguments_schema, check_formats, checked_schema, json_value, quoted,
 };
-pub use interbed_kv::{BlockBytes, BlockUse, Miss, MissReason, TokenId};
-pub use interbed_kv_disk::{DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
+pub use interbed_kv::{BlockBytes, BlockUse, Miss, MissReason, SwapEnded, SwapStore, SwapTook, SwapTrial, TokenId};
+pub use interbed_kv_disk::DiskStats;
 pub use interbed_kv_remote::RemoteStats;
 pub use interbed_model::Pooling;
 pub use interbed_weights::{GroupShape, StreamStats, UnitSight, WatchPace, WindowSight};

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN};
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, KeyChain, KvTierConfig, RecordPlace, SwapId, Tier,
-    TierPlace, TokenId, Wanted, WriteBudget,
+    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, KeyChain, KvTierConfig, RecordPlace, SlotThreads,
+    SwapId, Tier, TierPlace, TokenId, Wanted, WriteBudget,
 };
 
 use crate::ages::Ages;
@@ -22,7 +22,7 @@ use crate::jobs::{Done, Expected, Piece, ReadJob, Staged, WriteJob};
 use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
-use crate::workers::{KvThreads, READERS, Workers, now, written_at};
+use crate::workers::{READERS, Workers, now, written_at};
 use carrying::Carrying;
 use kept_slots::KeptSlots;
 pub use options::{DiskOptions, DiskStats, DiskTierError};
@@ -217,8 +217,8 @@ impl DiskTier {
     }
 
     /// Returns access to the store's threads, for swap space.
-    pub fn threads(&self) -> KvThreads {
-        self.workers.threads()
+    pub fn threads(&self) -> Arc<dyn SlotThreads> {
+        Arc::new(self.workers.threads())
     }
 
     /// Returns the key chain that names the contents of the store.

@@ -21,7 +21,6 @@ mod recovery;
 mod shape;
 mod slots;
 mod swap_space;
-mod swap_store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod workers;
@@ -34,5 +33,3 @@ pub use frames::{FrameBytes, FrameLost, FrameOf};
 pub use recovery::Recovered;
 pub use shape::RecordShape;
 pub use swap_space::{SwapSpace, SwapSpaceError};
-pub use swap_store::{SwapEnded, SwapStore, SwapTook, SwapTrial};
-pub use workers::KvThreads;

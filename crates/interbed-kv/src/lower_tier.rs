@@ -1,21 +1,9 @@
-//! Interface between the owner of KV blocks and the tiers below memory.
+//! What a tier below memory is asked to fetch, and its report.
 
 use crate::{
     ids::{BlockId, FetchId, TokenId},
     key::BlockKey,
 };
-
-/// Gives access to the memory of KV blocks.
-pub trait BlockBytes {
-    /// Copies all bytes of a block to `into`.
-    ///
-    /// # Errors
-    /// Fails with the reason if the bytes cannot be had; the content of `into` must not be used then.
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String>;
-
-    /// Fills all bytes of a block by calling `fill` with the block's memory.
-    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8]));
-}
 
 /// A block that a fetch must fill, with what a reader needs to check what was read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,7 @@ impl Worker {
         // If both tiers are attached, both name blocks in the same way.
         match (&kv_disk, &kv_remote) {
             (Some(KvDisk { tier, mode, .. }), _) => {
-                self.swaps.share_threads(tier.threads());
+                self.swaps.share_threads(&tier.threads());
                 self.scheduler.name_contents(tier.key_chain().clone(), mode.stores_generated());
                 if self.runner.streams_kv() {
                     self.scheduler.allow_long(tier.capacity_tokens());

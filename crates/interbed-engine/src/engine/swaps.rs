@@ -1,10 +1,10 @@
 //! Between passes, the engine copies KV blocks and swaps them out and in.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use interbed_kv::{SwapDirection, SwapId};
-use interbed_kv_disk::{KvThreads, SwapEnded, SwapStore, SwapTook};
+use interbed_kv::{SlotThreads, SwapDirection, SwapEnded, SwapId, SwapStore, SwapTook};
 
 use super::Worker;
 use crate::scheduler::StepPlan;
@@ -26,8 +26,8 @@ impl Swaps {
     }
 
     /// Has `threads` move blocks from now on. No swap may be in flight.
-    pub(super) fn share_threads(&mut self, threads: KvThreads) {
-        self.store.iter_mut().for_each(|store| store.share_threads(threads.clone()));
+    pub(super) fn share_threads(&mut self, threads: &Arc<dyn SlotThreads>) {
+        self.store.iter_mut().for_each(|store| store.share_threads(Arc::clone(threads)));
     }
 
     /// Takes in a swap, or a part of one, that has ended. Returns the outcome of the whole swap if no other part is

@@ -5,14 +5,14 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockLabel, BlockSwap, KvTierConfig, RecordPlace, SwapId, SwapSlot, TierPlace, TokenId,
+    BlockBytes, BlockId, BlockLabel, BlockSwap, KvTierConfig, RecordPlace, SwapEnded, SwapId, SwapSlot, SwapTook,
+    TierPlace, TokenId,
 };
 
 use super::{DiskTier, Purpose};
 use crate::jobs::Expected;
 use crate::record::unpack;
 use crate::shape::RecordShape;
-use crate::swap_store::{SwapEnded, SwapTook};
 
 /// The inverse of the share of the store's segments that may be held for slots; the other segments can still be
 /// emptied.

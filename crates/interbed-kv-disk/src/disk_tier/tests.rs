@@ -1,8 +1,7 @@
 use interbed_kv::testing::{PlainBlocks, Rng};
-use interbed_kv::{BlockSwap, ChainRoot, Gate, SwapSlot};
+use interbed_kv::{BlockSwap, ChainRoot, Gate, SwapSlot, SwapTook};
 
 use super::*;
-use crate::swap_store::SwapTook;
 use crate::testing::{FaultRates, FaultySegments};
 use crate::{Directory, workers::now};
 
