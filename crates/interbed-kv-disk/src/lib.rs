@@ -27,9 +27,8 @@ mod workers;
 mod write_queue;
 
 pub use directory::{Directory, DirectoryError, SegmentSpace};
-pub use disk_tier::{DiskOptions, DiskStats, DiskTier, DiskTierError};
+pub use disk_tier::{DiskOptions, DiskTier, DiskTierError};
 pub use erase::{Erased, erase};
-pub use frames::{FrameBytes, FrameLost, FrameOf};
 pub use recovery::Recovered;
 pub use shape::RecordShape;
 pub use swap_space::{SwapSpace, SwapSpaceError};

@@ -42,6 +42,7 @@ mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tier;
+mod tier_figures;
 mod transfer;
 
 pub use block_bytes::BlockBytes;
@@ -55,7 +56,7 @@ pub use hash::{BlockHash, ChainHasher, ChainRoot};
 pub use ids::{BLOCK_SIZE_MAX, BLOCKS_MAX, BlockId, FetchId, SequenceId, SwapId, SwapSlot, TokenId};
 pub use invariant_violation::InvariantViolation;
 pub use key::{BlockKey, BlockLabel, KEY_BYTES, KeyChain};
-pub use lower_tier::{FetchEnded, Wanted};
+pub use lower_tier::{FetchEnded, FrameBytes, FrameLost, FrameOf, FrameTier, LowerTier, SlotTier, Wanted};
 pub use miss::{Miss, MissReason};
 pub use names::Evicted;
 pub use owners::OwnerId;
@@ -66,4 +67,5 @@ pub use strips::{Hiding, Mapped, Mapping, StripConfig, StripMapper, StripPlace, 
 pub use swap_store::{SlotJob, SlotThreads, SwapEnded, SwapStore, SwapTook, SwapTrial};
 pub use tables::IdHasher;
 pub use tier::{Gate, KvTierConfig, Reclaim, RecordPlace, Tier, TierCounts, TierPlace, WriteBudget};
+pub use tier_figures::TierFigures;
 pub use transfer::{BlockCopy, BlockSwap, Fetch, Swap, SwapDirection, SwapOutcome};

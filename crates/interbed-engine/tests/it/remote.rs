@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use interbed_engine::{
-    Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvRemoteStatus, Miss, MissReason, Recompute, Request,
-    TiersBelow,
+    Attachments, Engine, EngineStatus, Miss, MissReason, Recompute, Request, StoreMode, TierBelow, TierPolicy,
+    TierStatus,
 };
-use interbed_kv::Gate;
+use interbed_kv::{Gate, LowerTier};
 use interbed_kv_disk::testing::FaultySegments;
 use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape};
 use interbed_kv_remote::testing::{FaultyStore, StoreFaults};
 use interbed_kv_remote::{Patience, RemoteOptions, RemoteTier};
 
-use crate::disk::{conversation, dice};
+use crate::disk::{conversation, dice, on_disk};
 use crate::sim::{
     Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
     greedy, prompt,
@@ -54,18 +54,21 @@ fn start_with(
         };
         let records = RecordShape::new(shape.block_size, layers);
         let tier = DiskTier::open(Arc::clone(space) as _, [8; 32], [9; 32], records, options).unwrap();
-        KvDisk { tier, mode: KvDiskMode::Eager, recompute: Recompute::Share(0.0), idle_after: LONG }
+        let (mode, recompute, idle_after) = (StoreMode::Eager, Recompute::Share(0.0), Some(LONG));
+        TierBelow { tier: Box::new(tier), policy: TierPolicy { mode, recompute, idle_after, drops_fresh: false } }
     });
-    let attachments = Attachments { below: TiersBelow { kv_disk, kv_remote: Some(remote) }, ..Attachments::default() };
+    let remote = TierBelow { tier: Box::new(remote), policy: TierPolicy::SHARED };
+    let below = kv_disk.into_iter().chain([remote]).collect();
+    let attachments = Attachments { below, ..Attachments::default() };
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 
-fn remote(status: &EngineStatus) -> KvRemoteStatus {
-    status.kv_remote.expect("there is a store")
+fn remote(status: &EngineStatus) -> TierStatus {
+    *status.tier("remote").expect("there is a store")
 }
 
 fn wait_until_stored(engine: &Engine, blocks: u64) {
-    eventually(engine, "all is stored", |status| remote(status).store.stored_blocks == blocks);
+    eventually(engine, "all is stored", |status| remote(status).store.counts.stored == blocks);
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn what_the_disk_does_not_have_comes_from_the_store_at_the_same_time() {
     assert_eq!((ended.tokens, ended.cached_tokens), (expected_greedy(&long.prompt, &long.params), 68));
     assert_eq!(ended.miss, Some(Miss { matched_tokens: 68, reason: MissReason::PartialBlock }));
     let status = third.handle().status();
-    let of_disk = status.kv_disk.expect("there is a disk").fetched_tokens;
+    let of_disk = on_disk(&status).fetched_tokens;
     assert_eq!((of_disk, remote(&status).fetched_tokens), (36, 32));
     assert_idle_and_whole(&third);
 }
