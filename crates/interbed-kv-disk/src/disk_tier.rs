@@ -234,8 +234,8 @@ impl DiskTier {
         Ok(capacity_tokens(&tier_config(shape, options)?, shape))
     }
 
-    /// Copies `block` into `buffer`, to be written with the next record. Returns false if the block cannot be read; it is
-    /// not stored then.
+    /// Copies `block` into `buffer`, to be written with the next record. Returns false if the block cannot be read; the
+    /// block is not stored then.
     fn copy(
         &mut self,
         mut buffer: Vec<u8>,

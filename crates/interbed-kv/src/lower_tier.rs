@@ -68,9 +68,9 @@ pub trait LowerTier: Send {
     /// Returns how many blocks can be staged while nothing is being written.
     fn buffers(&self) -> usize;
 
-    /// Copies `block` of `blocks`, whose label is `label`, to be written soon. Nothing waits for the write: if no buffer
-    /// is free, or the budget of writes is used up, the block is not stored. Returns whether the block will be stored,
-    /// unless the write fails.
+    /// Copies `block` of `blocks`, whose label is `label`, to be written soon. Nothing waits for the write: if no
+    /// buffer is free, or the budget of writes is used up, the block is not stored. Returns whether the block will be
+    /// stored, unless the write fails.
     fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool;
 
     /// Begins to write the staged blocks, instead of waiting until more blocks can be written with them.

@@ -40,7 +40,7 @@ fn start_with(
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 
-fn kv_disk(
+pub fn kv_disk(
     shape: Shape,
     space: &Arc<FaultySegments>,
     mode: StoreMode,

@@ -11,6 +11,7 @@ mod endings;
 mod forks;
 mod live;
 mod long;
+mod made_up;
 mod model;
 mod pressure;
 mod real;

@@ -9,7 +9,7 @@ use interbed_engine::{
     Attachments, Engine, EngineStatus, Miss, MissReason, Recompute, Request, StoreMode, TierBelow, TierPolicy,
     TierStatus,
 };
-use interbed_kv::{Gate, LowerTier};
+use interbed_kv::Gate;
 use interbed_kv_disk::testing::FaultySegments;
 use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape};
 use interbed_kv_remote::testing::{FaultyStore, StoreFaults};
@@ -36,11 +36,7 @@ fn start_with(
     space: Option<&Arc<FaultySegments>>,
 ) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
-    let layers = vec![shape.block_size * SLOT_BYTES / 2; 2];
-    let of_block = (shape.block_size, layers.iter().sum());
-    let options =
-        RemoteOptions { buffer_bytes: 1 << 16, writes_per_day: None, ttl: None, patience, gate: Gate::new(0.0) };
-    let remote = RemoteTier::open(Arc::new(store.clone()), [1; 32], [2; 32], of_block, options).unwrap();
+    let shared = shared(shape, store, patience);
     let kv_disk = space.map(|space| {
         let options = DiskOptions {
             bytes: 1 << 20,
@@ -49,18 +45,26 @@ fn start_with(
             ttl: None,
             gate: Gate::new(0.0),
             frames: (1024 / shape.block_size, 3),
-            names: Some(remote.key_chain().clone()),
+            names: Some(shared.tier.key_chain().clone()),
             turns: Arc::default(),
         };
-        let records = RecordShape::new(shape.block_size, layers);
+        let records = RecordShape::new(shape.block_size, vec![shape.block_size * SLOT_BYTES / 2; 2]);
         let tier = DiskTier::open(Arc::clone(space) as _, [8; 32], [9; 32], records, options).unwrap();
         let (mode, recompute, idle_after) = (StoreMode::Eager, Recompute::Share(0.0), Some(LONG));
         TierBelow { tier: Box::new(tier), policy: TierPolicy { mode, recompute, idle_after, drops_fresh: false } }
     });
-    let remote = TierBelow { tier: Box::new(remote), policy: TierPolicy::SHARED };
-    let below = kv_disk.into_iter().chain([remote]).collect();
+    let below = kv_disk.into_iter().chain([shared]).collect();
     let attachments = Attachments { below, ..Attachments::default() };
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
+}
+
+/// The shared store as a tier.
+pub fn shared(shape: Shape, store: &FaultyStore, patience: Patience) -> TierBelow {
+    let of_block = (shape.block_size, shape.block_size * SLOT_BYTES);
+    let options =
+        RemoteOptions { buffer_bytes: 1 << 16, writes_per_day: None, ttl: None, patience, gate: Gate::new(0.0) };
+    let tier = RemoteTier::open(Arc::new(store.clone()), [1; 32], [2; 32], of_block, options).unwrap();
+    TierBelow { tier: Box::new(tier), policy: TierPolicy::SHARED }
 }
 
 fn remote(status: &EngineStatus) -> TierStatus {

@@ -1,8 +1,8 @@
 //! Interface to the tier that holds the KV of sequences which are longer than memory.
 //!
-//! A *frame* is one layer's part of a fixed number of blocks. A sequence has the tier *keep* its blocks, frame by frame;
-//! the tier gives up none of them until they are released. A pass says which frames it will ask for, in order, so that
-//! they are read ahead.
+//! A *frame* is one layer's part of a fixed number of blocks. A sequence has the tier *keep* its blocks, frame by
+//! frame; the tier gives up none of them until they are released. A pass says which frames it will ask for, in order,
+//! so that they are read ahead.
 
 use std::sync::Arc;
 
