@@ -1,14 +1,12 @@
 //! The engine thread runs one loop, and it alone owns the scheduler, the blocks and the model. Each step plans a pass,
 //! runs the pass, and applies its results.
 
+mod attached_tier;
 mod balance;
 mod below;
-mod disk;
-mod gone;
 mod idle_blocks;
 mod later;
 mod long;
-mod remote;
 mod report;
 mod show;
 mod strips;
@@ -39,12 +37,11 @@ use crate::sampler::Sampler;
 use crate::scheduler::{Admitted, Arrival, PlannedTokens, Rejected, Scheduler, SchedulerConfig, StepPlan};
 use crate::sequence::{Continuation, Ends, GroupId, Sequence, SequenceStatus};
 use crate::status::Totals;
-use crate::tiers_below::{LaterTiers, TiersBelow};
+use crate::tiers_below::{LaterTiers, TierBelow};
 use crate::{EngineHandle, Limits, RequestError, TokenId};
+use attached_tier::{AttachedTier, frame_tier};
 use below::Waits;
-use disk::Disk;
-use long::{DiskFrames, LongSequence};
-use remote::Remote;
+use long::{KeptFrames, LongSequence};
 use show::Show;
 use strips::Strips;
 use swaps::Swaps;
@@ -72,8 +69,8 @@ pub struct EngineConfig {
 /// What an engine may have besides its runner.
 #[derive(Default)]
 pub struct Attachments {
-    /// The tiers below memory that hold KV, attached from the start.
-    pub below: TiersBelow,
+    /// The tiers below memory that hold KV, nearest first, attached from the start.
+    pub below: Vec<TierBelow>,
     /// Tiers below memory that are attached while the engine runs; they are given instead of `below`.
     pub later: Option<LaterTiers>,
     /// The watcher that is told after each step what the prefix cache has gained and lost.
@@ -158,8 +155,7 @@ impl Engine {
             scheduler,
             runner,
             swaps: Swaps::new(swap),
-            disk: None,
-            remote: None,
+            tiers: Vec::new(),
             later,
             waiting: HashMap::new(),
             long: HashMap::new(),
@@ -222,8 +218,8 @@ struct Worker {
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
     swaps: Swaps,
-    disk: Option<Disk>,
-    remote: Option<Remote>,
+    /// The tiers of KV below memory, nearest first.
+    tiers: Vec<AttachedTier>,
     /// Tiers below memory that are still to be attached.
     later: Option<LaterTiers>,
     /// The admitted sequences that wait for a fetch, by fetch.
@@ -440,8 +436,8 @@ impl Worker {
         if let Some(miss) = &mut admitted.miss {
             if miss.matched_tokens != admitted.cached {
                 // Blocks may have been computed in front of the blocks that came from below.
-                let came = admitted.below.filter(|below| below.loaded + below.remote > 0);
-                let found = admitted.cached + came.map_or(0, |below| below.computed);
+                let came = admitted.below.iter().filter(|below| below.loaded > 0);
+                let found = admitted.cached + came.map(|below| below.computed).sum::<usize>();
                 *miss = self.scheduler.blocks().explain_behind(sequence.tokens(), &sequence.hashes, found);
                 miss.matched_tokens = admitted.cached;
             }
@@ -454,7 +450,7 @@ impl Worker {
 
     /// Computes the pass, and samples from each row of logits when the row comes.
     fn run(&mut self, plan: &StepPlan) -> Result<(), PassError> {
-        let Self { scheduler, groups, tokens, tables, runner, sampler, masks, late, config, disk, strips, .. } = self;
+        let Self { scheduler, groups, tokens, tables, runner, sampler, masks, late, config, tiers, strips, .. } = self;
         // The masks begin first, so that the workers compute them while the rest of the pass is prepared.
         for entry in plan.entries.iter().filter(|entry| entry.samples()) {
             let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
@@ -503,10 +499,10 @@ impl Worker {
             let sampling = Sampling { sampler: &mut *sampler, eos, late: &mut late };
             group.take_row(sequence, entry, entry.start + row.token, logits, sampling);
         };
-        match disk {
-            Some(Disk { disk, .. }) => {
+        match frame_tier(tiers) {
+            Some((_, tier)) => {
                 let owners = plan.entries.iter().map(|entry| entry.id).collect();
-                runner.forward_from(&batch, &mut DiskFrames { tier: &mut disk.tier, owners }, &mut sink)
+                runner.forward_from(&batch, &mut KeptFrames { tier, owners }, &mut sink)
             }
             None => runner.forward(&batch, &mut sink).map_err(PassError::Failed),
         }

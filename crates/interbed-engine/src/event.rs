@@ -65,21 +65,19 @@ pub struct TokenLogprob {
     pub rank: u32,
 }
 
-/// The tokens of a prompt whose KV was found on disk or in a shared store, beyond those that were in memory.
+/// The tokens of a prompt whose KV a tier below memory had, beyond those that nearer tiers had.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FoundBelow {
-    /// The number of tokens that were on disk.
+    /// The [name](interbed_kv::LowerTier::name) of the tier.
+    pub tier: &'static str,
+    /// The number of tokens that were known to be in the tier. Of a tier that has to be asked, none are known.
     pub tokens: usize,
-    /// The number of tokens whose KV was read from disk.
+    /// The number of tokens whose KV was read from the tier.
     pub loaded: usize,
-    /// The number of tokens whose KV came from the store that servers share.
-    pub remote: usize,
-    /// The seconds that the shared store took.
-    pub remote_seconds: f64,
-    /// The number of tokens that were found on disk and computed anyway, because that was expected to be faster. Tokens
-    /// on disk that were neither loaded nor computed could not be read.
+    /// The number of tokens that the tier could have brought and that were computed anyway, because that was expected
+    /// to be faster. Known tokens that were neither loaded nor computed could not be read.
     pub computed: usize,
-    /// The seconds that reading from disk took.
+    /// The seconds that reading from the tier took.
     pub seconds: f64,
 }
 
@@ -108,8 +106,8 @@ pub enum Event {
     PromptDone {
         /// The number of prompt tokens whose KV was not computed, because the engine had it.
         cached_tokens: usize,
-        /// The tokens whose KV came from disk or from a shared store; `None` if the engine has neither.
-        below: Option<FoundBelow>,
+        /// The tokens whose KV came from tiers below memory, nearest tier first.
+        below: Vec<FoundBelow>,
         /// Where the prefix stopped matching and why, if `explain_miss` was set. Blocks that came from below memory
         /// count as matched, so this agrees with `cached_tokens`.
         miss: Option<Miss>,

@@ -38,7 +38,7 @@ pub(crate) struct Prompt {
     admitted: bool,
     cached_tokens: usize,
     /// The tokens of the prompt that came from below memory.
-    below: Option<FoundBelow>,
+    below: Vec<FoundBelow>,
     /// Why no more of the prompt was cached, if the client asked.
     miss: Option<Miss>,
 }
@@ -118,7 +118,8 @@ impl SequenceGroup {
         vocab_size: usize,
         eos: &[TokenId],
     ) -> (Self, Option<Continuation>) {
-        let prompt = Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, below: None, miss: None };
+        let prompt =
+            Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, below: Vec::new(), miss: None };
         let params = std::mem::take(&mut request.params);
         let constraint = request.constraint.take();
         let (policy, continuation): (Box<dyn Policy>, _) = match (request.embed, request.beam) {
@@ -145,7 +146,7 @@ impl SequenceGroup {
         if !self.prompt.admitted {
             let miss = admitted.miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
             let (len, cached_tokens) = (self.prompt.len, admitted.cached);
-            self.prompt = Prompt { len, admitted: true, cached_tokens, below: admitted.below, miss };
+            self.prompt = Prompt { len, admitted: true, cached_tokens, below: admitted.below.clone(), miss };
             stage.totals.prompt_tokens += len as u64;
             stage.totals.cached_tokens += cached_tokens as u64;
         }
@@ -212,6 +213,6 @@ impl SequenceGroup {
 impl Prompt {
     /// Returns the event that tells clients that the prompt has been computed.
     fn done(&self, logprobs: Vec<Option<PositionLogprobs>>) -> Event {
-        Event::PromptDone { cached_tokens: self.cached_tokens, below: self.below, miss: self.miss, logprobs }
+        Event::PromptDone { cached_tokens: self.cached_tokens, below: self.below.clone(), miss: self.miss, logprobs }
     }
 }

@@ -10,8 +10,6 @@ mod event;
 mod forecast;
 mod group;
 mod handle;
-mod kv_disk;
-mod kv_remote;
 mod live;
 mod masks;
 mod memory_plan;
@@ -28,6 +26,7 @@ mod status;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
+mod tier_policy;
 mod tiers_below;
 mod unread;
 mod vocabulary;
@@ -42,13 +41,11 @@ pub use interbed_grammar::{
     Binding, Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError,
     arguments_schema, check_formats, checked_schema, json_value, quoted,
 };
-pub use interbed_kv::{BlockBytes, BlockUse, Miss, MissReason, TokenId};
-pub use interbed_kv_disk::{DiskStats, SwapEnded, SwapSpace, SwapSpaceError, SwapStore, SwapTook, SwapTrial};
-pub use interbed_kv_remote::RemoteStats;
+pub use interbed_kv::{
+    BlockBytes, BlockUse, Miss, MissReason, SwapEnded, SwapStore, SwapTook, SwapTrial, TierFigures, TokenId,
+};
 pub use interbed_model::Pooling;
 pub use interbed_weights::{GroupShape, StreamStats, UnitSight, WatchPace, WindowSight};
-pub use kv_disk::{KvDisk, KvDiskMode, KvDiskStatus, Recompute};
-pub use kv_remote::KvRemoteStatus;
 pub use live::{LivePlace, LiveSequence, LiveState, SHOWN_MAX, Watcher};
 pub use memory_plan::{BudgetTooSmall, LEAST_CONTEXT, MemoryNeeds, MemoryPlan, SchemaNeeds};
 pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
@@ -59,6 +56,7 @@ pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, StripMe
 pub use scheduler::{SchedulerConfig, blocks_beside_disk};
 pub use sequence::LATE_MAX;
 pub use status::*;
-pub use tiers_below::{LaterTiers, TiersBelow};
+pub use tier_policy::{Recompute, StoreMode, TierPolicy};
+pub use tiers_below::{LaterTiers, TierBelow};
 pub use unread::UnreadBudget;
 pub use vocabulary::vocabulary_of;

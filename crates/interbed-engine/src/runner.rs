@@ -8,8 +8,7 @@ use interbed_device::{
     AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, DeviceStats, KvPool, KvStrips, Mappings,
     PageAccess, Queue, StripChange, StripContent, StripShape, StripStats, mappings,
 };
-use interbed_kv::{BlockBytes, BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
-use interbed_kv_disk::SwapStore;
+use interbed_kv::{BlockBytes, BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig, SwapStore};
 use interbed_model::blueprint::Blueprint;
 use interbed_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Logits, Model, NothingBelow};
 use interbed_weights::{StreamMonitor, StreamStats, WeightSource};

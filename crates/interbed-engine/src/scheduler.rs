@@ -119,7 +119,7 @@ pub(crate) struct Admitted {
     /// The number of tokens whose KV the sequence need not compute, because it was kept.
     pub(crate) cached: usize,
     /// The tokens of the prompt that came from below memory.
-    pub(crate) below: Option<FoundBelow>,
+    pub(crate) below: Vec<FoundBelow>,
     /// Where the prefix stopped matching and why, if the client asked.
     pub(crate) miss: Option<Miss>,
 }
@@ -597,7 +597,7 @@ impl Scheduler {
         // The sequence's rank in the waiting queue does not depend on this.
         sequence.admission.get_or_insert(self.admissions);
         self.move_to(id, SequenceStatus::Running);
-        plan.admitted.push(Admitted { id, cached, below: None, miss });
+        plan.admitted.push(Admitted { id, cached, below: Vec::new(), miss });
     }
 
     /// Moves a sequence from its queue to the queue of `status`.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use interbed_device::{DeviceStats, StripStats};
+use interbed_kv::TierFigures;
 use interbed_weights::StreamStats;
 
-use crate::{FinishReason, KvDiskStatus, KvRemoteStatus};
+use crate::FinishReason;
 
 /// The engine's status when it last published its figures. Counters are totals since the start.
 #[derive(Debug, Clone, Default)]
@@ -36,10 +37,10 @@ pub struct EngineStatus {
     pub swap: SwapStatus,
     /// The numbers of KV blocks by state, and the prefix cache's figures.
     pub kv: KvStatus,
-    /// The figures of KV on disk, if there is any.
-    pub kv_disk: Option<KvDiskStatus>,
-    /// The figures of KV in a store that servers share, if there is one.
-    pub kv_remote: Option<KvRemoteStatus>,
+    /// The figures of the tiers of KV below memory, nearest first.
+    pub tiers: Vec<TierStatus>,
+    /// The sequences that are longer than memory and have not ended.
+    pub longer_than_memory: usize,
     /// The figures of blocks that are mapped side by side, if the engine maps them so.
     pub strips: Option<StripsStatus>,
     /// The bytes of memory that weights take.
@@ -53,6 +54,38 @@ pub struct EngineStatus {
     /// The number of idle checks that found blocks which were neither free nor cached. It is always 0 unless there is a
     /// bug; the engine recovers and goes on.
     pub leaks_found: u64,
+}
+
+impl EngineStatus {
+    /// Returns the figures of the tier with this name, if there is such a tier.
+    pub fn tier(&self, name: &str) -> Option<&TierStatus> {
+        self.tiers.iter().find(|tier| tier.name == name)
+    }
+}
+
+/// Figures of a tier of KV below memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct TierStatus {
+    /// The tier's [name](interbed_kv::LowerTier::name).
+    pub name: &'static str,
+    /// The figures that the tier counts itself.
+    pub store: TierFigures,
+    /// The computed blocks that wait for buffers to be stored.
+    pub fresh_blocks: usize,
+    /// The prompt tokens whose KV the tier was asked for.
+    pub asked_tokens: u64,
+    /// The prompt tokens whose KV came from the tier.
+    pub fetched_tokens: u64,
+    /// The fetches that have ended.
+    pub fetches: u64,
+    /// The seconds that sequences waited for fetches that have ended.
+    pub fetch_seconds: f64,
+    /// The fetches that did not bring all blocks that were asked for.
+    pub fetches_cut: u64,
+    /// The prefixes that were in the tier and were computed, since that was expected to be faster.
+    pub recomputed: u64,
+    /// The prefixes of which the first part was computed while the rest was read.
+    pub shared: u64,
 }
 
 /// Figures of KV blocks that are mapped side by side.

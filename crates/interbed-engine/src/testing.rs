@@ -240,7 +240,7 @@ impl State {
                 let cached_tokens = request.prompt.len() / 2;
                 let miss = Miss { matched_tokens: cached_tokens, reason: *lock(&self.miss) };
                 let miss = request.explain_miss.then_some(miss);
-                client.send(Event::PromptDone { cached_tokens, below: None, miss, logprobs });
+                client.send(Event::PromptDone { cached_tokens, below: Vec::new(), miss, logprobs });
                 lock(&self.status).prompt_tokens += request.prompt.len() as u64;
                 running.push(Running { request, client, generated: 0 });
             }

@@ -72,8 +72,8 @@ pub struct TextDelta {
 pub struct PromptDone {
     /// The number of prompt tokens whose KV was not computed, because the engine had it.
     pub cached_tokens: usize,
-    /// The tokens of the prompt that came from below memory; `None` if there is no tier below memory.
-    pub below: Option<FoundBelow>,
+    /// The tokens of the prompt that came from tiers below memory, nearest tier first.
+    pub below: Vec<FoundBelow>,
     /// Why no more of the prompt was cached, if that was asked for.
     pub miss: Option<Miss>,
     /// One entry per prompt token if log-probabilities were asked for, and none otherwise.

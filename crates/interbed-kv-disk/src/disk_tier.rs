@@ -1,31 +1,32 @@
 //! Drives the tier on disk. The engine's thread calls it between passes.
 
 mod carrying;
+mod kept_frames;
 mod kept_slots;
 mod options;
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN};
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, KeyChain, KvTierConfig, RecordPlace, SwapId, Tier,
-    TierPlace, TokenId, Wanted, WriteBudget,
+    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, FrameTier, KeyChain, KvTierConfig, LowerTier,
+    RecordPlace, SlotTier, SwapId, Tier, TierFigures, TierPlace, Wanted, WriteBudget,
 };
 
 use crate::ages::Ages;
 use crate::directory::SegmentSpace;
-use crate::frames::{FrameBytes, FrameLost, FrameOf, Frames};
+use crate::frames::Frames;
 use crate::index_file;
-use crate::jobs::{Done, Expected, Piece, ReadJob, Staged, WriteJob};
+use crate::jobs::{Done, Expected, ReadJob, Staged, WriteJob};
 use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
-use crate::workers::{KvThreads, READERS, Workers, now, written_at};
+use crate::workers::{READERS, Workers, now, written_at};
 use carrying::Carrying;
 use kept_slots::KeptSlots;
-pub use options::{DiskOptions, DiskStats, DiskTierError};
+pub use options::{DiskOptions, DiskTierError};
 
 /// Number of bytes of a segment of a large store.
 const SEGMENT_BYTES: u64 = 256 << 20;
@@ -46,6 +47,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 
 /// Minimum time between two warnings of failed writes.
 const WARN_AGAIN: Duration = Duration::from_secs(600);
+
+/// Longest time for which a stopping engine goes on writing.
+const LAST_WRITES: Duration = Duration::from_secs(10);
 
 /// Weight of a new measurement in the rate at which records are read.
 const RATE_SHARE: f64 = 0.2;
@@ -108,7 +112,7 @@ pub struct DiskTier {
     pause: Duration,
     /// Time when the last warning of failed writes was given.
     warned_at: Option<Instant>,
-    stats: DiskStats,
+    figures: TierFigures,
     recovered: Recovered,
 }
 
@@ -182,7 +186,7 @@ impl DiskTier {
             paused_until: None,
             pause: PAUSES.0,
             warned_at: None,
-            stats: DiskStats { bytes_total, ..DiskStats::default() },
+            figures: TierFigures { bytes_total, ..TierFigures::default() },
             recovered,
             shape,
         })
@@ -216,42 +220,9 @@ impl DiskTier {
         (blocks, (each / record).clamp(1, 16))
     }
 
-    /// Returns access to the store's threads, for swap space.
-    pub fn threads(&self) -> KvThreads {
-        self.workers.threads()
-    }
-
-    /// Returns the key chain that names the contents of the store.
-    pub fn key_chain(&self) -> &KeyChain {
-        &self.chain
-    }
-
     /// Returns figures of what was found at the start.
     pub fn recovered(&self) -> Recovered {
         self.recovered
-    }
-
-    /// Returns how many of `keys`, from the first on, the store can bring back. These keys count as looked up, and so
-    /// does the key behind them.
-    pub fn look_up(&mut self, keys: &[BlockKey]) -> usize {
-        let found = keys.iter().take_while(|&&key| self.tier.find(key).is_some()).count();
-        keys.iter().take(found + 1).for_each(|&key| self.tier.looked_up(key));
-        found
-    }
-
-    /// Returns whether a block of this name should be [staged](Self::stage) now.
-    /// [`Tier::wants`](interbed_kv::Tier::wants) explains `class`.
-    pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
-        if self.is_paused() || self.staged_keys.contains(&key) {
-            return false;
-        }
-        self.tier.wants(key, class)
-    }
-
-    /// Returns the number of tokens of a sequence that are sure to find room. Some segments are always being filled or
-    /// emptied, and some may be held for slots.
-    pub fn capacity_tokens(&self) -> usize {
-        capacity_tokens(self.tier.config(), &self.shape)
     }
 
     /// Returns the number of tokens of a sequence that are sure to find room in a store of this shape, which is yet to
@@ -263,69 +234,25 @@ impl DiskTier {
         Ok(capacity_tokens(&tier_config(shape, options)?, shape))
     }
 
-    /// Returns whether the store has `key`, or is about to have it.
-    pub fn has(&self, key: BlockKey) -> bool {
-        self.staged_keys.contains(&key) || self.tier.knows(key)
-    }
-
-    /// Copies a block that a sequence cannot go on without, to be written soon. The budget of writes does not keep the
-    /// block from being written, unlike in [`stage`](Self::stage). Returns whether the block will be written; if not,
-    /// there is no buffer now, the block cannot be read, or writes are [paused](DiskStats::paused).
-    pub fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
-        if self.is_paused() {
-            return false;
-        }
-        let Some(mut buffer) = self.block_buffers.pop() else { return false };
-        self.budget.spend(self.shape.block_bytes() as u64);
-        if !self.read_block(block, &mut buffer, blocks) {
-            self.block_buffers.push(buffer);
-            return false;
-        }
-        self.add(Staged { label, class: 0, bytes: buffer, since: None });
-        true
-    }
-
-    /// Copies `block` of `blocks`, whose name is `label`, to be written soon. Nothing waits for the write: if no buffer
-    /// is free, or the budget of writes is used up, the block is not stored. Returns whether the block will be stored,
-    /// as far as the disk allows.
-    pub fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
-        let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
-        let buffer = if allowed { self.block_buffers.pop() } else { None };
-        let Some(mut buffer) = buffer else {
-            self.stats.refused_blocks += 1;
-            return false;
-        };
-        if !self.read_block(block, &mut buffer, blocks) {
-            self.block_buffers.push(buffer);
-            return false;
-        }
-        self.add(Staged { label, class, bytes: buffer, since: None });
-        true
-    }
-
-    /// Copies `block` into `into`. Returns false if the block cannot be read; it is not stored then.
-    fn read_block(&mut self, block: BlockId, into: &mut [u8], blocks: &mut dyn BlockBytes) -> bool {
-        let read = blocks.read(block, into);
-        if let Err(reason) = &read {
-            tracing::warn!("a KV block is not stored: {reason}");
-            self.stats.refused_blocks += 1;
+    /// Copies `block` into `buffer`, to be written with the next record. Returns false if the block cannot be read; the
+    /// block is not stored then.
+    fn copy(
+        &mut self,
+        mut buffer: Vec<u8>,
+        (label, class): (BlockLabel, u8),
+        block: BlockId,
+        blocks: &mut dyn BlockBytes,
+    ) -> bool {
+        let read = blocks.read(block, &mut buffer);
+        match &read {
+            Ok(()) => self.add(Staged { label, class, bytes: buffer, since: None }),
+            Err(reason) => {
+                tracing::warn!("a KV block is not stored: {reason}");
+                self.figures.refused_blocks += 1;
+                self.block_buffers.push(buffer);
+            }
         }
         read.is_ok()
-    }
-
-    /// Returns how many blocks can be staged now.
-    pub fn room(&self) -> usize {
-        self.block_buffers.len()
-    }
-
-    /// Returns how many blocks can be staged while nothing is being written.
-    pub fn buffers(&self) -> usize {
-        self.num_block_buffers
-    }
-
-    /// Returns the number of bytes of a block.
-    pub fn block_bytes(&self) -> usize {
-        self.shape.block_bytes()
     }
 
     fn add(&mut self, staged: Staged) {
@@ -334,134 +261,6 @@ impl DiskTier {
         self.staged.push(staged);
         if self.staged.len() >= self.shape.blocks_per_record() {
             self.flush();
-        }
-    }
-
-    /// Has the staged blocks written, if there is room.
-    pub fn flush(&mut self) {
-        if self.staged.is_empty() {
-            return;
-        }
-        self.staged_since = None;
-        let mut blocks = std::mem::take(&mut self.staged);
-        let contents: Vec<_> = blocks.iter().map(|block| (block.label.key, block.class)).collect();
-        for (key, _) in &contents {
-            self.staged_keys.remove(key);
-        }
-        self.reclaim();
-        match self.tier.reserve(&contents) {
-            Some(record) => {
-                self.writes_in_flight += 1;
-                self.stats.queued_blocks += blocks.len();
-                self.workers.write(WriteJob { record, blocks });
-            }
-            None => {
-                self.stats.refused_blocks += blocks.len() as u64;
-                let keys: Vec<_> = contents.iter().map(|&(key, _)| key).collect();
-                self.block_buffers.extend(blocks.drain(..).map(|block| block.bytes));
-                self.carried(&keys);
-            }
-        }
-        self.reclaim();
-        self.go_on_carrying();
-    }
-
-    /// Begins to bring `wanted`, all of which were [found](Self::look_up), into their blocks. [`poll`](Self::poll),
-    /// which is also the only call that writes to the blocks of a fetch, reports the end of the fetch.
-    pub fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>) {
-        let mut records: Vec<(RecordPlace, Vec<usize>, Vec<Expected>)> = Vec::new();
-        for (position, wanted) in wanted.iter().enumerate() {
-            // What has gone meanwhile stays unfilled.
-            let Some(TierPlace { record, index }) = self.tier.find(wanted.key) else { break };
-            let content = Some((wanted.parent, wanted.tokens.clone()));
-            let expected = Expected { index, key: wanted.key, content };
-            match records.iter_mut().rev().find(|(other, ..)| *other == record) {
-                Some((_, positions, all)) => {
-                    positions.push(position);
-                    all.push(expected);
-                }
-                None => records.push((record, vec![position], vec![expected])),
-            }
-        }
-        let (records_left, filled) = (records.len(), vec![false; wanted.len()]);
-        let flight = FetchInFlight { wanted, filled, records_left, began: Instant::now(), bytes: 0 };
-        self.fetches.insert(id, flight);
-        for (record, positions, expected) in records {
-            self.read(record, expected, Purpose::Fetch(id, positions));
-        }
-        self.settle_fetch(id);
-    }
-
-    /// Keeps the blocks with these contents, as many as a frame has, as the next frame of `owner`. Returns `false`, and
-    /// keeps nothing, if the store lacks one of the blocks.
-    pub fn keep_frame(&mut self, owner: u64, contents: &[(BlockKey, BlockKey, Box<[TokenId]>)]) -> bool {
-        debug_assert_eq!(contents.len(), self.frames.blocks);
-        let mut pieces: Vec<Piece> = Vec::new();
-        for (parent, key, tokens) in contents {
-            let Some(TierPlace { record, index }) = self.tier.find(*key) else { return false };
-            let expected = Expected { index, key: *key, content: Some((*parent, tokens.clone())) };
-            match pieces.last_mut() {
-                Some(last) if last.record == record && usize::from(index) == last.next_index() => {
-                    last.expected.push(expected);
-                }
-                _ => pieces.push(Piece { record, expected: vec![expected], sums: OnceLock::new() }),
-            }
-        }
-        pieces.iter().for_each(|piece| self.tier.hold(piece.record.segment));
-        self.frames.keep(owner, pieces.into());
-        true
-    }
-
-    /// Returns the number of frames that `owner` keeps.
-    pub fn kept_frames(&self, owner: u64) -> usize {
-        self.frames.num_kept(owner)
-    }
-
-    /// Releases all frames that `owner` keeps.
-    pub fn release_frames(&mut self, owner: u64) {
-        for pieces in self.frames.forget(owner) {
-            pieces.iter().for_each(|piece| self.tier.release(piece.record.segment));
-        }
-    }
-
-    /// Begins a pass that will ask for `frames`, in this order. Frames that an earlier pass has not asked for are
-    /// forgotten.
-    pub fn begin_frames(&mut self, frames: impl Iterator<Item = FrameOf>) {
-        self.frames.begin(frames);
-        self.read_frames();
-    }
-
-    /// Waits for the next frame and returns it. The frame's memory is used again when nobody holds the frame any more.
-    ///
-    /// # Errors
-    /// Fails if the frame could not be read, or is not what was written; the blocks to blame are forgotten.
-    pub fn next_frame(&mut self) -> Result<FrameBytes, FrameLost> {
-        self.read_frames();
-        let asked = Instant::now();
-        let next = self.frames.next();
-        self.stats.frame_seconds += asked.elapsed().as_secs_f64();
-        let (lost, blame) = match next {
-            Ok((buffer, len)) => {
-                self.stats.frames += 1;
-                self.stats.read_bytes += len as u64;
-                return Ok((buffer, len));
-            }
-            Err(lost) => lost,
-        };
-        self.stats.read_errors += 1;
-        tracing::warn!("{}: the sequence that needs it is computed again from there", lost.reason);
-        if let Some((pieces, index)) = blame {
-            let Piece { record, expected, .. } = &pieces[index];
-            for Expected { index, key, .. } in expected {
-                self.tier.lose(*key, TierPlace { record: *record, index: *index });
-            }
-        }
-        Err(lost)
-    }
-
-    fn read_frames(&mut self) {
-        while let Some(jobs) = self.frames.next_jobs() {
-            self.workers.read_pieces(jobs);
         }
     }
 
@@ -483,30 +282,6 @@ impl DiskTier {
         }
     }
 
-    /// Continues what is in flight, and fills `blocks` with what has come. Returns a fetch that has ended, if there is
-    /// one. The call waits for a fetch up to `wait` while any is in flight.
-    pub fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
-        let deadline = Instant::now() + wait;
-        loop {
-            while let Some(done) = self.workers.done(Duration::ZERO) {
-                self.take(done, blocks);
-            }
-            if self.staged_since.is_some_and(|since| since.elapsed() >= GATHER) {
-                self.flush();
-            }
-            self.sweep();
-            if let Some(ended) = self.ended.pop_front() {
-                return Some(ended);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.fetches.is_empty() {
-                return None;
-            }
-            let done = self.workers.done(left)?;
-            self.take(done, blocks);
-        }
-    }
-
     /// Forgets records that are too old to be read, from time to time.
     fn sweep(&mut self) {
         let Some(ttl) = self.ttl.filter(|_| self.swept_at.elapsed() >= SWEEP) else { return };
@@ -514,24 +289,8 @@ impl DiskTier {
         let older = self.ages.take_older(now().saturating_sub(ttl));
         if !older.is_empty() {
             let expired = self.tier.forget(|_, place| older.contains(&place.record));
-            self.stats.expired_blocks += expired as u64;
+            self.figures.expired_blocks += expired as u64;
         }
-    }
-
-    /// Leaves an index behind, so that the next process starts sooner. This is the last call, made when nothing is in
-    /// flight any more.
-    pub fn leave_index(&self) {
-        let ages = self.ages.all();
-        let listed = index_file::list(&self.tier, |record| ages.get(&record).copied().unwrap_or(0));
-        if let Err(error) = self.space.leave_index(&index_file::encode(&listed, &self.seal)) {
-            tracing::warn!("{error}; the next start reads all headers");
-        }
-    }
-
-    /// Returns whether nothing is staged or in flight.
-    pub fn is_settled(&self) -> bool {
-        let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
-        written && self.fetches.is_empty() && self.carrying.is_none() && self.slots.is_settled()
     }
 
     fn take(&mut self, done: Done, blocks: &mut dyn BlockBytes) {
@@ -540,7 +299,7 @@ impl DiskTier {
             Done::Synced { blocks, well } => {
                 self.unsynced_blocks -= blocks;
                 match well {
-                    true => self.stats.durable_blocks += blocks,
+                    true => self.figures.durable_blocks += blocks,
                     false => self.failed("KV on disk could not be synced"),
                 }
             }
@@ -552,12 +311,12 @@ impl DiskTier {
         let WriteJob { record, blocks } = job;
         let keys: Vec<_> = blocks.iter().map(|block| block.label.key).collect();
         self.writes_in_flight -= 1;
-        self.stats.queued_blocks -= blocks.len();
+        self.figures.queued_blocks -= blocks.len();
         self.tier.written(record, &keys, outcome.is_ok());
         match outcome {
             Ok(()) => {
                 self.ages.add(record, written_at(&blocks), &self.tier);
-                self.stats.written_bytes += self.shape.record_bytes(keys.len()) as u64;
+                self.figures.written_bytes += self.shape.record_bytes(keys.len()) as u64;
                 self.unsynced_blocks += keys.len() as u64;
                 self.pause = PAUSES.0;
             }
@@ -570,7 +329,7 @@ impl DiskTier {
 
     /// Notes that a write has failed, and stores nothing for a while.
     fn failed(&mut self, reason: &str) {
-        self.stats.write_errors += 1;
+        self.figures.write_errors += 1;
         if !self.is_paused() {
             let now = Instant::now();
             // A disk that is full stays so for a while: once is enough.
@@ -595,11 +354,11 @@ impl DiskTier {
         let bytes = self.shape.record_bytes(record.count.into()) as u64;
         match &outcome {
             Ok(_) => {
-                self.stats.read_bytes += bytes;
+                self.figures.read_bytes += bytes;
                 self.note_rate(bytes, seconds);
             }
             Err(reason) => {
-                self.stats.read_errors += 1;
+                self.figures.read_errors += 1;
                 tracing::debug!("{reason}: it counts as a miss");
                 for Expected { index, key, .. } in &expected {
                     self.tier.lose(*key, TierPlace { record, index: *index });
@@ -644,8 +403,8 @@ impl DiskTier {
     fn note_rate(&mut self, bytes: u64, seconds: f64) {
         let at_a_time = self.purposes.len().clamp(1, self.num_record_buffers.min(4)) as f64;
         let rate = at_a_time * bytes as f64 / seconds.max(1e-6);
-        let before = self.stats.read_rate;
-        self.stats.read_rate = if before == 0.0 { rate } else { before + RATE_SHARE * (rate - before) };
+        let before = self.figures.read_rate;
+        self.figures.read_rate = if before == 0.0 { rate } else { before + RATE_SHARE * (rate - before) };
     }
 
     fn settle_fetch(&mut self, id: FetchId) {
@@ -656,19 +415,6 @@ impl DiskTier {
             let seconds = fetch.began.elapsed().as_secs_f64();
             let wanted = fetch.wanted.len();
             self.ended.push_back(FetchEnded { id, filled, wanted, bytes: fetch.bytes, seconds });
-        }
-    }
-
-    /// Returns figures of the store since its start.
-    pub fn stats(&self) -> DiskStats {
-        DiskStats {
-            blocks: self.tier.len(),
-            bytes_used: self.tier.bytes_used(),
-            counts: self.tier.counts(),
-            queued_blocks: self.stats.queued_blocks + self.staged.len(),
-            queued_reads: self.purposes.len(),
-            paused: self.is_paused(),
-            ..self.stats
         }
     }
 
@@ -684,6 +430,169 @@ impl DiskTier {
             assert_eq!(self.record_buffers.len(), self.num_record_buffers, "a record's buffer is lost");
             assert!(self.purposes.is_empty() && self.staged_keys.is_empty());
         }
+    }
+}
+
+impl LowerTier for DiskTier {
+    fn name(&self) -> &'static str {
+        "disk"
+    }
+
+    fn key_chain(&self) -> &KeyChain {
+        &self.chain
+    }
+
+    /// Returns how many of `keys` the store has. These keys count as looked up, and so does the key behind them.
+    fn look_up(&mut self, keys: &[BlockKey], _computing: Option<f64>) -> usize {
+        let found = keys.iter().take_while(|&&key| self.tier.find(key).is_some()).count();
+        keys.iter().take(found + 1).for_each(|&key| self.tier.looked_up(key));
+        found
+    }
+
+    fn knows_contents(&self) -> bool {
+        true
+    }
+
+    fn read_seconds(&self, blocks: usize) -> Option<f64> {
+        let rate = self.figures.read_rate;
+        (rate > 0.0).then(|| blocks as f64 * (self.shape.block_bytes() as f64 / rate))
+    }
+
+    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, _computing: Option<f64>) {
+        let mut records: Vec<(RecordPlace, Vec<usize>, Vec<Expected>)> = Vec::new();
+        for (position, wanted) in wanted.iter().enumerate() {
+            // What has gone meanwhile stays unfilled.
+            let Some(TierPlace { record, index }) = self.tier.find(wanted.key) else { break };
+            let content = Some((wanted.parent, wanted.tokens.clone()));
+            let expected = Expected { index, key: wanted.key, content };
+            match records.iter_mut().rev().find(|(other, ..)| *other == record) {
+                Some((_, positions, all)) => {
+                    positions.push(position);
+                    all.push(expected);
+                }
+                None => records.push((record, vec![position], vec![expected])),
+            }
+        }
+        let (records_left, filled) = (records.len(), vec![false; wanted.len()]);
+        let flight = FetchInFlight { wanted, filled, records_left, began: Instant::now(), bytes: 0 };
+        self.fetches.insert(id, flight);
+        for (record, positions, expected) in records {
+            self.read(record, expected, Purpose::Fetch(id, positions));
+        }
+        self.settle_fetch(id);
+    }
+
+    fn is_reading(&self) -> bool {
+        !self.purposes.is_empty()
+    }
+
+    fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some(done) = self.workers.done(Duration::ZERO) {
+                self.take(done, blocks);
+            }
+            if self.staged_since.is_some_and(|since| since.elapsed() >= GATHER) {
+                self.flush();
+            }
+            self.sweep();
+            if let Some(ended) = self.ended.pop_front() {
+                return Some(ended);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.fetches.is_empty() {
+                return None;
+            }
+            let done = self.workers.done(left)?;
+            self.take(done, blocks);
+        }
+    }
+
+    /// Returns whether a block should be staged now. [`Tier::wants`](interbed_kv::Tier::wants) explains `class`.
+    fn wants(&mut self, key: BlockKey, class: u8) -> bool {
+        !self.is_paused() && !self.staged_keys.contains(&key) && self.tier.wants(key, class)
+    }
+
+    fn room(&self) -> usize {
+        self.block_buffers.len()
+    }
+
+    fn buffers(&self) -> usize {
+        self.num_block_buffers
+    }
+
+    fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
+        let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
+        let Some(buffer) = self.block_buffers.pop_if(|_| allowed) else {
+            self.figures.refused_blocks += 1;
+            return false;
+        };
+        self.copy(buffer, (label, class), block, blocks)
+    }
+
+    fn flush(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        self.staged_since = None;
+        let mut blocks = std::mem::take(&mut self.staged);
+        let contents: Vec<_> = blocks.iter().map(|block| (block.label.key, block.class)).collect();
+        for (key, _) in &contents {
+            self.staged_keys.remove(key);
+        }
+        self.reclaim();
+        match self.tier.reserve(&contents) {
+            Some(record) => {
+                self.writes_in_flight += 1;
+                self.figures.queued_blocks += blocks.len();
+                self.workers.write(WriteJob { record, blocks });
+            }
+            None => {
+                self.figures.refused_blocks += blocks.len() as u64;
+                let keys: Vec<_> = contents.iter().map(|&(key, _)| key).collect();
+                self.block_buffers.extend(blocks.drain(..).map(|block| block.bytes));
+                self.carried(&keys);
+            }
+        }
+        self.reclaim();
+        self.go_on_carrying();
+    }
+
+    fn is_settled(&self) -> bool {
+        let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
+        written && self.fetches.is_empty() && self.carrying.is_none() && self.slots.is_settled()
+    }
+
+    fn last_writes(&self) -> Duration {
+        LAST_WRITES
+    }
+
+    fn leave_index(&self) {
+        let ages = self.ages.all();
+        let listed = index_file::list(&self.tier, |record| ages.get(&record).copied().unwrap_or(0));
+        if let Err(error) = self.space.leave_index(&index_file::encode(&listed, &self.seal)) {
+            tracing::warn!("{error}; the next start reads all headers");
+        }
+    }
+
+    fn figures(&self) -> TierFigures {
+        TierFigures {
+            blocks: self.tier.len(),
+            bytes_used: self.tier.bytes_used(),
+            counts: self.tier.counts(),
+            queued_blocks: self.figures.queued_blocks + self.staged.len(),
+            queued_reads: self.purposes.len(),
+            paused_until: self.paused_until,
+            ..self.figures
+        }
+    }
+
+    fn frames(&mut self) -> Option<&mut dyn FrameTier> {
+        Some(self)
+    }
+
+    fn slots(&mut self) -> Option<&mut dyn SlotTier> {
+        Some(self)
     }
 }
 

@@ -128,7 +128,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use interbed_kv::{BlockBytes, BlockId, BlockKey, BlockLabel, Gate};
+    use interbed_kv::{BlockBytes, BlockId, BlockKey, BlockLabel, FrameTier, Gate, LowerTier};
 
     use super::*;
     use crate::{DiskOptions, DiskTier, RecordShape};
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(again.unwrap(), Erased::default());
         let mut tier = open(&path, None);
         assert_eq!(tier.recovered().blocks, 10);
-        let found = |tier: &mut DiskTier, number: u8| tier.look_up(&[BlockKey([number; KEY_BYTES])]);
+        let found = |tier: &mut DiskTier, number: u8| tier.look_up(&[BlockKey([number; KEY_BYTES])], None);
         let there: Vec<_> = (1..=number).filter(|&number| found(&mut tier, number) > 0).collect();
         assert_eq!(there, (1..=5).chain(11..=15).collect::<Vec<_>>());
         assert!(!tier.has(BlockKey::default()));

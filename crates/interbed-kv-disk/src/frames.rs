@@ -11,35 +11,13 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use interbed_io::{AlignedBuffer, BufferPart};
+use interbed_kv::{FrameBytes, FrameLost, FrameOf};
 
 use crate::jobs::{PieceDone, PieceJob, Pieces};
 use crate::shape::RecordShape;
 
 /// Time that a pass waits for a frame before it gives the frame up.
 const FRAME_WAIT: Duration = Duration::from_secs(30);
-
-/// Identifies one layer's part of one of the frames that a sequence keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FrameOf {
-    /// Number of the sequence that keeps the frame, which the caller chooses.
-    pub owner: u64,
-    /// Index of the frame among the owner's frames.
-    pub frame: usize,
-    /// Index of the layer.
-    pub layer: usize,
-}
-
-/// Bytes of a frame that was read: a buffer, and the number of its first bytes that are `[block, the layer's part]`.
-pub type FrameBytes = (Arc<AlignedBuffer>, usize);
-
-/// A frame that could not be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FrameLost {
-    /// Frame that could not be read.
-    pub of: FrameOf,
-    /// Reason why the frame could not be read.
-    pub reason: String,
-}
 
 /// A frame whose read was begun.
 struct Reading {

@@ -21,18 +21,14 @@ mod recovery;
 mod shape;
 mod slots;
 mod swap_space;
-mod swap_store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod workers;
 mod write_queue;
 
 pub use directory::{Directory, DirectoryError, SegmentSpace};
-pub use disk_tier::{DiskOptions, DiskStats, DiskTier, DiskTierError};
+pub use disk_tier::{DiskOptions, DiskTier, DiskTierError};
 pub use erase::{Erased, erase};
-pub use frames::{FrameBytes, FrameLost, FrameOf};
 pub use recovery::Recovered;
 pub use shape::RecordShape;
 pub use swap_space::{SwapSpace, SwapSpaceError};
-pub use swap_store::{SwapEnded, SwapStore, SwapTook, SwapTrial};
-pub use workers::KvThreads;

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use interbed_io::{DiskTurns, Urgency};
+use interbed_kv::SlotJob;
 
 use crate::jobs::{PieceJob, ReadJob};
-use crate::slots::SlotJob;
 
 /// A read of any kind.
 pub(crate) enum Read {

@@ -27,29 +27,6 @@ pub(crate) struct PartDone {
     pub(crate) outcome: Result<(), String>,
 }
 
-/// A part to move, and the channel on which its end is reported.
-pub(crate) struct SlotJob {
-    pub(crate) part: SwapPart,
-    pub(crate) buffer: AlignedBuffer,
-    pub(crate) slots: Arc<Slots>,
-    pub(crate) done: Sender<PartDone>,
-}
-
-impl SlotJob {
-    /// Moves the part, unless the slots were closed.
-    pub(crate) fn run(self) {
-        let Self { mut part, mut buffer, slots, done } = self;
-        if slots.is_closed.load(Ordering::Acquire) {
-            return;
-        }
-        // A bug in a file must not leave a swap pending for ever.
-        let outcome = catch_unwind(AssertUnwindSafe(|| slots.move_part(&mut part, &mut buffer)))
-            .unwrap_or_else(|_| Err(format!("moving {} blocks panicked", part.transfers.len())));
-        // Nobody listens any more when swap space is being closed.
-        let _ = done.send(PartDone { part, buffer, outcome });
-    }
-}
-
 /// Slots in a file. Each slot has `slot_bytes` bytes, and holds a block of `block_bytes` bytes.
 pub(crate) struct Slots {
     file: Arc<dyn DirectWrite>,
@@ -66,6 +43,18 @@ impl Slots {
     /// Closes the slots: no part is begun from now on.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Moves a part, unless the slots were closed, and reports its end on `done`.
+    pub(crate) fn run(&self, mut part: SwapPart, mut buffer: AlignedBuffer, done: &Sender<PartDone>) {
+        if self.is_closed.load(Ordering::Acquire) {
+            return;
+        }
+        // A bug in a file must not leave a swap pending for ever.
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.move_part(&mut part, &mut buffer)))
+            .unwrap_or_else(|_| Err(format!("moving {} blocks panicked", part.transfers.len())));
+        // Nobody listens any more when swap space is being closed.
+        let _ = done.send(PartDone { part, buffer, outcome });
     }
 
     fn move_part(&self, part: &mut SwapPart, buffer: &mut AlignedBuffer) -> Result<(), String> {

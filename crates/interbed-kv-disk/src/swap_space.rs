@@ -10,12 +10,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DirectWrite, IoError};
-use interbed_kv::{BlockBytes, Swap, SwapDirection, SwapId};
+use interbed_kv::{BlockBytes, SlotThreads, Swap, SwapDirection, SwapEnded, SwapId, SwapStore, SwapTook, SwapTrial};
 use thiserror::Error;
 
-use crate::slots::{PartDone, SlotJob, Slots, SwapPart};
-use crate::swap_store::{SwapEnded, SwapStore, SwapTook, SwapTrial};
-use crate::workers::{KvThreads, Workers};
+use crate::slots::{PartDone, Slots, SwapPart};
+use crate::workers::Workers;
 
 /// Maximum number of bytes that one part of a swap moves, unless a single block is larger.
 const PART_BYTES: usize = 1 << 20;
@@ -65,7 +64,7 @@ pub struct SwapSpace {
     last_ends: [Instant; 2],
     done: Receiver<PartDone>,
     sender: Sender<PartDone>,
-    threads: KvThreads,
+    threads: Arc<dyn SlotThreads>,
     /// Threads of this swap space; `None` if a store's threads do the work.
     own: Option<Workers>,
     trial: SwapTrial,
@@ -121,7 +120,7 @@ impl SwapSpace {
             last_ends: [Instant::now(); 2],
             done,
             sender,
-            threads: workers.threads(),
+            threads: Arc::new(workers.threads()),
             own: Some(workers),
             trial,
         })
@@ -149,7 +148,7 @@ impl SwapSpace {
                 }
             }
             let (slots, done, direction) = (Arc::clone(&self.slots), self.sender.clone(), part.direction);
-            let job = SlotJob { part, buffer, slots, done };
+            let job = Box::new(move || slots.run(part, buffer, &done));
             match direction {
                 SwapDirection::Out => self.threads.write_slots(job),
                 SwapDirection::In => self.threads.read_slots(job),
@@ -213,7 +212,7 @@ impl SwapStore for SwapSpace {
         self.trial
     }
 
-    fn share_threads(&mut self, threads: KvThreads) {
+    fn share_threads(&mut self, threads: Arc<dyn SlotThreads>) {
         debug_assert!(self.swaps.is_empty(), "threads change before the first swap");
         self.threads = threads;
         // Its threads have nothing to do, and end.

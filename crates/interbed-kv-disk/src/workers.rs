@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError, SegmentWrite, Urgency};
-use interbed_kv::{BlockKey, RecordPlace, TokenId};
+use interbed_kv::{BlockKey, RecordPlace, SlotJob, SlotThreads, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
@@ -16,7 +16,6 @@ use crate::jobs::{Done, Expected, PieceDone, PieceJob, ReadJob, Staged, WriteJob
 use crate::read_queue::{Read, ReadQueue};
 use crate::record::{Header, Seal, clear_gaps, pack};
 use crate::shape::RecordShape;
-use crate::slots::SlotJob;
 use crate::write_queue::{Write, WriteQueue};
 
 const WRITER: &str = "interbed-kv-write";
@@ -44,19 +43,17 @@ struct Shared {
 
 /// Access to the threads of a store, for other parts that write and read KV.
 #[derive(Clone, Default)]
-pub struct KvThreads {
+pub(crate) struct KvThreads {
     reads: Arc<ReadQueue>,
     writes: Arc<WriteQueue>,
 }
 
-impl KvThreads {
-    /// Has the blocks of `job` moved out to slots, before any block that is spilled is written.
-    pub(crate) fn write_slots(&self, job: SlotJob) {
+impl SlotThreads for KvThreads {
+    fn write_slots(&self, job: SlotJob) {
         self.writes.add_slots(job);
     }
 
-    /// Has the blocks of `job` moved back from slots, after the reads that a pass waits for.
-    pub(crate) fn read_slots(&self, job: SlotJob) {
+    fn read_slots(&self, job: SlotJob) {
         self.reads.add_slots(job);
     }
 }
@@ -100,14 +97,14 @@ impl Workers {
         let write = move || {
             while let Some(write) = writes.next() {
                 if let Write::Slots(job) = write {
-                    job.run();
+                    job();
                 }
             }
         };
         let read = move || {
             while let Some(read) = reads.next() {
                 if let Read::Slots(job) = read {
-                    job.run();
+                    job();
                     reads.turns.end(Urgency::Sequence);
                 }
             }
@@ -169,7 +166,7 @@ impl Shared {
                 Write::Slots(job) => {
                     // Others wait for the blocks.
                     reads.turns.give_way(Urgency::Sequence);
-                    job.run();
+                    job();
                     continue;
                 }
             };
@@ -205,7 +202,7 @@ impl Shared {
                 }
                 Read::Slots(job) => {
                     jobs.turns.give_way(Urgency::Sequence);
-                    job.run();
+                    job();
                     jobs.turns.end(Urgency::Sequence);
                     true
                 }

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use interbed_kv::SlotJob;
+
 use crate::jobs::WriteJob;
-use crate::slots::SlotJob;
 
 /// A write of any kind.
 pub(crate) enum Write {

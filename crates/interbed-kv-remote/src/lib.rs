@@ -24,4 +24,4 @@ mod workers;
 pub use address::{AddressError, StoreAddress};
 pub use blob_store::{BlobStore, StoreFuture};
 pub use patience::Patience;
-pub use remote_tier::{RemoteOptions, RemoteStats, RemoteTier, RemoteTierError};
+pub use remote_tier::{RemoteOptions, RemoteTier, RemoteTierError};

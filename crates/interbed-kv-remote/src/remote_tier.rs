@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, Gate, KeyChain, Wanted, WriteBudget,
+    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, Gate, KeyChain, LowerTier, TierFigures, Wanted,
+    WriteBudget,
 };
 use thiserror::Error;
 use tokio::task::AbortHandle;
@@ -26,6 +27,13 @@ const KNOWN_MAX: usize = 1 << 16;
 
 /// One of this many blocks that are not worth a write is written.
 const SAMPLED: u64 = 8;
+
+/// The longest time for which a pass is put off while the store says whether it has a block. A store that has nothing
+/// answers in less time than a pass takes.
+const ANSWER_WAIT: Duration = Duration::from_millis(3);
+
+/// The longest time for which a stopping engine goes on writing to the store.
+const LAST_WRITES: Duration = Duration::from_secs(3);
 
 /// The weight of a new measurement in the rate at which blocks are read.
 const RATE_SHARE: f64 = 0.2;
@@ -54,41 +62,6 @@ pub enum RemoteTierError {
     /// The system refused to start a thread.
     #[error("the threads that speak with the store could not be started: {0}")]
     Thread(#[from] std::io::Error),
-}
-
-/// Figures since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct RemoteStats {
-    /// The blocks that were asked for, up to the first of each fetch that was missing.
-    pub asked_blocks: u64,
-    /// The blocks that were asked for and came.
-    pub hit_blocks: u64,
-    /// The fetches that were given up because the store was too slow.
-    pub slow_fetches: u64,
-    /// The blocks that were written.
-    pub stored_blocks: u64,
-    /// The blocks that were not written for want of a buffer or of write budget.
-    pub refused_blocks: u64,
-    /// The blocks that were not worth a write. Some of them were written all the same.
-    pub skipped_blocks: u64,
-    /// The bytes that came.
-    pub read_bytes: u64,
-    /// The bytes that were written.
-    pub written_bytes: u64,
-    /// The reads that failed.
-    pub read_errors: u64,
-    /// The objects that were too old, or were not what their names say.
-    pub wrong_objects: u64,
-    /// The writes that failed.
-    pub write_errors: u64,
-    /// The blocks that wait to be written, or are being written.
-    pub queued_blocks: usize,
-    /// The time until which the store is not asked, because it has failed.
-    pub paused_until: Option<Instant>,
-    /// The bytes per second at which fetches have read.
-    pub read_rate: f64,
-    /// The seconds after which the first block of a fetch came lately.
-    pub answer_seconds: f64,
 }
 
 /// A fetch in flight.
@@ -123,7 +96,7 @@ pub struct RemoteTier {
     ended: VecDeque<FetchEnded>,
     /// The most blocks that may wait to be written at a time.
     buffers: usize,
-    stats: RemoteStats,
+    figures: TierFigures,
 }
 
 impl RemoteTier {
@@ -157,7 +130,7 @@ impl RemoteTier {
             fetches: HashMap::new(),
             ended: VecDeque::new(),
             buffers,
-            stats: RemoteStats::default(),
+            figures: TierFigures::default(),
         })
     }
 
@@ -169,31 +142,15 @@ impl RemoteTier {
         2 * (wanted / object).max(1) * object + Workers::library_bytes(object) + KNOWN_MAX * 2 * 24
     }
 
-    /// Returns the chain that computes the keys of the tier's contents.
-    pub fn key_chain(&self) -> &KeyChain {
-        &self.chain
-    }
-
-    /// Returns the number of bytes in a block.
-    pub fn block_bytes(&self) -> usize {
-        self.workers.format().block().len()
-    }
-
     /// Returns the bytes per second at which fetches have read. Returns `None` if that was long ago, so that the store
     /// is tried again.
     fn rate(&self, now: Instant) -> Option<f64> {
         self.rate.filter(|&(_, at)| now.saturating_duration_since(at) < MEASURED).map(|(rate, _)| rate)
     }
 
-    /// Returns the time in which the store is expected to say whether it has the first block of a fetch. Returns zero
-    /// if that is not known.
-    pub fn answer(&self) -> Duration {
-        self.reading.answer(Instant::now())
-    }
-
     /// Returns whether the store should be asked for the next `blocks` blocks of a sequence. Computing them takes
     /// `computing` seconds, if that is known.
-    pub fn is_worth_asking(&self, blocks: usize, computing: Option<f64>) -> bool {
+    fn is_worth_asking(&self, blocks: usize, computing: Option<f64>) -> bool {
         let now = Instant::now();
         if blocks == 0 || self.reading.is_paused(now) {
             return false;
@@ -201,63 +158,10 @@ impl RemoteTier {
         if self.patience != Patience::Measured {
             return true;
         }
-        let reading = self.rate(now).map(|rate| (blocks * self.block_bytes()) as f64 / rate);
         // A store that was not measured yet is tried.
-        let is_slower = matches!((reading, computing), (Some(reading), Some(computing)) if reading > computing);
+        let is_slower =
+            matches!((self.read_seconds(blocks), computing), (Some(reading), Some(computing)) if reading > computing);
         !is_slower && self.patience.wait(blocks, computing).covers(self.reading.answer(now))
-    }
-
-    /// Begins to read `wanted` into their blocks, up to the first that the store does not have. Computing them takes
-    /// `computing` seconds, if that is known. [`poll`](Self::poll) reports the end of the fetch.
-    pub fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>) {
-        let wait = self.patience.wait(wanted.len(), computing);
-        let task = self.workers.read(id, wanted.clone());
-        let began = Instant::now();
-        let flight = FetchInFlight { wanted, filled: 0, bytes: 0, wait, began, asked: None, came: None, task };
-        self.fetches.insert(id, flight);
-    }
-
-    /// Returns whether the block of this key should be [staged](Self::stage) now. `class` stands for what memory knows
-    /// of the block's use.
-    pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
-        if self.writing.is_paused(Instant::now()) || self.known.contains_key(&key) {
-            return false;
-        }
-        self.gate.offered(class);
-        let is_worth = self.gate.is_worth(class);
-        self.stats.skipped_blocks += u64::from(!is_worth);
-        // Some of these blocks are written all the same, so that a class whose habits change is noticed.
-        is_worth || self.stats.skipped_blocks.is_multiple_of(SAMPLED)
-    }
-
-    /// Returns how many blocks can be staged now.
-    pub fn room(&self) -> usize {
-        self.buffers - self.stats.queued_blocks
-    }
-
-    /// Returns how many blocks can be staged while nothing is being written.
-    pub fn buffers(&self) -> usize {
-        self.buffers
-    }
-
-    /// Copies `block` of `blocks`, whose label is `label`, and begins to write the copy. If there is no room or the
-    /// write budget is used up, the block is not stored.
-    pub fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) {
-        let bytes = self.workers.format().len() as u64;
-        if self.room() == 0 || !self.budget.take(bytes, Instant::now()) {
-            self.stats.refused_blocks += 1;
-            return;
-        }
-        let format = self.workers.format();
-        let mut object = vec![0; format.len()];
-        if let Err(reason) = blocks.read(block, &mut object[format.block()]) {
-            tracing::warn!("a KV block is not stored: {reason}");
-            self.stats.refused_blocks += 1;
-            return;
-        }
-        self.know(label.key, class);
-        self.stats.queued_blocks += 1;
-        self.workers.write(label, object);
     }
 
     fn know(&mut self, key: BlockKey, class: u8) {
@@ -265,29 +169,6 @@ impl RemoteTier {
             self.known.clear();
         }
         self.known.insert(key, class);
-    }
-
-    /// Makes progress on what is in flight, and fills `blocks` with what has come. Returns a fetch that has ended, if
-    /// there is one. Waits up to `wait` for one while any is in flight.
-    pub fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
-        let deadline = Instant::now() + wait;
-        loop {
-            while let Some(done) = self.workers.done(Duration::ZERO) {
-                self.take(done, blocks);
-            }
-            let now = Instant::now();
-            let next = self.give_up_slow(now);
-            if let Some(ended) = self.ended.pop_front() {
-                return Some(ended);
-            }
-            let left = next?.min(deadline).saturating_duration_since(now);
-            if now >= deadline {
-                return None;
-            }
-            if let Some(done) = self.workers.done(left) {
-                self.take(done, blocks);
-            }
-        }
     }
 
     /// Ends the fetches that have taken too long. Returns the time at which the next fetch will have taken too long, if
@@ -299,7 +180,7 @@ impl RemoteTier {
         let slow = self.fetches.iter().filter(|(_, fetch)| due(fetch) <= now);
         let slow: Vec<_> = slow.map(|(&id, fetch)| (id, fetch.asked.filter(|_| fetch.filled == 0))).collect();
         for (id, unanswered) in slow {
-            self.stats.slow_fetches += 1;
+            self.figures.slow_fetches += 1;
             if let Some(waited) = unanswered.map(|asked| now.duration_since(asked))
                 && self.reading.did_not_answer(waited, now)
             {
@@ -314,16 +195,16 @@ impl RemoteTier {
     fn take(&mut self, done: Done, blocks: &mut dyn BlockBytes) {
         match done {
             Done::Written { key, written } => {
-                self.stats.queued_blocks -= 1;
+                self.figures.queued_blocks -= 1;
                 match written {
                     Ok(bytes) => {
                         self.writing.did_well();
-                        self.stats.stored_blocks += 1;
-                        self.stats.written_bytes += bytes as u64;
+                        self.figures.counts.stored += 1;
+                        self.figures.written_bytes += bytes as u64;
                     }
                     Err(reason) => {
                         self.known.remove(&key);
-                        self.stats.write_errors += 1;
+                        self.figures.write_errors += 1;
                         let reason = format!("KV could not be written to the store of --kv-remote: {reason}");
                         Self::failed(&mut self.writing, &reason);
                     }
@@ -346,7 +227,7 @@ impl RemoteTier {
         }
         let wanted = &fetch.wanted[fetch.filled];
         let (key, into) = (wanted.key, wanted.block);
-        self.stats.asked_blocks += 1;
+        self.figures.asked_blocks += 1;
         let mut is_kept = false;
         let reason = match found {
             Found::Block(object, permit) => {
@@ -357,8 +238,8 @@ impl RemoteTier {
                 fetch.came = Some((fetch.came.map_or(at, |(first, _)| first), at));
                 fetch.bytes += object.len() as u64;
                 let is_whole = fetch.filled == fetch.wanted.len();
-                self.stats.hit_blocks += 1;
-                self.stats.read_bytes += object.len() as u64;
+                self.figures.counts.hits += 1;
+                self.figures.read_bytes += object.len() as u64;
                 self.reading.did_well();
                 if let Some(class) = self.known.get(&key) {
                     self.gate.returned(*class);
@@ -371,11 +252,11 @@ impl RemoteTier {
             }
             Found::Nothing => None,
             Found::Else(NotIt::Expired) => {
-                self.stats.wrong_objects += 1;
+                self.figures.wrong_objects += 1;
                 None
             }
             Found::Else(NotIt::NotOurs) => {
-                self.stats.wrong_objects += 1;
+                self.figures.wrong_objects += 1;
                 let name = self.workers.name(key);
                 tracing::warn!(
                     "the object {name} of --kv-remote is not Interbed's, or is of an older version: it is a miss and \
@@ -385,12 +266,12 @@ impl RemoteTier {
                 None
             }
             Found::Else(not_it) => {
-                self.stats.wrong_objects += 1;
+                self.figures.wrong_objects += 1;
                 tracing::warn!("an object of --kv-remote is {not_it:?}: it counts as a miss, and is written again");
                 None
             }
             Found::Failed(reason) => {
-                self.stats.read_errors += 1;
+                self.figures.read_errors += 1;
                 Some(format!("the store of --kv-remote cannot be read: {reason}"))
             }
         };
@@ -404,11 +285,6 @@ impl RemoteTier {
             self.know(key, u8::MAX);
         }
         reason.iter().for_each(|reason| Self::failed(&mut self.reading, reason));
-        self.end(id);
-    }
-
-    /// Ends a fetch with the blocks that have come, if it is still in flight.
-    pub fn give_up(&mut self, id: FetchId) {
         self.end(id);
     }
 
@@ -437,33 +313,124 @@ impl RemoteTier {
             None => tracing::debug!("{reason}"),
         }
     }
+}
 
-    /// Returns whether nothing is in flight.
-    pub fn is_settled(&self) -> bool {
-        self.stats.queued_blocks == 0 && self.fetches.is_empty() && self.ended.is_empty()
+impl LowerTier for RemoteTier {
+    fn name(&self) -> &'static str {
+        "remote"
     }
 
-    /// Returns the number of fetches that are in flight, or have ended and were not reported.
-    pub fn num_fetches(&self) -> usize {
-        self.fetches.len() + self.ended.len()
+    fn key_chain(&self) -> &KeyChain {
+        &self.chain
     }
 
-    /// Returns the figures since the start.
-    pub fn stats(&self) -> RemoteStats {
+    fn look_up(&mut self, keys: &[BlockKey], computing: Option<f64>) -> usize {
+        if self.is_worth_asking(keys.len(), computing) { keys.len() } else { 0 }
+    }
+
+    fn knows_contents(&self) -> bool {
+        false
+    }
+
+    fn read_seconds(&self, blocks: usize) -> Option<f64> {
+        self.rate(Instant::now()).map(|rate| (blocks * self.workers.format().block().len()) as f64 / rate)
+    }
+
+    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>) {
+        let wait = self.patience.wait(wanted.len(), computing);
+        let task = self.workers.read(id, wanted.clone());
+        let began = Instant::now();
+        let flight = FetchInFlight { wanted, filled: 0, bytes: 0, wait, began, asked: None, came: None, task };
+        self.fetches.insert(id, flight);
+    }
+
+    fn give_up(&mut self, id: FetchId) {
+        self.end(id);
+    }
+
+    fn is_reading(&self) -> bool {
+        !self.fetches.is_empty() || !self.ended.is_empty()
+    }
+
+    fn answer_wait(&self) -> Option<Duration> {
+        (self.is_reading() && self.reading.answer(Instant::now()) <= ANSWER_WAIT).then_some(ANSWER_WAIT)
+    }
+
+    fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some(done) = self.workers.done(Duration::ZERO) {
+                self.take(done, blocks);
+            }
+            let now = Instant::now();
+            let next = self.give_up_slow(now);
+            if let Some(ended) = self.ended.pop_front() {
+                return Some(ended);
+            }
+            let left = next?.min(deadline).saturating_duration_since(now);
+            if now >= deadline {
+                return None;
+            }
+            if let Some(done) = self.workers.done(left) {
+                self.take(done, blocks);
+            }
+        }
+    }
+
+    fn wants(&mut self, key: BlockKey, class: u8) -> bool {
+        if self.writing.is_paused(Instant::now()) || self.known.contains_key(&key) {
+            return false;
+        }
+        self.gate.offered(class);
+        let is_worth = self.gate.is_worth(class);
+        self.figures.counts.skipped += u64::from(!is_worth);
+        // Some of these blocks are written all the same, so that a class whose habits change is noticed.
+        is_worth || self.figures.counts.skipped.is_multiple_of(SAMPLED)
+    }
+
+    fn room(&self) -> usize {
+        self.buffers - self.figures.queued_blocks
+    }
+
+    fn buffers(&self) -> usize {
+        self.buffers
+    }
+
+    fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
+        let bytes = self.workers.format().len() as u64;
+        if self.room() == 0 || !self.budget.take(bytes, Instant::now()) {
+            self.figures.refused_blocks += 1;
+            return false;
+        }
+        let format = self.workers.format();
+        let mut object = vec![0; format.len()];
+        if let Err(reason) = blocks.read(block, &mut object[format.block()]) {
+            tracing::warn!("a KV block is not stored: {reason}");
+            self.figures.refused_blocks += 1;
+            return false;
+        }
+        self.know(label.key, class);
+        self.figures.queued_blocks += 1;
+        self.workers.write(label, object);
+        true
+    }
+
+    fn is_settled(&self) -> bool {
+        self.figures.queued_blocks == 0 && !self.is_reading()
+    }
+
+    fn last_writes(&self) -> Duration {
+        LAST_WRITES
+    }
+
+    fn figures(&self) -> TierFigures {
         let now = Instant::now();
-        RemoteStats {
+        TierFigures {
             paused_until: self.reading.paused_until(),
             answer_seconds: self.reading.answer(now).as_secs_f64(),
             read_rate: self.rate(now).unwrap_or(0.0),
-            ..self.stats
+            ..self.figures
         }
-    }
-}
-
-impl RemoteStats {
-    /// Returns whether the store is in a pause now, because it has failed.
-    pub fn is_paused(&self) -> bool {
-        self.paused_until.is_some_and(|until| Instant::now() < until)
     }
 }
 

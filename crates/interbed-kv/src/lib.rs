@@ -13,6 +13,7 @@
 //! *used* (held by at least one block table, or by a transfer in flight) and *withdrawn* (without memory, after
 //! [`BlockManager::set_usable`]). [`BlockManager::check`] checks this, with everything else that must hold.
 
+mod block_bytes;
 mod block_manager;
 mod blocks;
 mod cache;
@@ -36,12 +37,15 @@ mod sequence_state;
 mod slots;
 mod stats;
 mod strips;
+mod swap_store;
 mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tier;
+mod tier_figures;
 mod transfer;
 
+pub use block_bytes::BlockBytes;
 pub use block_manager::{Allocation, BlockManager, BlockUse, Foreseen, LookUp};
 pub use blocks::{Fragmentation, Resize};
 pub use changes::{CacheChange, CacheChanges, CacheWatcher};
@@ -52,7 +56,7 @@ pub use hash::{BlockHash, ChainHasher, ChainRoot};
 pub use ids::{BLOCK_SIZE_MAX, BLOCKS_MAX, BlockId, FetchId, SequenceId, SwapId, SwapSlot, TokenId};
 pub use invariant_violation::InvariantViolation;
 pub use key::{BlockKey, BlockLabel, KEY_BYTES, KeyChain};
-pub use lower_tier::{BlockBytes, FetchEnded, Wanted};
+pub use lower_tier::{FetchEnded, FrameBytes, FrameLost, FrameOf, FrameTier, LowerTier, SlotTier, Wanted};
 pub use miss::{Miss, MissReason};
 pub use names::Evicted;
 pub use owners::OwnerId;
@@ -60,6 +64,8 @@ pub use prefix_hashes::PrefixHashes;
 pub use sequence_state::SequenceState;
 pub use stats::KvStats;
 pub use strips::{Hiding, Mapped, Mapping, StripConfig, StripMapper, StripPlace, StripPlan, StripUse};
+pub use swap_store::{SlotJob, SlotThreads, SwapEnded, SwapStore, SwapTook, SwapTrial};
 pub use tables::IdHasher;
 pub use tier::{Gate, KvTierConfig, Reclaim, RecordPlace, Tier, TierCounts, TierPlace, WriteBudget};
+pub use tier_figures::TierFigures;
 pub use transfer::{BlockCopy, BlockSwap, Fetch, Swap, SwapDirection, SwapOutcome};

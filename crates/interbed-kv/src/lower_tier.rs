@@ -1,20 +1,102 @@
 //! Interface between the owner of KV blocks and the tiers below memory.
 
+mod frame_tier;
+mod slot_tier;
+
+use std::time::Duration;
+
 use crate::{
+    block_bytes::BlockBytes,
     ids::{BlockId, FetchId, TokenId},
-    key::BlockKey,
+    key::{BlockKey, BlockLabel, KeyChain},
+    tier_figures::TierFigures,
 };
+pub use frame_tier::{FrameBytes, FrameLost, FrameOf, FrameTier};
+pub use slot_tier::SlotTier;
 
-/// Gives access to the memory of KV blocks.
-pub trait BlockBytes {
-    /// Copies all bytes of a block to `into`.
-    ///
-    /// # Errors
-    /// Fails with the reason if the bytes cannot be had; the content of `into` must not be used then.
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String>;
+/// A tier below memory, which stores KV blocks and brings them back. The engine's thread calls it between passes; slow
+/// work continues during the passes. A tier that fails is a miss: it never brings wrong KV.
+pub trait LowerTier: Send {
+    /// Returns the name under which figures of the tier are reported, such as `disk`.
+    fn name(&self) -> &'static str;
 
-    /// Fills all bytes of a block by calling `fill` with the block's memory.
-    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8]));
+    /// Returns the chain that computes the keys of the tier's contents. All tiers of an engine give equal contents
+    /// equal keys.
+    fn key_chain(&self) -> &KeyChain;
+
+    /// Returns how many of `keys`, from the first on, should be fetched from the tier: those that the tier has. A tier
+    /// that learns only from a fetch what it has names all of them, or none if asking is not worth the wait. Computing
+    /// the blocks of all `keys` takes `computing` seconds, if that is known.
+    fn look_up(&mut self, keys: &[BlockKey], computing: Option<f64>) -> usize;
+
+    /// Returns whether look-ups name only contents that the tier has.
+    fn knows_contents(&self) -> bool;
+
+    /// Returns the seconds that reading `blocks` blocks takes, by the rate measured lately. Returns `None` if no rate
+    /// was measured.
+    fn read_seconds(&self, blocks: usize) -> Option<f64>;
+
+    /// Begins to bring `wanted`, which a [look-up](Self::look_up) has named, into their blocks. [`poll`](Self::poll)
+    /// reports the end of the fetch, and is the only call that writes to the blocks. Computing all of `wanted` takes
+    /// `computing` seconds, if that is known.
+    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>);
+
+    /// Ends a fetch with what has come, if the fetch is in flight and the tier can end it early.
+    fn give_up(&mut self, _id: FetchId) {}
+
+    /// Returns whether the tier is reading, so that [`poll`](Self::poll) may have to wait for a fetch.
+    fn is_reading(&self) -> bool;
+
+    /// Returns the longest time for which a pass should be put off until the tier has said whether it has what it was
+    /// asked for. Returns `None` if the pass should not wait: because nothing was asked, because a look-up has said it
+    /// already, or because the answer takes longer than a short wait.
+    fn answer_wait(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Continues what is in flight, and fills `blocks` with what has come. Returns a fetch that has ended, if there is
+    /// one. The call waits for a fetch up to `wait` while any is in flight.
+    fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded>;
+
+    /// Returns whether a block of this key should be [staged](Self::stage) now. `class` stands for what memory knows
+    /// of the block's use.
+    fn wants(&mut self, key: BlockKey, class: u8) -> bool;
+
+    /// Returns how many blocks can be staged now.
+    fn room(&self) -> usize;
+
+    /// Returns how many blocks can be staged while nothing is being written.
+    fn buffers(&self) -> usize;
+
+    /// Copies `block` of `blocks`, whose label is `label`, to be written soon. Nothing waits for the write: if no
+    /// buffer is free, or the budget of writes is used up, the block is not stored. Returns whether the block will be
+    /// stored, unless the write fails.
+    fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool;
+
+    /// Begins to write the staged blocks, instead of waiting until more blocks can be written with them.
+    fn flush(&mut self) {}
+
+    /// Returns whether nothing is staged or in flight.
+    fn is_settled(&self) -> bool;
+
+    /// Returns the longest time for which a stopping engine goes on writing to the tier.
+    fn last_writes(&self) -> Duration;
+
+    /// Leaves behind what lets the next process begin sooner. This is the last call, when the engine stops.
+    fn leave_index(&self) {}
+
+    /// Returns figures of the tier since its start.
+    fn figures(&self) -> TierFigures;
+
+    /// Returns the tier as a place for sequences that are longer than memory, if it is one.
+    fn frames(&mut self) -> Option<&mut dyn FrameTier> {
+        None
+    }
+
+    /// Returns the tier as a place in which swaps find blocks, if it is one.
+    fn slots(&mut self) -> Option<&mut dyn SlotTier> {
+        None
+    }
 }
 
 /// A block that a fetch must fill, with what a reader needs to check what was read.

@@ -83,7 +83,7 @@ struct Stream {
     answer: Option<Answer>,
     prompt_tokens: usize,
     cached_tokens: usize,
-    below: Option<FoundBelow>,
+    below: Vec<FoundBelow>,
     miss: Option<Miss>,
     /// Whether all tokens arrive together, as in a beam search, so that the time between tokens means nothing.
     at_once: bool,
@@ -172,7 +172,7 @@ pub(crate) async fn submit(app: &Arc<App>, asked: Asked, common: &Common) -> Res
                 answer: form.as_ref().map(|form| form.answer(&common.text)),
                 prompt_tokens,
                 cached_tokens: 0,
-                below: None,
+                below: Vec::new(),
                 miss: None,
                 at_once: common.beam.is_some(),
                 is_first: streams.len() % common.candidates.max(1) == 0,
@@ -410,24 +410,22 @@ impl Sequences {
         if preemptions > 0 {
             usage["interbed"]["preemptions"] = preemptions.into();
         }
-        let below = || prompts().filter_map(|stream| stream.below);
-        let sum = |of: fn(FoundBelow) -> usize| below().map(of).sum::<usize>();
-        if below().any(|below| below.tokens > 0) {
-            usage["interbed"]["disk"] = json!({
-                "found_tokens": sum(|below| below.tokens),
-                "loaded_tokens": sum(|below| below.loaded),
-                "read_ms": (below().map(|below| below.seconds).sum::<f64>() * 1e3).round(),
-            });
-        }
-        if below().any(|below| below.remote > 0) {
-            usage["interbed"]["remote"] = json!({
-                "loaded_tokens": sum(|below| below.remote),
-                "read_ms": (below().map(|below| below.remote_seconds).sum::<f64>() * 1e3).round(),
-            });
+        for tier in prompts().flat_map(|stream| &stream.below).map(|found| found.tier) {
+            let of_tier = || prompts().flat_map(|stream| &stream.below).filter(|found| found.tier == tier);
+            let sum = |of: fn(&FoundBelow) -> usize| of_tier().map(of).sum::<usize>();
+            let (tokens, loaded) = (sum(|found| found.tokens), sum(|found| found.loaded));
+            if tokens > 0 {
+                usage["interbed"][tier]["found_tokens"] = tokens.into();
+            }
+            if tokens + loaded > 0 {
+                usage["interbed"][tier]["loaded_tokens"] = loaded.into();
+                let seconds = of_tier().map(|found| found.seconds).sum::<f64>();
+                usage["interbed"][tier]["read_ms"] = (seconds * 1e3).round().into();
+            }
         }
         if self.cache_report {
             let entry = |stream: &Stream| {
-                stream.miss.map_or(Value::Null, |miss| cache_miss(miss, stream.below, self.lookups_told))
+                stream.miss.map_or(Value::Null, |miss| cache_miss(miss, &stream.below, self.lookups_told))
             };
             let misses: Vec<_> = prompts().map(entry).collect();
             usage["interbed"]["cache_misses"] = misses.into();
@@ -436,9 +434,9 @@ impl Sequences {
     }
 }
 
-/// Describes where a prompt's cached prefix ended and why, and how much of the rest was on disk but not loaded. The
-/// number of look-ups since an eviction is included only if `lookups_told`.
-fn cache_miss(miss: Miss, below: Option<FoundBelow>, lookups_told: bool) -> Value {
+/// Describes where a prompt's cached prefix ended and why, and how much of the rest a tier below memory had but was not
+/// loaded. The number of look-ups since an eviction is included only if `lookups_told`.
+fn cache_miss(miss: Miss, below: &[FoundBelow], lookups_told: bool) -> Value {
     let (reason, lookups_ago) = match miss.reason.for_client() {
         MissReason::NeverSeen | MissReason::OtherSalt => ("never_seen", None),
         MissReason::Evicted { lookups_ago, .. } => ("evicted", Some(lookups_ago)),
@@ -450,10 +448,10 @@ fn cache_miss(miss: Miss, below: Option<FoundBelow>, lookups_told: bool) -> Valu
     if let Some(lookups_ago) = lookups_ago.filter(|_| lookups_told) {
         entry["lookups_ago"] = json!(lookups_ago);
     }
-    if let Some(FoundBelow { tokens, loaded, computed, .. }) = below.filter(|below| below.tokens > below.loaded) {
+    for &FoundBelow { tier, tokens, loaded, computed, .. } in below.iter().filter(|found| found.tokens > found.loaded) {
         // The first tokens are computed while the rest is read, so both reasons may apply.
         let reason = if tokens > loaded + computed { "could_not_be_read" } else { "computing_is_faster" };
-        entry["on_disk"] = json!({"tokens": tokens, "not_loaded_tokens": tokens - loaded, "reason": reason});
+        entry[format!("on_{tier}")] = json!({"tokens": tokens, "not_loaded_tokens": tokens - loaded, "reason": reason});
     }
     entry
 }
@@ -482,7 +480,7 @@ impl Stream {
         let Observed { metrics, pace, log, started, .. } = observed;
         let now = Instant::now();
         if let Some(prompt) = &delta.prompt {
-            (self.cached_tokens, self.below, self.miss) = (prompt.cached_tokens, prompt.below, prompt.miss);
+            (self.cached_tokens, self.below, self.miss) = (prompt.cached_tokens, prompt.below.clone(), prompt.miss);
         }
         if let Some(waited) = self.text.waited().filter(|_| self.timing.queued.is_none() && self.is_first) {
             self.timing.queued = Some(waited);
@@ -574,8 +572,8 @@ mod tests {
     #[test]
     fn what_was_on_disk_and_not_loaded_is_told_with_the_reason() {
         let told = |tokens, loaded, computed| {
-            let below = Some(FoundBelow { tokens, loaded, computed, seconds: 0.1, ..FoundBelow::default() });
-            cache_miss(Miss { matched_tokens: 0, reason: MissReason::NeverSeen }, below, true)["on_disk"].clone()
+            let below = FoundBelow { tier: "disk", tokens, loaded, computed, seconds: 0.1 };
+            cache_miss(Miss { matched_tokens: 0, reason: MissReason::NeverSeen }, &[below], true)["on_disk"].clone()
         };
         let of = |not_loaded, reason| json!({"tokens": 64, "not_loaded_tokens": not_loaded, "reason": reason});
         assert_eq!((told(0, 0, 0), told(64, 64, 0)), (Value::Null, Value::Null));
@@ -587,7 +585,7 @@ mod tests {
     fn a_client_learns_nothing_of_others() {
         let check = |reason: MissReason, alone: Value, among_others: Value| {
             let miss = Miss { matched_tokens: 32, reason };
-            assert_eq!((cache_miss(miss, None, true), cache_miss(miss, None, false)), (alone, among_others));
+            assert_eq!((cache_miss(miss, &[], true), cache_miss(miss, &[], false)), (alone, among_others));
         };
         let told = |reason: &str| json!({"matched_tokens": 32, "reason": reason});
         let when = |reason: &str, ago: u32| json!({"matched_tokens": 32, "reason": reason, "lookups_ago": ago});

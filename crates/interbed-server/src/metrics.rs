@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use interbed_engine::{
-    DeviceStats, EngineStatus, Health, Histogram as EngineHistogram, KvDiskStatus, KvRemoteStatus, Limits, StreamStats,
-    StripsStatus, TokenHistogram,
+    DeviceStats, EngineStatus, Health, Histogram as EngineHistogram, Limits, StreamStats, StripsStatus, TierStatus,
+    TokenHistogram,
 };
 
 use crate::traces::TraceCounts;
@@ -290,10 +290,10 @@ impl Metrics {
             page.counter("interbed:swap_in_bytes_total", "KV read from swap space.", bytes(swap.blocks_in));
             page.counter("interbed:swaps_failed_total", "Swaps that failed; their KV was computed again.", swap.failed);
         }
-        if let Some(disk) = &engine.kv_disk {
-            render_kv_disk(page, disk);
+        if let Some(disk) = engine.tier("disk") {
+            render_kv_disk(page, disk, engine.longer_than_memory);
         }
-        if let Some(remote) = &engine.kv_remote {
+        if let Some(remote) = engine.tier("remote") {
             render_kv_remote(page, remote);
         }
         let allocation = &kv.allocation_seconds;
@@ -478,25 +478,20 @@ fn render_stream(page: &mut Page, stream: &StreamStats, generation_tokens: u64) 
     }
 }
 
-fn render_kv_disk(page: &mut Page, disk: &KvDiskStatus) {
-    let KvDiskStatus {
-        store,
-        fetched_tokens,
-        fetches,
-        fetch_seconds,
-        fetches_cut,
-        recomputed,
-        shared,
-        longer_than_memory,
-    } = disk;
+fn render_kv_disk(page: &mut Page, disk: &TierStatus, longer_than_memory: usize) {
+    let TierStatus { store, fetched_tokens, fetches, fetch_seconds, fetches_cut, recomputed, shared, .. } = disk;
     for (name, help, value) in [
         ("interbed:kv_disk_bytes", "Disk space that KV has taken.", store.bytes_used as f64),
         ("interbed:kv_disk_capacity_bytes", "Disk space that KV may take.", store.bytes_total as f64),
         ("interbed:kv_disk_blocks", "Blocks on disk.", store.blocks as f64),
         ("interbed:kv_disk_queued_blocks", "Blocks that wait to be written.", store.queued_blocks as f64),
         ("interbed:kv_disk_queued_reads", "Records that wait to be read.", store.queued_reads as f64),
-        ("interbed:kv_disk_long_sequences", "Sequences with more KV than memory.", *longer_than_memory as f64),
-        ("interbed:kv_disk_paused", "1 while nothing is written because writes have failed.", f64::from(store.paused)),
+        ("interbed:kv_disk_long_sequences", "Sequences with more KV than memory.", longer_than_memory as f64),
+        (
+            "interbed:kv_disk_paused",
+            "1 while nothing is written because writes have failed.",
+            f64::from(store.is_paused()),
+        ),
         ("interbed:kv_disk_read_rate", "Bytes a second at which KV was read lately.", store.read_rate),
     ] {
         page.gauge(name, help, value);
@@ -529,10 +524,11 @@ fn render_kv_disk(page: &mut Page, disk: &KvDiskStatus) {
     page.gauge("interbed:kv_disk_fetch_seconds", "Time that sequences waited for KV on disk.", *fetch_seconds);
 }
 
-fn render_kv_remote(page: &mut Page, remote: &KvRemoteStatus) {
-    let KvRemoteStatus { store, asked_tokens, fetched_tokens, fetches, fetch_seconds } = remote;
+fn render_kv_remote(page: &mut Page, remote: &TierStatus) {
+    let TierStatus { store, fresh_blocks, asked_tokens, fetched_tokens, fetches, fetch_seconds, .. } = remote;
+    let (counts, queued_blocks) = (&store.counts, store.queued_blocks + fresh_blocks);
     for (name, help, value) in [
-        ("interbed:kv_remote_queued_blocks", "Blocks that wait to be written.", store.queued_blocks as f64),
+        ("interbed:kv_remote_queued_blocks", "Blocks that wait to be written.", queued_blocks as f64),
         (
             "interbed:kv_remote_paused",
             "1 while the store is left alone since it has failed.",
@@ -554,9 +550,9 @@ fn render_kv_remote(page: &mut Page, remote: &KvRemoteStatus) {
         ("interbed:kv_remote_fetches_total", "Sequences that waited for the store.", *fetches),
         ("interbed:kv_remote_slow_fetches_total", "Fetches given up since the store was slow.", store.slow_fetches),
         ("interbed:kv_remote_asked_blocks_total", "Blocks that were looked for.", store.asked_blocks),
-        ("interbed:kv_remote_hit_blocks_total", "Blocks that came.", store.hit_blocks),
-        ("interbed:kv_remote_stored_blocks_total", "Blocks that were written.", store.stored_blocks),
-        ("interbed:kv_remote_skipped_blocks_total", "Blocks that were not worth a write.", store.skipped_blocks),
+        ("interbed:kv_remote_hit_blocks_total", "Blocks that came.", counts.hits),
+        ("interbed:kv_remote_stored_blocks_total", "Blocks that were written.", counts.stored),
+        ("interbed:kv_remote_skipped_blocks_total", "Blocks that were not worth a write.", counts.skipped),
         ("interbed:kv_remote_refused_blocks_total", "Blocks without a buffer.", store.refused_blocks),
         ("interbed:kv_remote_read_bytes_total", "Bytes read from the store.", store.read_bytes),
         ("interbed:kv_remote_written_bytes_total", "Bytes written to the store.", store.written_bytes),

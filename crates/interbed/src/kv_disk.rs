@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use interbed_device::Bytes;
-use interbed_engine::{KvDisk, KvDiskMode, Recompute};
+use interbed_engine::{Recompute, StoreMode, TierPolicy};
 use interbed_io::{DiskTurns, IoError, disk_bytes_free};
 use interbed_kernels::{KvLayout, STRETCH};
-use interbed_kv::{Gate, KeyChain};
+use interbed_kv::{Gate, KeyChain, LowerTier};
 use interbed_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape};
 use interbed_weights::Catalog;
 
@@ -52,7 +52,13 @@ pub struct DiskPlace {
     path: PathBuf,
     shape: RecordShape,
     options: DiskOptions,
-    mode: KvDiskMode,
+    mode: StoreMode,
+}
+
+/// An open store, with the rules about what goes there.
+pub struct OpenDisk {
+    pub tier: DiskTier,
+    pub policy: TierPolicy,
 }
 
 /// Opens and locks the directory, if the options name one. Returns `None` with a warning if another server uses it.
@@ -120,7 +126,7 @@ impl DiskPlace {
     ///
     /// # Errors
     /// Fails if the store cannot be opened.
-    pub fn open(self, fingerprint: [u8; 32], names: Option<KeyChain>) -> Result<KvDisk> {
+    pub fn open(self, fingerprint: [u8; 32], names: Option<KeyChain>) -> Result<OpenDisk> {
         let Self { directory, path, shape, options, mode } = self;
         let secret = directory.secret();
         let tier = DiskTier::open(Arc::new(directory), secret, fingerprint, shape, DiskOptions { names, ..options });
@@ -128,8 +134,9 @@ impl DiskPlace {
         let found = tier.recovered();
         let aside = if found.set_aside > 0 { ", the rest of it another model's" } else { "" };
         let held = format!("{} blocks ({}) are there{aside}", found.blocks, Bytes(found.bytes));
-        report!("KV disk {:>10}  in {}; {held}", Bytes(tier.stats().bytes_total), path.display());
-        Ok(KvDisk { tier, mode, recompute: Recompute::Measured, idle_after: IDLE_AFTER })
+        report!("KV disk {:>10}  in {}; {held}", Bytes(tier.figures().bytes_total), path.display());
+        let (recompute, idle_after) = (Recompute::Measured, Some(IDLE_AFTER));
+        Ok(OpenDisk { tier, policy: TierPolicy { mode, recompute, idle_after, drops_fresh: false } })
     }
 }
 

@@ -6,16 +6,18 @@ use std::sync::mpsc::channel;
 
 use anyhow::{Context, Result};
 use interbed_device::Bytes;
-use interbed_engine::{LaterTiers, TiersBelow};
+use interbed_engine::{LaterTiers, TierBelow, TierPolicy};
 use interbed_io::DiskTurns;
 use interbed_kernels::KvLayout;
+use interbed_kv::{FrameTier, LowerTier};
+use interbed_kv_remote::RemoteTier;
 use interbed_model::config::ModelConfig;
 use interbed_model::{ARITHMETIC_REVISION, RECORDED_LEVELS};
 use interbed_weights::Catalog;
 
 use crate::fingerprint::Fingerprint;
 use crate::identity::WeightsIdentity;
-use crate::kv_disk::DiskPlace;
+use crate::kv_disk::{DiskPlace, OpenDisk};
 use crate::kv_remote::RemotePlace;
 use crate::options::LimitOptions;
 use crate::report::report;
@@ -35,9 +37,16 @@ struct Places {
     remote: Option<RemotePlace>,
 }
 
+/// The tiers of a model whose identity is known, in use from now on.
+#[derive(Default)]
+pub struct OpenTiers {
+    pub kv_disk: Option<OpenDisk>,
+    pub kv_remote: Option<RemoteTier>,
+}
+
 /// Tiers of a model whose identity is known now, or will be known later.
 pub enum Below {
-    Now(TiersBelow),
+    Now(OpenTiers),
     Later(LowerTiers),
 }
 
@@ -88,9 +97,9 @@ impl LowerTiers {
     ///
     /// # Errors
     /// Fails if a tier cannot be opened, or the model's files have changed while they were read.
-    pub fn open_loaded(self) -> Result<TiersBelow> {
+    pub fn open_loaded(self) -> Result<OpenTiers> {
         let identity = self.weights.as_ref().map(WeightsIdentity::complete_now).transpose()?;
-        identity.map_or(Ok(TiersBelow::default()), |identity| self.open(identity))
+        identity.map_or(Ok(OpenTiers::default()), |identity| self.open(identity))
     }
 
     /// Opens the tiers of a model whose weights are streamed, if the model's identity is known by now.
@@ -98,12 +107,12 @@ impl LowerTiers {
     /// # Errors
     /// Fails like [`open_loaded`](Self::open_loaded).
     pub fn open_known(self) -> Result<Below> {
-        let Some(weights) = &self.weights else { return Ok(Below::Now(TiersBelow::default())) };
+        let Some(weights) = &self.weights else { return Ok(Below::Now(OpenTiers::default())) };
         match weights.known()? {
             Some(identity) => self.open(identity).map(Below::Now),
             // If no tier could be prepared, for instance because another server uses the directory, nothing waits for
             // the identity.
-            None if self.places.disk.is_none() && self.places.remote.is_none() => Ok(Below::Now(TiersBelow::default())),
+            None if self.places.disk.is_none() && self.places.remote.is_none() => Ok(Below::Now(OpenTiers::default())),
             None => {
                 report!("KV below           waits until the model was read wholly once, which tells what it is");
                 Ok(Below::Later(self))
@@ -111,7 +120,7 @@ impl LowerTiers {
         }
     }
 
-    fn open(mut self, weights: [u8; 32]) -> Result<TiersBelow> {
+    fn open(mut self, weights: [u8; 32]) -> Result<OpenTiers> {
         self.fingerprint.field("weights", &weights);
         let fingerprint = self.fingerprint.digest();
         let Places { disk, remote } = self.places;
@@ -119,13 +128,22 @@ impl LowerTiers {
         // A block has the same name in both tiers.
         let names = kv_remote.as_ref().map(|remote| remote.key_chain().clone());
         let kv_disk = disk.map(|disk| disk.open(fingerprint, names)).transpose()?;
-        Ok(TiersBelow { kv_disk, kv_remote })
+        Ok(OpenTiers { kv_disk, kv_remote })
     }
 
     /// Returns the memory that the tiers take of a budget of `total` bytes.
     pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
         let (disk, remote) = (kv_disk::memory(limits, total, layout), kv_remote::memory(limits, total, layout));
         Bytes(disk.0.saturating_add(remote.0))
+    }
+}
+
+impl OpenTiers {
+    /// Returns the tiers in the form that the engine takes, nearest first. A further tier is one more line here.
+    fn nearest_first(self) -> Vec<TierBelow> {
+        let disk = self.kv_disk.map(|disk| TierBelow { tier: Box::new(disk.tier), policy: disk.policy });
+        let remote = self.kv_remote.map(|tier| TierBelow { tier: Box::new(tier), policy: TierPolicy::SHARED });
+        disk.into_iter().chain(remote).collect()
     }
 }
 
@@ -143,10 +161,10 @@ impl Below {
     ///
     /// # Errors
     /// Fails if the system cannot start a thread.
-    pub fn attachments(self) -> Result<(TiersBelow, Option<LaterTiers>)> {
+    pub fn attachments(self) -> Result<(Vec<TierBelow>, Option<LaterTiers>)> {
         let long_tokens = self.long_tokens()?;
         let tiers = match self {
-            Self::Now(tiers) => return Ok((tiers, None)),
+            Self::Now(tiers) => return Ok((tiers.nearest_first(), None)),
             Self::Later(tiers) => tiers,
         };
         let (sender, receiver) = channel();
@@ -154,11 +172,11 @@ impl Below {
             let found = tiers.weights.as_ref().map(WeightsIdentity::complete).transpose();
             match found.and_then(|found| tiers.open(found.context("there are weights")?)) {
                 // If the engine has ended, it needs no tiers.
-                Ok(tiers) => drop(sender.send(tiers)),
+                Ok(tiers) => drop(sender.send(tiers.nearest_first())),
                 Err(error) => tracing::warn!("KV is kept in memory alone: {error:#}"),
             }
         };
         std::thread::Builder::new().name("identity".into()).spawn(find_out).context("cannot start a thread")?;
-        Ok((TiersBelow::default(), Some(LaterTiers { tiers: receiver, long_tokens })))
+        Ok((Vec::new(), Some(LaterTiers { tiers: receiver, long_tokens })))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use interbed_device::{BadSize, Bytes, ProductArithmetic};
-use interbed_engine::{KvDiskMode, PreemptionMode};
+use interbed_engine::{PreemptionMode, StoreMode};
 use interbed_kv::Hiding;
 use interbed_kv_events::Endpoint;
 use interbed_server::LoadProgress;
@@ -471,7 +471,7 @@ pub struct KvEventOptions {
     pub kv_events_topic: String,
 }
 
-/// Which KV is written to disk; see [`KvDiskMode`].
+/// Which KV is written to disk; see [`StoreMode`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvDiskModeOption {
     /// What memory has no room for.
@@ -482,7 +482,7 @@ pub enum KvDiskModeOption {
     Mirror,
 }
 
-impl From<KvDiskModeOption> for KvDiskMode {
+impl From<KvDiskModeOption> for StoreMode {
     fn from(option: KvDiskModeOption) -> Self {
         match option {
             KvDiskModeOption::Evict => Self::Evict,

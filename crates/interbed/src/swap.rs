@@ -7,8 +7,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use interbed_device::Bytes;
-use interbed_engine::{MemoryPlan, SwapSpace, SwapStore};
+use interbed_engine::{MemoryPlan, SwapStore};
 use interbed_kernels::KvLayout;
+use interbed_kv_disk::SwapSpace;
 
 use crate::failure::Advised;
 use crate::options::{LimitOptions, PreemptionOption, SwapOptions};

@@ -1,7 +1,6 @@
 //! Between passes, the engine divides memory between KV and its other users.
 
 use super::Worker;
-use super::disk::Disk;
 use crate::runner::KvMemory;
 use crate::scheduler::Scheduler;
 
@@ -13,15 +12,17 @@ impl Worker {
     pub(super) fn balance(&mut self) {
         // Blocks that are to be copied may be among the blocks that are about to leave.
         self.copy_blocks();
-        let Self { scheduler, runner, disk, .. } = self;
+        let Self { scheduler, runner, tiers, .. } = self;
         let Some(memory) = runner.kv_memory() else {
             self.settled = true;
             return;
         };
         give_back(scheduler, memory);
         let mut demand = scheduler.kv_demand();
-        // Blocks that leave memory are read back from disk later, if reading is faster than computing.
-        if let Some(reading) = disk.as_ref().and_then(Disk::block_seconds) {
+        // Blocks that leave memory are read back from a tier later, if reading is faster than computing.
+        for reading in
+            tiers.iter().filter(|tier| tier.tier.knows_contents()).filter_map(|tier| tier.tier.read_seconds(1))
+        {
             demand.recompute = demand.recompute.map(|computing| computing.min(reading));
         }
         let grant = memory.balance(demand);

@@ -1,28 +1,18 @@
 //! Between passes, the engine stores KV in the tiers below memory and fetches KV from them.
 //!
-//! An admitted sequence waits for at most one fetch. The fetch has two parts: the blocks of the prompt that the disk
-//! has, and the blocks behind them, for which the shared store is asked.
+//! An admitted sequence waits for at most one fetch. A fetch has one part for each tier that brings something: the
+//! nearest tier brings the blocks of the prompt that it has, the next tier brings blocks behind them, and so on.
 
 use std::time::{Duration, Instant};
 
-use interbed_kv::{FetchEnded, FetchId, SequenceId, Wanted};
+use interbed_kv::{BlockKey, FetchEnded, SequenceId, Wanted};
 
 use super::Worker;
-use super::disk::Disk;
-use super::gone::Gone;
-use super::remote::Remote;
+use super::attached_tier::{AttachedTier, Gone};
 use crate::event::FoundBelow;
 use crate::scheduler::{Admitted, StepPlan};
 
-/// The longest time for which a stopping engine goes on writing blocks to disk.
-const LAST_WRITES: Duration = Duration::from_secs(10);
-/// The longest time for which a stopping engine goes on writing blocks to a shared store.
-const LAST_WRITES_SHARED: Duration = Duration::from_secs(3);
-
-/// The longest time for which a pass is put off while a shared store looks whether it has a block.
-const ANSWER_WAIT: Duration = Duration::from_millis(3);
-
-/// The longest time for which one tier is waited for while both tiers bring something.
+/// The longest time for which one tier is waited for while several tiers are reading.
 const WAIT_EACH: Duration = Duration::from_millis(1);
 
 /// An admitted sequence that waits for a fetch. Its group has not been told of the admission yet.
@@ -30,31 +20,35 @@ pub(super) struct Waits {
     admitted: Admitted,
     /// Whether the sequence computes the blocks in front of the fetched ones while the fetch runs.
     is_ahead: bool,
-    /// What the disk has brought and what the shared store has brought. An entry is `None` until that part of the fetch
-    /// has ended.
-    came: [Option<FetchEnded>; 2],
-}
-
-/// The two parts of a fetch.
-#[derive(Clone, Copy)]
-enum Part {
-    Disk,
-    Remote,
+    /// The tiers that bring blocks, in the order of the blocks, with what each has brought. An entry is `None` until
+    /// that part of the fetch has ended.
+    came: Vec<(usize, Option<FetchEnded>)>,
 }
 
 impl Waits {
-    /// Waits for the part from disk if `of_disk`, and for the part from the shared store if `of_remote`.
-    pub(super) fn new(admitted: Admitted, is_ahead: bool, of_disk: bool, of_remote: bool) -> Self {
-        let nothing = FetchEnded { id: FetchId(0), filled: 0, wanted: 0, bytes: 0, seconds: 0.0 };
-        Self { admitted, is_ahead, came: [of_disk, of_remote].map(|waits| (!waits).then_some(nothing)) }
+    /// Waits for the tiers with the given indices.
+    pub(super) fn new(admitted: Admitted, is_ahead: bool, tiers: impl IntoIterator<Item = usize>) -> Self {
+        Self { admitted, is_ahead, came: tiers.into_iter().map(|tier| (tier, None)).collect() }
     }
+}
+
+/// The blocks behind those in memory that are to come from tiers below memory.
+#[derive(Default)]
+struct ToFetch {
+    /// The tiers that bring blocks, by index, each with the number of its blocks. The blocks of each tier are behind
+    /// those of the tier before.
+    tiers: Vec<(usize, usize)>,
+    /// The number of blocks, from the first on, that are computed while the others are read.
+    computed: usize,
+    /// What the tiers have, for the client.
+    found: Vec<FoundBelow>,
 }
 
 impl Worker {
     /// Begins fetches for admitted sequences whose next blocks a tier below memory has or may have. A sequence waits
     /// for its fetch, unless computing the blocks is faster.
     pub(super) fn begin_fetches(&mut self, plan: &mut StepPlan) {
-        if self.disk.is_none() && self.remote.is_none() {
+        if self.tiers.is_empty() {
             return;
         }
         for index in (0..plan.admitted.len()).rev() {
@@ -64,24 +58,12 @@ impl Worker {
                 continue;
             }
             let keys = self.scheduler.missing_keys(id);
-            let tokens = |blocks: usize| blocks * self.scheduler.blocks().block_size();
-            let found = self.disk.as_mut().map_or(0, |disk| disk.look_up(&keys));
-            plan.admitted[index].below = Some(FoundBelow { tokens: tokens(found), ..FoundBelow::default() });
-            let asked = keys.len() - found;
-            let computing = self.scheduler.recompute_seconds(asked);
-            let of_disk = self.scheduler.recompute_seconds(found);
-            let mut computed = self.disk.as_mut().map_or(0, |disk| disk.recomputed(found, of_disk));
-            // If all blocks on disk are computed because that is faster, the blocks behind them are computed as well.
-            let asks = (found == 0 || computed < found)
-                && self.remote.as_ref().is_some_and(|remote| remote.is_worth_asking(asked, computing));
-            if asks {
-                computed = 0;
-            }
-            plan.admitted[index].below.iter_mut().for_each(|below| below.computed = tokens(computed));
-            let count = if asks { keys.len() } else { found };
-            if computed == count {
+            let ToFetch { tiers, computed, found } = self.look_up_below(&keys);
+            plan.admitted[index].below = found;
+            if tiers.is_empty() {
                 continue;
             }
+            let count = tiers.iter().map(|(_, blocks)| blocks).sum::<usize>();
             let first = self.scheduler.sequence(id).computed / self.scheduler.blocks().block_size();
             let Some(root) = self.scheduler.blocks().parent_key(id) else { continue };
             let fetch = match computed {
@@ -91,113 +73,141 @@ impl Worker {
             let Some(fetch) = fetch else { continue };
             let parents = std::iter::once(root).chain(keys.iter().copied());
             let missing = parents.zip(&keys).zip(first..).skip(computed);
-            let wanted = missing.zip(&fetch.blocks).map(|(((parent, &key), index), &block)| Wanted {
+            let mut wanted = missing.zip(&fetch.blocks).map(|(((parent, &key), index), &block)| Wanted {
                 key,
                 parent,
                 tokens: self.scheduler.block_tokens(id, index).into(),
                 block,
             });
-            let mut of_disk: Vec<_> = wanted.collect();
-            let of_remote = of_disk.split_off(found - computed);
-            let waits =
-                Waits::new(plan.admitted.remove(index), computed > 0, !of_disk.is_empty(), !of_remote.is_empty());
+            let waits = Waits::new(plan.admitted.remove(index), computed > 0, tiers.iter().map(|&(tier, _)| tier));
             self.waiting.insert(fetch.id, waits);
-            if let Some(disk) = self.disk.as_mut().filter(|_| !of_disk.is_empty()) {
-                disk.fetch(fetch.id, of_disk, computed > 0);
-            }
-            if let Some(remote) = self.remote.as_mut().filter(|_| !of_remote.is_empty()) {
-                remote.fetch(fetch.id, of_remote, computing);
+            let mut skipped = computed;
+            for (tier, blocks) in tiers {
+                let of_tier: Vec<_> = wanted.by_ref().take(blocks - std::mem::take(&mut skipped)).collect();
+                let computing = self.scheduler.recompute_seconds(of_tier.len());
+                self.tiers[tier].fetch(fetch.id, of_tier, computing, computed > 0);
             }
         }
     }
 
-    /// Waits a moment for the answers of the shared store. A store that has nothing answers in less time than a pass
-    /// takes, and the sequences whose fetches have ended then join this pass.
+    /// Decides which of the blocks with these keys come from which tier.
+    fn look_up_below(&mut self, keys: &[BlockKey]) -> ToFetch {
+        let block_size = self.scheduler.blocks().block_size();
+        let (mut fetch, mut behind) = (ToFetch::default(), keys);
+        for (index, tier) in self.tiers.iter_mut().enumerate() {
+            let blocks = tier.tier.look_up(behind, self.scheduler.recompute_seconds(behind.len()));
+            let computed = tier.recomputed(blocks, self.scheduler.recompute_seconds(blocks));
+            fetch.found.push(FoundBelow {
+                tier: tier.tier.name(),
+                tokens: if tier.tier.knows_contents() { blocks * block_size } else { 0 },
+                computed: computed * block_size,
+                ..FoundBelow::default()
+            });
+            if blocks > 0 && computed == blocks {
+                // If computing these blocks is faster, the blocks behind them are computed as well.
+                break;
+            }
+            if blocks > 0 {
+                fetch.tiers.push((index, blocks));
+                fetch.computed = computed;
+                behind = &behind[blocks..];
+            }
+        }
+        if fetch.tiers.len() > 1 {
+            // Blocks are computed meanwhile only if one tier brings all others.
+            fetch.computed = 0;
+            fetch.tiers.iter().for_each(|&(index, _)| fetch.found[index].computed = 0);
+        }
+        fetch
+    }
+
+    /// Waits a moment for tiers that are about to say whether they have what they were asked for. The sequences whose
+    /// fetches have ended then join this pass.
     pub(super) fn await_answers(&mut self, plan: &mut StepPlan) {
-        let Some(remote) = self.remote.as_ref().filter(|remote| remote.is_fetching()) else { return };
+        let waits = self.tiers.iter().enumerate().filter_map(|(index, tier)| Some((index, tier.tier.answer_wait()?)));
+        let awaited: Vec<_> = waits.collect();
+        let Some(wait) = awaited.iter().map(|&(_, wait)| wait).max() else { return };
         // Without a pass, the engine waits for fetches anyway.
-        if plan.entries.is_empty() || remote.answer() > ANSWER_WAIT {
+        if plan.entries.is_empty() {
             return;
         }
         // Fetches fill blocks that may still hold what was evicted or is to be copied for this pass.
         self.copy_blocks();
-        let deadline = Instant::now() + ANSWER_WAIT;
-        while self.remote.as_ref().is_some_and(Remote::is_fetching)
-            && let Some((part, ended)) = self.next_fetch(deadline)
+        let deadline = Instant::now() + wait;
+        while awaited.iter().any(|&(index, _)| self.tiers[index].tier.is_reading())
+            && let Some((tier, ended)) = self.next_fetch(deadline)
         {
-            self.finish_part(part, ended).into_iter().for_each(|id| self.scheduler.rejoin(id, plan));
+            self.finish_part(tier, ended).into_iter().for_each(|id| self.scheduler.rejoin(id, plan));
         }
     }
 
     /// Stages the blocks that are to be stored, before anything overwrites them.
     pub(super) fn store_blocks(&mut self) {
         self.store_long();
-        if self.disk.is_none() && self.remote.is_none() {
+        if self.tiers.is_empty() {
             return;
         }
         let evicted = self.scheduler.take_evicted();
         let (computed, unstored) = (self.scheduler.take_fresh(), self.scheduler.take_unstored());
         let Some(blocks) = self.runner.block_bytes() else { return };
         let gone = Gone { evicted, computed, unstored };
-        self.disk.iter_mut().for_each(|disk| disk.store(&gone, &self.scheduler, blocks));
-        self.remote.iter_mut().for_each(|remote| remote.store(&gone, &self.scheduler, blocks));
+        self.tiers.iter_mut().for_each(|tier| tier.store(&gone, &self.scheduler, blocks));
     }
 
     /// Makes progress on what is in flight, and takes in fetches that have ended. Waits up to `wait` for the first one.
     pub(super) fn poll_below(&mut self, wait: Duration) {
         let mut deadline = Instant::now() + wait;
         // If the client of a fetch has gone, nobody waits for that fetch; its blocks become free when it has ended.
-        if let Some(remote) = self.remote.as_mut().filter(|remote| remote.is_fetching()) {
-            let gone = self.waiting.iter().filter(|(_, waits)| !self.scheduler.knows(waits.admitted.id));
-            gone.for_each(|(&id, _)| remote.give_up(id));
+        for (&id, _) in self.waiting.iter().filter(|(_, waits)| !self.scheduler.knows(waits.admitted.id)) {
+            self.tiers.iter_mut().for_each(|tier| tier.tier.give_up(id));
         }
-        while let Some((part, ended)) = self.next_fetch(deadline) {
-            self.finish_part(part, ended);
+        while let Some((tier, ended)) = self.next_fetch(deadline) {
+            self.finish_part(tier, ended);
             // A sequence whose fetch has ended does not wait for other fetches.
             deadline = Instant::now();
         }
         self.store_blocks();
     }
 
-    /// Returns a part of a fetch that has ended, if one ends before `deadline`.
-    fn next_fetch(&mut self, deadline: Instant) -> Option<(Part, FetchEnded)> {
+    /// Returns the index of a tier whose part of a fetch has ended, and what the tier has brought, if one ends before
+    /// `deadline`.
+    fn next_fetch(&mut self, deadline: Instant) -> Option<(usize, FetchEnded)> {
         let blocks = self.runner.block_bytes()?;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let is_fetching = self.remote.as_ref().is_some_and(Remote::is_fetching);
-            let both = is_fetching && self.disk.as_ref().is_some_and(|disk| disk.disk.tier.stats().queued_reads > 0);
-            let wait = if both { left.min(WAIT_EACH) } else { left };
+            let several = self.tiers.iter().filter(|tier| tier.tier.is_reading()).nth(1).is_some();
+            let wait = if several { left.min(WAIT_EACH) } else { left };
             // Each tier waits only if it has something in flight.
-            let of_disk = self.disk.as_mut().and_then(|disk| disk.poll(blocks, wait));
-            if let Some(ended) = of_disk {
-                return Some((Part::Disk, ended));
-            }
-            let of_remote = self.remote.as_mut().and_then(|remote| remote.poll(blocks, wait));
-            if let Some(ended) = of_remote {
-                return Some((Part::Remote, ended));
-            }
-            if !both || left.is_zero() {
-                return None;
+            let mut polled = self.tiers.iter_mut().map(|tier| tier.tier.poll(blocks, wait)).enumerate();
+            let ended = polled.find_map(|(index, ended)| Some((index, ended?)));
+            if ended.is_some() || !several || left.is_zero() {
+                return ended;
             }
         }
     }
 
     /// Takes in the part of a fetch that a tier has brought. If that was the last part, returns the sequence that goes
     /// on.
-    fn finish_part(&mut self, part: Part, ended: FetchEnded) -> Option<SequenceId> {
+    fn finish_part(&mut self, tier: usize, ended: FetchEnded) -> Option<SequenceId> {
         let block_size = self.scheduler.blocks().block_size();
         let waits = self.waiting.get_mut(&ended.id)?;
-        waits.came[part as usize] = Some(ended);
-        let [Some(of_disk), Some(of_remote)] = waits.came else { return None };
-        let Waits { admitted, is_ahead, .. } = self.waiting.remove(&ended.id)?;
-        // Blocks behind a missing block are of no use.
-        let behind = if of_disk.filled == of_disk.wanted { of_remote.filled } else { 0 };
-        let filled = of_disk.filled + behind;
-        if let Some(disk) = self.disk.as_mut().filter(|_| of_disk.wanted > 0) {
-            disk.note_fetch(&of_disk, block_size);
+        waits.came.iter_mut().filter(|part| part.0 == tier).for_each(|part| part.1 = Some(ended));
+        if waits.came.iter().any(|(_, came)| came.is_none()) {
+            return None;
         }
-        if let Some(remote) = self.remote.as_mut().filter(|_| of_remote.wanted > 0) {
-            remote.note_fetch(&FetchEnded { filled: behind, ..of_remote }, block_size);
+        let Waits { mut admitted, is_ahead, came } = self.waiting.remove(&ended.id)?;
+        let (mut filled, mut is_whole) = (0, true);
+        for (tier, came) in came.into_iter().filter_map(|(tier, came)| Some((tier, came?))) {
+            let tier = &mut self.tiers[tier];
+            // Blocks behind a missing block are of no use.
+            let of_use = if is_whole { came.filled } else { 0 };
+            is_whole &= of_use == came.wanted;
+            filled += of_use;
+            tier.note_fetch(&FetchEnded { filled: of_use, ..came }, block_size);
+            for found in admitted.below.iter_mut().filter(|found| found.tier == tier.tier.name()) {
+                found.loaded += of_use * block_size;
+                found.seconds = came.seconds;
+            }
         }
         let (sequence, cached) = match is_ahead {
             true => {
@@ -206,14 +216,7 @@ impl Worker {
             }
             false => self.scheduler.finish_fetch(ended.id, filled),
         }?;
-        let below = admitted.below.map(|below| FoundBelow {
-            loaded: below.loaded + of_disk.filled * block_size,
-            remote: behind * block_size,
-            seconds: of_disk.seconds,
-            remote_seconds: of_remote.seconds,
-            ..below
-        });
-        self.tell_admitted(Admitted { cached, below, ..admitted });
+        self.tell_admitted(Admitted { cached, ..admitted });
         Some(sequence)
     }
 
@@ -222,29 +225,20 @@ impl Worker {
         self.scheduler.num_fetches()
     }
 
-    /// Returns for the disk, then for the shared store, whether nothing waits to be stored and nothing is in flight.
-    fn is_each_settled(&self) -> [bool; 2] {
-        [self.disk.as_ref().is_none_or(Disk::is_settled), self.remote.as_ref().is_none_or(Remote::is_settled)]
-    }
-
-    /// Returns whether nothing waits to be stored in either tier below memory, and nothing is in flight.
+    /// Returns whether nothing waits to be stored in any tier below memory, and nothing is in flight.
     pub(super) fn is_settled_below(&self) -> bool {
-        self.is_each_settled() == [true; 2]
+        self.tiers.iter().all(AttachedTier::is_settled)
     }
 
     /// Stores the blocks that still wait to be stored, for a limited time, because the engine stops.
     pub(super) fn finish_below(&mut self) {
         let began = Instant::now();
-        self.disk.iter_mut().for_each(Disk::hurry);
-        loop {
-            let (took, [on_disk, shared]) = (began.elapsed(), self.is_each_settled());
-            if (on_disk || took >= LAST_WRITES) && (shared || took >= LAST_WRITES_SHARED) {
-                break;
-            }
+        self.tiers.iter_mut().for_each(AttachedTier::hurry);
+        while !self.tiers.iter().all(|tier| tier.is_settled() || began.elapsed() >= tier.tier.last_writes()) {
             self.poll_below(Duration::ZERO);
-            self.disk.iter_mut().for_each(Disk::flush);
+            self.tiers.iter_mut().for_each(|tier| tier.tier.flush());
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.disk.iter().for_each(Disk::leave_index);
+        self.tiers.iter().for_each(|tier| tier.tier.leave_index());
     }
 }

@@ -3,29 +3,24 @@
 use std::sync::mpsc::TryRecvError;
 
 use super::Worker;
-use super::disk::Disk;
-use super::remote::Remote;
-use crate::kv_disk::KvDisk;
-use crate::tiers_below::TiersBelow;
+use super::attached_tier::{AttachedTier, frame_tier, slot_tier};
+use crate::tiers_below::TierBelow;
 
 impl Worker {
-    /// Attaches `tiers`. This is called before any swap has begun.
-    pub(super) fn attach(&mut self, TiersBelow { kv_disk, kv_remote }: TiersBelow) {
+    /// Attaches `tiers`, nearest first. This is called before any swap has begun.
+    pub(super) fn attach(&mut self, tiers: Vec<TierBelow>) {
+        let Some(nearest) = tiers.first() else { return };
+        let stores_generated = tiers.iter().any(|below| below.policy.mode.stores_generated());
+        // All tiers name blocks in the same way.
+        self.scheduler.name_contents(nearest.tier.key_chain().clone(), stores_generated);
         let num_blocks = self.config.kv.num_blocks;
-        // If both tiers are attached, both name blocks in the same way.
-        match (&kv_disk, &kv_remote) {
-            (Some(KvDisk { tier, mode, .. }), _) => {
-                self.swaps.share_threads(tier.threads());
-                self.scheduler.name_contents(tier.key_chain().clone(), mode.stores_generated());
-                if self.runner.streams_kv() {
-                    self.scheduler.allow_long(tier.capacity_tokens());
-                }
-            }
-            (None, Some(remote)) => self.scheduler.name_contents(remote.key_chain().clone(), false),
-            (None, None) => {}
+        self.tiers = tiers.into_iter().map(|below| AttachedTier::new(below, num_blocks)).collect();
+        if let Some(tier) = slot_tier(&mut self.tiers) {
+            self.swaps.share_threads(&tier.threads());
         }
-        self.disk = kv_disk.map(|disk| Disk::new(disk, num_blocks));
-        self.remote = kv_remote.map(|remote| Remote::new(remote, num_blocks));
+        if let Some((_, tier)) = frame_tier(&mut self.tiers).filter(|_| self.runner.streams_kv()) {
+            self.scheduler.allow_long(tier.capacity_tokens());
+        }
     }
 
     /// Attaches the KV tiers that were still being opened when the engine started, if they are open by now.
@@ -35,7 +30,7 @@ impl Worker {
             Ok(tiers) => tiers,
             Err(TryRecvError::Empty) => return,
             // The sender was dropped without sending, so no tiers will come.
-            Err(TryRecvError::Disconnected) => TiersBelow::default(),
+            Err(TryRecvError::Disconnected) => Vec::new(),
         };
         self.later = None;
         self.scheduler.await_long(0);

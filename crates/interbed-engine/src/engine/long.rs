@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use interbed_device::KvFrame;
 use interbed_kernels::STRETCH;
-use interbed_kv::{BlockKey, BlockLabel, SequenceId, Wanted};
-use interbed_kv_disk::{DiskTier, FrameOf};
+use interbed_kv::{BlockKey, BlockLabel, FrameOf, FrameTier, KeyChain, SequenceId, Wanted};
 use interbed_model::{FrameId, KvBelow, KvLost};
 
 use super::Worker;
+use super::attached_tier::frame_tier;
 use super::below::Waits;
-use super::disk::Disk;
 use crate::scheduler::StepPlan;
 use crate::{FoundBelow, RequestError};
 
@@ -34,10 +33,10 @@ pub(super) struct LongSequence {
 
 impl LongSequence {
     /// Computes the keys of the first `blocks` blocks of `tokens`.
-    fn name(&mut self, disk: &DiskTier, tokens: &[u32], block_size: usize, blocks: usize) {
+    fn name(&mut self, chain: &KeyChain, tokens: &[u32], block_size: usize, blocks: usize) {
         while self.keys.len() <= blocks {
             let (index, parent) = (self.keys.len() - 1, self.keys[self.keys.len() - 1]);
-            self.keys.push(disk.key_chain().block(parent, &tokens[index * block_size..(index + 1) * block_size]));
+            self.keys.push(chain.block(parent, &tokens[index * block_size..(index + 1) * block_size]));
         }
     }
 
@@ -59,8 +58,8 @@ impl Worker {
     pub(super) fn resume_long(&mut self, id: SequenceId, plan: &mut StepPlan, index: usize) {
         let block_size = self.scheduler.blocks().block_size();
         let long = &mut self.long;
-        let Some(Disk { disk, .. }) = &mut self.disk else { return };
-        let (tier, sequence) = (&mut disk.tier, self.scheduler.sequence(id));
+        let Some((of_tier, tier)) = frame_tier(&mut self.tiers) else { return };
+        let sequence = self.scheduler.sequence(id);
         let root = sequence.hashes.root();
         let one = long.entry(id).or_insert_with(|| LongSequence {
             keys: vec![tier.key_chain().root(root)],
@@ -70,8 +69,8 @@ impl Worker {
         });
         // The last token is always computed.
         let full = (sequence.len() - 1) / block_size;
-        one.name(tier, sequence.tokens(), block_size, full);
-        let found = tier.look_up(&one.keys[1..=full]);
+        one.name(tier.key_chain(), sequence.tokens(), block_size, full);
+        let found = tier.look_up(&one.keys[1..=full], None);
         let stretch = STRETCH / block_size;
         for kept in tier.kept_frames(id.0)..found / stretch {
             let range = kept * stretch..(kept + 1) * stretch;
@@ -85,7 +84,7 @@ impl Worker {
         self.scheduler.resume_long(id, kept);
         plan.admitted[index].cached = kept * STRETCH;
         let (tokens, loaded) = (found * block_size, kept * STRETCH);
-        plan.admitted[index].below = Some(FoundBelow { tokens, loaded, ..FoundBelow::default() });
+        plan.admitted[index].below = vec![FoundBelow { tier: tier.name(), tokens, loaded, ..FoundBelow::default() }];
         let tail = self.scheduler.take_blocks_to_fetch(id, tail);
         if tail == 0 {
             return;
@@ -94,8 +93,8 @@ impl Worker {
         let range = kept * stretch..kept * stretch + tail;
         let contents = one.contents(range, self.scheduler.sequence(id).tokens(), block_size).zip(&fetch.blocks);
         let wanted = contents.map(|((parent, key, tokens), &block)| Wanted { key, parent, tokens, block });
-        tier.fetch(fetch.id, wanted.collect());
-        let waits = Waits::new(plan.admitted.remove(index), false, true, false);
+        tier.fetch(fetch.id, wanted.collect(), None);
+        let waits = Waits::new(plan.admitted.remove(index), false, [of_tier]);
         self.waiting.insert(fetch.id, waits);
     }
 
@@ -104,11 +103,7 @@ impl Worker {
     pub(super) fn store_long(&mut self) {
         let block_size = self.scheduler.blocks().block_size();
         let long = &mut self.long;
-        let Some(Disk { disk, .. }) = &mut self.disk else { return };
-        if long.is_empty() {
-            return;
-        }
-        let tier = &mut disk.tier;
+        let Some((_, tier)) = frame_tier(&mut self.tiers).filter(|_| !long.is_empty()) else { return };
         long.retain(|&id, _| {
             let is_alive = self.scheduler.knows(id);
             if !is_alive {
@@ -122,7 +117,7 @@ impl Worker {
             let (tokens, (below, computed)) =
                 (self.scheduler.sequence(id).tokens(), self.scheduler.computed_blocks(id));
             let (stretch, full) = (STRETCH / block_size, below + computed.len());
-            one.name(tier, tokens, block_size, full);
+            one.name(tier.key_chain(), tokens, block_size, full);
             let mut kept = tier.kept_frames(id.0);
             for index in (kept * stretch).max(below)..full {
                 if tier.has(one.keys[index + 1]) {
@@ -149,14 +144,14 @@ impl Worker {
     /// Flushes writes that sequences wait for, and fails sequences whose writes the disk does not take.
     pub(super) fn hurry_long(&mut self, plan: &StepPlan) {
         let long = &mut self.long;
-        let Some(Disk { disk, .. }) = &mut self.disk else { return };
+        let Some((_, tier)) = frame_tier(&mut self.tiers) else { return };
         let go_on = long.iter_mut().filter(|(id, _)| !plan.waits_for_disk.contains(id));
         go_on.for_each(|(_, one)| one.waits_since = None);
         if plan.waits_for_disk.is_empty() {
             return;
         }
-        disk.tier.flush();
-        let (now, is_paused) = (Instant::now(), disk.tier.stats().paused);
+        tier.flush();
+        let (now, is_paused) = (Instant::now(), tier.figures().is_paused());
         let waits = plan.waits_for_disk.iter().filter(|id| {
             let since = long.get_mut(id).map(|one| *one.waits_since.get_or_insert(now));
             since.is_some_and(|since| is_paused || now.duration_since(since) > PATIENCE)
@@ -172,8 +167,8 @@ impl Worker {
     pub(super) fn recover_lost(&mut self, plan: &StepPlan, lost: &KvLost) {
         let id = plan.entries[lost.sequence].id;
         let long = &mut self.long;
-        let Some(Disk { disk, .. }) = &mut self.disk else { return };
-        disk.tier.release_frames(id.0);
+        let Some((_, tier)) = frame_tier(&mut self.tiers) else { return };
+        tier.release_frames(id.0);
         let losses = long.get_mut(&id).map_or(LOSSES_MAX, |one| {
             one.losses += 1;
             one.losses
@@ -193,21 +188,21 @@ impl Worker {
     }
 }
 
-/// The frames of KV on disk that a pass reads.
-pub(super) struct DiskFrames<'a> {
-    pub(super) tier: &'a mut DiskTier,
+/// The frames of KV below memory that a pass reads.
+pub(super) struct KeptFrames<'a> {
+    pub(super) tier: &'a mut dyn FrameTier,
     /// The sequences whose KV the batch uses, in the order of the batch.
     pub(super) owners: Vec<SequenceId>,
 }
 
-impl KvBelow for DiskFrames<'_> {
+impl KvBelow for KeptFrames<'_> {
     fn begin(&mut self, frames: &[FrameId]) {
         let of = |&FrameId { sequence, layer, stretch }: &FrameId| FrameOf {
             owner: self.owners[sequence].0,
             frame: stretch,
             layer,
         };
-        self.tier.begin_frames(frames.iter().map(of));
+        self.tier.begin_frames(&mut frames.iter().map(of));
     }
 
     fn next(&mut self) -> Result<KvFrame, KvLost> {

@@ -1,6 +1,6 @@
 //! After each turn, the engine reports its figures and the changes of its cache.
 
-use super::remote::Remote;
+use super::attached_tier::AttachedTier;
 use super::{IDLE_STEPS_MAX, Worker};
 use crate::{EngineStatus, KvStatus, SwapStatus};
 
@@ -62,8 +62,8 @@ impl Worker {
                 allocation_seconds: self.totals.allocation_seconds,
             },
             weights_bytes: memory.weights.0,
-            kv_remote: self.remote.as_ref().map(Remote::status),
-            kv_disk: self.disk.as_ref().map(|disk| disk.status(self.long.len())),
+            tiers: self.tiers.iter().map(AttachedTier::status).collect(),
+            longer_than_memory: self.long.len(),
             strips: self.strips_status(),
             stream: self.runner.stream_stats(),
             device: self.runner.device_stats(),

@@ -1,21 +1,22 @@
 //! Between passes, the engine copies KV blocks and swaps them out and in.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use interbed_kv::{SwapDirection, SwapId};
-use interbed_kv_disk::{KvThreads, SwapEnded, SwapStore, SwapTook};
+use interbed_kv::{SlotThreads, SwapDirection, SwapEnded, SwapId, SwapStore, SwapTook};
 
 use super::Worker;
+use super::attached_tier::slot_tier;
 use crate::scheduler::StepPlan;
 
 /// The outcome of a swap or of a part of a swap; the error is a reason in words.
 type Outcome = Result<SwapTook, String>;
 
-/// The swap space, and the swaps that read a part of their blocks from KV on disk.
+/// The swap space, and the swaps that read a part of their blocks from a tier that has them.
 pub(super) struct Swaps {
     store: Option<Box<dyn SwapStore>>,
-    /// The swaps that read some blocks from KV on disk and the others from the store. The value is the outcome of the
+    /// The swaps that read some blocks from a tier and the others from the store. The value is the outcome of the
     /// part that has ended, if one has.
     parted: HashMap<SwapId, Option<Outcome>>,
 }
@@ -26,8 +27,8 @@ impl Swaps {
     }
 
     /// Has `threads` move blocks from now on. No swap may be in flight.
-    pub(super) fn share_threads(&mut self, threads: KvThreads) {
-        self.store.iter_mut().for_each(|store| store.share_threads(threads.clone()));
+    pub(super) fn share_threads(&mut self, threads: &Arc<dyn SlotThreads>) {
+        self.store.iter_mut().for_each(|store| store.share_threads(Arc::clone(threads)));
     }
 
     /// Takes in a swap, or a part of one, that has ended. Returns the outcome of the whole swap if no other part is
@@ -67,10 +68,10 @@ impl Worker {
         }
         for planned in &plan.swaps {
             let mut swap = planned.clone();
-            if let Some(disk) = &mut self.disk {
-                let (tier, manager) = (&mut disk.disk.tier, self.scheduler.blocks());
+            if let Some(tier) = slot_tier(&mut self.tiers) {
+                let manager = self.scheduler.blocks();
                 match swap.direction {
-                    // Blocks that are already in KV on disk are not written again.
+                    // Blocks that are already in the tier are not written again.
                     SwapDirection::Out => {
                         swap.transfers.retain(|copy| !tier.keep_slot(copy.slot, manager.label(copy.block)));
                     }
@@ -99,9 +100,9 @@ impl Worker {
                 }
             }
         }
-        if let Some(disk) = &mut self.disk {
+        if let Some(tier) = slot_tier(&mut self.tiers) {
             let manager = self.scheduler.blocks();
-            disk.disk.tier.retain_slots(|slot| !manager.is_slot_free(slot));
+            tier.retain_slots(&|slot| !manager.is_slot_free(slot));
         }
     }
 
@@ -111,11 +112,8 @@ impl Worker {
         let store = self.swaps.store.as_mut()?;
         loop {
             // Each part waits only if it has something in flight.
-            let from_disk = match &mut self.disk {
-                Some(disk) if !self.swaps.parted.is_empty() => disk.disk.tier.poll_slots(blocks, wait),
-                _ => None,
-            };
-            let ended = match from_disk {
+            let tier = slot_tier(&mut self.tiers).filter(|_| !self.swaps.parted.is_empty());
+            let ended = match tier.and_then(|tier| tier.poll_slots(blocks, wait)) {
                 Some(ended) => ended,
                 None => store.poll(blocks, wait)?,
             };

@@ -1,7 +1,6 @@
 //! Schedules sequences on their way to swap space and back.
 
-use interbed_kv::{SequenceId, Swap, SwapDirection, SwapId, SwapOutcome};
-use interbed_kv_disk::{SwapTook, SwapTrial};
+use interbed_kv::{SequenceId, Swap, SwapDirection, SwapId, SwapOutcome, SwapTook, SwapTrial};
 
 use super::{Scheduler, StepPlan};
 use crate::sequence::SequenceStatus;

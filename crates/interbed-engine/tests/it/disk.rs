@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use interbed_engine::{
-    Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvDiskStatus, LaterTiers, Miss, MissReason, PreemptionMode,
-    Recompute, Request, TiersBelow,
+    Attachments, Engine, EngineStatus, LaterTiers, Miss, MissReason, PreemptionMode, Recompute, Request, StoreMode,
+    TierBelow, TierPolicy, TierStatus,
 };
 use interbed_kv::Gate;
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
@@ -23,30 +23,30 @@ const BYTES: u64 = 1 << 20;
 /// Longer than any test.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
 
-fn start(shape: Shape, space: &Arc<FaultySegments>, mode: KvDiskMode) -> (Engine, Arc<Controls>) {
+fn start(shape: Shape, space: &Arc<FaultySegments>, mode: StoreMode) -> (Engine, Arc<Controls>) {
     start_with(shape, space, mode, IDLE_AFTER, Recompute::Share(0.0))
 }
 
 fn start_with(
     shape: Shape,
     space: &Arc<FaultySegments>,
-    mode: KvDiskMode,
+    mode: StoreMode,
     idle_after: Duration,
     recompute: Recompute,
 ) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
-    let below = TiersBelow { kv_disk: Some(kv_disk(shape, space, mode, idle_after, recompute)), kv_remote: None };
+    let below = vec![kv_disk(shape, space, mode, idle_after, recompute)];
     let attachments = Attachments { below, ..Attachments::default() };
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 
-fn kv_disk(
+pub fn kv_disk(
     shape: Shape,
     space: &Arc<FaultySegments>,
-    mode: KvDiskMode,
+    mode: StoreMode,
     idle_after: Duration,
     recompute: Recompute,
-) -> KvDisk {
+) -> TierBelow {
     let layers = vec![shape.block_size * SLOT_BYTES / 2; 2];
     let options = DiskOptions {
         bytes: BYTES,
@@ -60,11 +60,12 @@ fn kv_disk(
     };
     let space = Arc::clone(space);
     let tier = DiskTier::open(space, [1; 32], [2; 32], RecordShape::new(shape.block_size, layers), options).unwrap();
-    KvDisk { tier, mode, recompute, idle_after }
+    let policy = TierPolicy { mode, recompute, idle_after: Some(idle_after), drops_fresh: false };
+    TierBelow { tier: Box::new(tier), policy }
 }
 
-fn on_disk(status: &EngineStatus) -> KvDiskStatus {
-    status.kv_disk.expect("there is a disk")
+pub fn on_disk(status: &EngineStatus) -> TierStatus {
+    *status.tier("disk").expect("there is a disk")
 }
 
 /// Kills the engine, or stops it, and returns what is left of its disk.
@@ -76,12 +77,12 @@ fn end(engine: Engine, space: &FaultySegments, is_killed: bool) -> Arc<FaultySeg
 
 #[test]
 fn a_prompt_that_was_seen_is_not_computed_again_after_a_restart() {
-    let cases = [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror].map(|mode| [(mode, true), (mode, false)]);
+    let cases = [StoreMode::Evict, StoreMode::Eager, StoreMode::Mirror].map(|mode| [(mode, true), (mode, false)]);
     for (mode, is_killed) in cases.into_iter().flatten() {
         // Of a prompt of 17 full blocks and an answer of 5, those that are there for sure when it is killed.
         let durable = match (is_killed, mode) {
-            (true, KvDiskMode::Evict) => 0,
-            (true, KvDiskMode::Eager) => 17,
+            (true, StoreMode::Evict) => 0,
+            (true, StoreMode::Eager) => 17,
             _ => 22,
         };
         let all_is_stored = |status: &EngineStatus| !is_killed || on_disk(status).store.durable_blocks >= durable;
@@ -116,7 +117,7 @@ fn a_prompt_that_was_seen_is_not_computed_again_after_a_restart() {
 
 #[test]
 fn a_tier_that_comes_later_gets_what_was_computed_before_and_gives_what_it_has() {
-    for mode in [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror] {
+    for mode in [StoreMode::Evict, StoreMode::Eager, StoreMode::Mirror] {
         let space = Arc::new(FaultySegments::new(1));
         let shape = Shape::default();
         let (known, first) = (greedy(prompt(7, 70), 20), greedy(prompt(3, 70), 20));
@@ -130,10 +131,10 @@ fn a_tier_that_comes_later_gets_what_was_computed_before_and_gives_what_it_has()
         let expected = expected_greedy(&first.prompt, &first.params);
         assert_eq!(collect(engine.handle().submit(first.clone()).unwrap()).tokens, expected);
         // Nothing goes anywhere, and nothing comes.
-        assert!(engine.handle().status().kv_disk.is_none());
-        let kv_disk = Some(kv_disk(shape, &space, mode, IDLE_AFTER, Recompute::Share(0.0)));
-        assert!(sender.send(TiersBelow { kv_disk, kv_remote: None }).is_ok());
-        eventually(&engine, "it is attached", |status| status.kv_disk.is_some());
+        assert!(engine.handle().status().tiers.is_empty());
+        let kv_disk = kv_disk(shape, &space, mode, IDLE_AFTER, Recompute::Share(0.0));
+        assert!(sender.send(vec![kv_disk]).is_ok());
+        eventually(&engine, "it is attached", |status| !status.tiers.is_empty());
         // Memory has it, as before; the other comes from disk.
         let computed = controls.tokens_computed.load(Ordering::Relaxed);
         for request in [&first, &known] {
@@ -156,14 +157,14 @@ fn a_tier_that_comes_later_gets_what_was_computed_before_and_gives_what_it_has()
 fn the_beginning_of_a_prefix_is_computed_while_the_rest_is_read() {
     let space = Arc::new(FaultySegments::new(1));
     let first = greedy(prompt(3, 70), 20);
-    let (engine, _) = start(Shape::default(), &space, KvDiskMode::Eager);
+    let (engine, _) = start(Shape::default(), &space, StoreMode::Eager);
     collect(engine.handle().submit(first.clone()).unwrap());
     let space = end(engine, &space, false);
     // Of 17 blocks, 8 are computed; then all of them. In passes of 5 tokens, what is read has long been there.
     for (share, cached, max_num_batched_tokens) in [(0.5, 36, 64), (0.5, 36, 5), (1.0, 0, 64)] {
         let shape = Shape { max_num_batched_tokens, max_num_seqs: 4, ..Shape::default() };
         let space = Arc::new(space.after_power_failure());
-        let (engine, controls) = start_with(shape, &space, KvDiskMode::Evict, IDLE_AFTER, Recompute::Share(share));
+        let (engine, controls) = start_with(shape, &space, StoreMode::Evict, IDLE_AFTER, Recompute::Share(share));
         let ended = collect(engine.handle().submit(first.clone()).unwrap());
         assert_eq!(ended.tokens, expected_greedy(&first.prompt, &first.params));
         assert_eq!(ended.cached_tokens, cached);
@@ -179,7 +180,7 @@ fn what_came_from_disk_has_matched() {
     let space = Arc::new(FaultySegments::new(1));
     let asked = |prompt: Vec<u32>| Request { explain_miss: true, ..greedy(prompt, 4) };
     let first = prompt(3, 70);
-    let (engine, _) = start(Shape::default(), &space, KvDiskMode::Eager);
+    let (engine, _) = start(Shape::default(), &space, StoreMode::Eager);
     collect(engine.handle().submit(asked(first.clone())).unwrap());
     let space = end(engine, &space, false);
     let cases = [
@@ -191,7 +192,7 @@ fn what_came_from_disk_has_matched() {
     ];
     for (prompt, matched_tokens, reason) in cases {
         let space = Arc::new(space.after_power_failure());
-        let (engine, _) = start(Shape::default(), &space, KvDiskMode::Evict);
+        let (engine, _) = start(Shape::default(), &space, StoreMode::Evict);
         let ended = collect(engine.handle().submit(asked(prompt.clone())).unwrap());
         assert_eq!((ended.cached_tokens, ended.miss), (matched_tokens, Some(Miss { matched_tokens, reason })));
         // In memory it is found as well.
@@ -200,14 +201,14 @@ fn what_came_from_disk_has_matched() {
     }
     // Of 17 blocks, 8 are computed while the rest is read.
     let space = Arc::new(space.after_power_failure());
-    let (engine, _) = start_with(Shape::default(), &space, KvDiskMode::Evict, IDLE_AFTER, Recompute::Share(0.5));
+    let (engine, _) = start_with(Shape::default(), &space, StoreMode::Evict, IDLE_AFTER, Recompute::Share(0.5));
     let ended = collect(engine.handle().submit(asked(first)).unwrap());
     assert_eq!(ended.miss, Some(Miss { matched_tokens: 36, reason: MissReason::PartialBlock }));
 }
 
 #[test]
 fn what_is_idle_for_a_while_is_on_disk_when_the_process_is_killed() {
-    for mode in [KvDiskMode::Evict, KvDiskMode::Eager] {
+    for mode in [StoreMode::Evict, StoreMode::Eager] {
         let space = Arc::new(FaultySegments::new(1));
         let (engine, _) = start_with(Shape::default(), &space, mode, Duration::from_millis(20), Recompute::Share(0.0));
         let mut turn = greedy(prompt(3, 70), 20);
@@ -222,7 +223,7 @@ fn what_is_idle_for_a_while_is_on_disk_when_the_process_is_killed() {
 
 #[test]
 fn what_memory_has_no_room_for_comes_back_from_disk() {
-    for mode in [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror] {
+    for mode in [StoreMode::Evict, StoreMode::Eager, StoreMode::Mirror] {
         let space = Arc::new(FaultySegments::new(1));
         let shape = Shape { blocks: 40, ..Shape::default() };
         let (engine, controls) = start(shape, &space, mode);
@@ -255,13 +256,13 @@ fn tenants_and_salts_share_nothing_on_disk() {
         request
     };
     let all = [(None, None), (Some(1), None), (Some(2), None), (Some(1), Some("a")), (None, Some("a"))];
-    let (engine, _) = start(Shape::default(), &space, KvDiskMode::Mirror);
+    let (engine, _) = start(Shape::default(), &space, StoreMode::Mirror);
     for (tenant, salt) in all {
         assert_eq!(collect(engine.handle().submit(whose(tenant, salt)).unwrap()).cached_tokens, 0);
     }
     drop(engine);
     for ((tenant, salt), other) in all.into_iter().zip(3..) {
-        let (engine, _) = start(Shape::default(), &space, KvDiskMode::Mirror);
+        let (engine, _) = start(Shape::default(), &space, StoreMode::Mirror);
         assert_eq!(collect(engine.handle().submit(whose(tenant, salt)).unwrap()).cached_tokens, 68);
         assert_eq!(collect(engine.handle().submit(whose(Some(other), salt)).unwrap()).cached_tokens, 0);
     }
@@ -273,7 +274,7 @@ fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
     for seed in 0..200u32 {
         let mut random = dice(seed);
         let mut space = Arc::new(FaultySegments::new(seed.into()));
-        let mode = [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror][seed as usize % 3];
+        let mode = [StoreMode::Evict, StoreMode::Eager, StoreMode::Mirror][seed as usize % 3];
         let swap_blocks = if seed % 2 == 0 { 0 } else { 60 };
         let shape = Shape { blocks: 60, swap_blocks, max_num_seqs: 6, ..Shape::default() };
         for _ in 0..4 {
@@ -343,7 +344,7 @@ fn what_is_on_disk_is_not_swapped_out_again_and_no_answer_changes() {
         let space = Arc::new(FaultySegments::new(seed.into()));
         let preemption = PreemptionMode::Swap;
         let shape = Shape { blocks: 60, swap_blocks: 200, max_num_seqs: 8, preemption, ..Shape::default() };
-        let (engine, _) = start(shape, &space, KvDiskMode::Mirror);
+        let (engine, _) = start(shape, &space, StoreMode::Mirror);
         teach_short_answers(&engine);
         if seed % 2 == 1 {
             space.set_rates(FaultRates { read_error: 30, read_flip: 30, write_torn: 30, ..FaultRates::default() });

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use interbed_engine::{
-    Attachments, Engine, Event, EventStream, KvDisk, KvDiskMode, LaterTiers, PreemptionMode, Recompute, Request,
-    TiersBelow,
+    Attachments, Engine, Event, EventStream, LaterTiers, PreemptionMode, Recompute, Request, StoreMode, TierBelow,
+    TierPolicy,
 };
 use interbed_kernels::STRETCH;
 use interbed_kv::Gate;
@@ -36,7 +36,7 @@ const SHAPE: Shape = Shape {
     max_token_gap: None,
 };
 
-fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode) -> KvDisk {
+fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: StoreMode) -> TierBelow {
     let layers = vec![BLOCK * SLOT_BYTES / 2; 2];
     let frames = (STRETCH / BLOCK, 3);
     let options = DiskOptions {
@@ -51,12 +51,13 @@ fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode) -> KvDisk 
     };
     let tier =
         DiskTier::open(Arc::clone(space) as _, [1; 32], [2; 32], RecordShape::new(BLOCK, layers), options).unwrap();
-    KvDisk { tier, mode, recompute: Recompute::Share(0.0), idle_after: IDLE_AFTER }
+    let (recompute, idle_after) = (Recompute::Share(0.0), Some(IDLE_AFTER));
+    TierBelow { tier: Box::new(tier), policy: TierPolicy { mode, recompute, idle_after, drops_fresh: false } }
 }
 
-fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: KvDiskMode) -> (Engine, Arc<Controls>) {
+fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: StoreMode) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(BLOCK);
-    let below = TiersBelow { kv_disk: Some(kv_disk(space, bytes, mode)), kv_remote: None };
+    let below = vec![kv_disk(space, bytes, mode)];
     let attachments = Attachments { below, ..Attachments::default() };
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
@@ -67,7 +68,7 @@ fn submit(engine: &Engine, request: &Request) -> EventStream {
 
 #[test]
 fn a_prompt_beyond_memory_is_answered_as_with_ample_memory_and_found_again() {
-    for mode in [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror] {
+    for mode in [StoreMode::Evict, StoreMode::Eager, StoreMode::Mirror] {
         let space = Arc::new(FaultySegments::new(1));
         let request = greedy(prompt(3, 5 * STRETCH + 300), 40);
         let expected = expected_greedy(&request.prompt, &request.params);
@@ -99,10 +100,11 @@ fn a_prompt_beyond_memory_is_answered_as_with_ample_memory_and_found_again() {
 fn who_is_longer_than_memory_waits_until_there_is_a_tier_and_nobody_else_does() {
     for comes in [true, false] {
         let space = Arc::new(FaultySegments::new(1));
-        let disk = kv_disk(&space, 8 << 20, KvDiskMode::Eager);
+        let mut disk = kv_disk(&space, 8 << 20, StoreMode::Eager);
+        let long_tokens = disk.tier.frames().expect("a disk keeps frames").capacity_tokens();
         let (sender, tiers) = std::sync::mpsc::channel();
         let (runner, controls) = SimRunner::new(BLOCK);
-        let later = Some(LaterTiers { tiers, long_tokens: disk.tier.capacity_tokens() });
+        let later = Some(LaterTiers { tiers, long_tokens });
         let attachments = Attachments { later, ..Attachments::default() };
         let engine = Engine::start_with(engine_config(SHAPE), Box::new(runner), attachments).unwrap();
         let (long, outgrows, short) =
@@ -114,7 +116,7 @@ fn who_is_longer_than_memory_waits_until_there_is_a_tier_and_nobody_else_does() 
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(controls.frames_read.load(Ordering::Relaxed), 0);
         if comes {
-            assert!(sender.send(TiersBelow { kv_disk: Some(disk), kv_remote: None }).is_ok());
+            assert!(sender.send(vec![disk]).is_ok());
             for (stream, request) in waits.into_iter().zip([long, outgrows]) {
                 assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params));
             }
@@ -136,7 +138,7 @@ fn who_generates_and_who_is_longer_than_memory_go_on_together() {
     for gap in [Duration::from_nanos(1), Duration::from_millis(1)] {
         let space = Arc::new(FaultySegments::new(1));
         let shape = Shape { max_token_gap: Some(gap), ..SHAPE };
-        let (engine, controls) = start(shape, &space, 8 << 20, KvDiskMode::Eager);
+        let (engine, controls) = start(shape, &space, 8 << 20, StoreMode::Eager);
         let requests = [greedy(prompt(4, 100), 150), greedy(prompt(3, 2 * STRETCH + 300), 20)];
         let streams = requests.each_ref().map(|request| submit(&engine, request));
         for (stream, request) in streams.into_iter().zip(&requests) {
@@ -150,7 +152,7 @@ fn who_generates_and_who_is_longer_than_memory_go_on_together() {
 #[test]
 fn an_answer_may_outgrow_memory() {
     let space = Arc::new(FaultySegments::new(1));
-    let (engine, controls) = start(SHAPE, &space, 8 << 20, KvDiskMode::Evict);
+    let (engine, controls) = start(SHAPE, &space, 8 << 20, StoreMode::Evict);
     let requests = [greedy(prompt(3, 700), 2 * STRETCH), greedy(prompt(4, 300), 700), greedy(prompt(5, 90), 60)];
     let streams: Vec<_> = requests.iter().map(|request| submit(&engine, request)).collect();
     for (stream, request) in streams.into_iter().zip(&requests) {
@@ -164,7 +166,7 @@ fn an_answer_may_outgrow_memory() {
 fn a_full_disk_fails_who_cannot_go_on_and_nobody_else() {
     let space = Arc::new(FaultySegments::new(1));
     space.set_rates(FaultRates { create_error: 1000, ..FaultRates::default() });
-    let (engine, _) = start(SHAPE, &space, 8 << 20, KvDiskMode::Eager);
+    let (engine, _) = start(SHAPE, &space, 8 << 20, StoreMode::Eager);
     let (long, short) = (greedy(prompt(3, 3 * STRETCH), 20), greedy(prompt(4, 300), 50));
     let (mut long, short_stream) = (submit(&engine, &long), submit(&engine, &short));
     assert_eq!(collect(short_stream).tokens, expected_greedy(&short.prompt, &short.params));
@@ -185,7 +187,7 @@ fn no_token_comes_from_wrong_kv_whatever_happens_to_long_sequences() {
     for seed in 0..16u32 {
         let mut random = dice(seed);
         let space = Arc::new(FaultySegments::new(seed.into()));
-        let mode = [KvDiskMode::Evict, KvDiskMode::Eager, KvDiskMode::Mirror][seed as usize % 3];
+        let mode = [StoreMode::Evict, StoreMode::Eager, StoreMode::Mirror][seed as usize % 3];
         let shape =
             Shape { swap_blocks: 60 * (seed as usize % 2), blocks: SHAPE.blocks + random(200) as usize, ..SHAPE };
         let (engine, controls) = start(shape, &space, 6 << 20, mode);

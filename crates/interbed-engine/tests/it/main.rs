@@ -12,6 +12,7 @@ mod endings;
 mod forks;
 mod live;
 mod long;
+mod made_up;
 mod model;
 mod pressure;
 mod real;

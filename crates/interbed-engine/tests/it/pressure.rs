@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use interbed_device::{Bytes, Cpu};
-use interbed_engine::{
-    Engine, EngineStatus, ModelRunner, PreemptionMode, Request, SchedulerConfig, SwapSpace, WeightMemory,
-};
+use interbed_engine::{Engine, EngineStatus, ModelRunner, PreemptionMode, Request, SchedulerConfig, WeightMemory};
 use interbed_io::SwapFile;
 use interbed_kernels::KvDType;
 use interbed_kv::KvConfig;
+use interbed_kv_disk::SwapSpace;
 use interbed_model::{Model, config::ModelConfig, layers};
 use interbed_weights::{Catalog, ResidentWeights};
 

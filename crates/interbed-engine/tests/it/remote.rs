@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use interbed_engine::{
-    Attachments, Engine, EngineStatus, KvDisk, KvDiskMode, KvRemoteStatus, Miss, MissReason, Recompute, Request,
-    TiersBelow,
+    Attachments, Engine, EngineStatus, Miss, MissReason, Recompute, Request, StoreMode, TierBelow, TierPolicy,
+    TierStatus,
 };
 use interbed_kv::Gate;
 use interbed_kv_disk::testing::FaultySegments;
@@ -15,7 +15,7 @@ use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape};
 use interbed_kv_remote::testing::{FaultyStore, StoreFaults};
 use interbed_kv_remote::{Patience, RemoteOptions, RemoteTier};
 
-use crate::disk::{conversation, dice};
+use crate::disk::{conversation, dice, on_disk};
 use crate::sim::{
     Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
     greedy, prompt,
@@ -36,11 +36,7 @@ fn start_with(
     space: Option<&Arc<FaultySegments>>,
 ) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
-    let layers = vec![shape.block_size * SLOT_BYTES / 2; 2];
-    let of_block = (shape.block_size, layers.iter().sum());
-    let options =
-        RemoteOptions { buffer_bytes: 1 << 16, writes_per_day: None, ttl: None, patience, gate: Gate::new(0.0) };
-    let remote = RemoteTier::open(Arc::new(store.clone()), [1; 32], [2; 32], of_block, options).unwrap();
+    let shared = shared(shape, store, patience);
     let kv_disk = space.map(|space| {
         let options = DiskOptions {
             bytes: 1 << 20,
@@ -49,23 +45,34 @@ fn start_with(
             ttl: None,
             gate: Gate::new(0.0),
             frames: (1024 / shape.block_size, 3),
-            names: Some(remote.key_chain().clone()),
+            names: Some(shared.tier.key_chain().clone()),
             turns: Arc::default(),
         };
-        let records = RecordShape::new(shape.block_size, layers);
+        let records = RecordShape::new(shape.block_size, vec![shape.block_size * SLOT_BYTES / 2; 2]);
         let tier = DiskTier::open(Arc::clone(space) as _, [8; 32], [9; 32], records, options).unwrap();
-        KvDisk { tier, mode: KvDiskMode::Eager, recompute: Recompute::Share(0.0), idle_after: LONG }
+        let (mode, recompute, idle_after) = (StoreMode::Eager, Recompute::Share(0.0), Some(LONG));
+        TierBelow { tier: Box::new(tier), policy: TierPolicy { mode, recompute, idle_after, drops_fresh: false } }
     });
-    let attachments = Attachments { below: TiersBelow { kv_disk, kv_remote: Some(remote) }, ..Attachments::default() };
+    let below = kv_disk.into_iter().chain([shared]).collect();
+    let attachments = Attachments { below, ..Attachments::default() };
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 
-fn remote(status: &EngineStatus) -> KvRemoteStatus {
-    status.kv_remote.expect("there is a store")
+/// The shared store as a tier.
+pub fn shared(shape: Shape, store: &FaultyStore, patience: Patience) -> TierBelow {
+    let of_block = (shape.block_size, shape.block_size * SLOT_BYTES);
+    let options =
+        RemoteOptions { buffer_bytes: 1 << 16, writes_per_day: None, ttl: None, patience, gate: Gate::new(0.0) };
+    let tier = RemoteTier::open(Arc::new(store.clone()), [1; 32], [2; 32], of_block, options).unwrap();
+    TierBelow { tier: Box::new(tier), policy: TierPolicy::SHARED }
+}
+
+fn remote(status: &EngineStatus) -> TierStatus {
+    *status.tier("remote").expect("there is a store")
 }
 
 fn wait_until_stored(engine: &Engine, blocks: u64) {
-    eventually(engine, "all is stored", |status| remote(status).store.stored_blocks == blocks);
+    eventually(engine, "all is stored", |status| remote(status).store.counts.stored == blocks);
 }
 
 #[test]
@@ -117,7 +124,7 @@ fn what_the_disk_does_not_have_comes_from_the_store_at_the_same_time() {
     assert_eq!((ended.tokens, ended.cached_tokens), (expected_greedy(&long.prompt, &long.params), 68));
     assert_eq!(ended.miss, Some(Miss { matched_tokens: 68, reason: MissReason::PartialBlock }));
     let status = third.handle().status();
-    let of_disk = status.kv_disk.expect("there is a disk").fetched_tokens;
+    let of_disk = on_disk(&status).fetched_tokens;
     assert_eq!((of_disk, remote(&status).fetched_tokens), (36, 32));
     assert_idle_and_whole(&third);
 }

@@ -2,17 +2,18 @@
 //! The segment with this content is held until the slot is used for something else or is free.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockLabel, BlockSwap, KvTierConfig, RecordPlace, SwapId, SwapSlot, TierPlace, TokenId,
+    BlockBytes, BlockId, BlockLabel, BlockSwap, KvTierConfig, RecordPlace, SlotThreads, SlotTier, SwapEnded, SwapId,
+    SwapSlot, SwapTook, TierPlace, TokenId,
 };
 
 use super::{DiskTier, Purpose};
 use crate::jobs::Expected;
 use crate::record::unpack;
 use crate::shape::RecordShape;
-use crate::swap_store::{SwapEnded, SwapTook};
 
 /// The inverse of the share of the store's segments that may be held for slots; the other segments can still be
 /// emptied.
@@ -85,10 +86,12 @@ impl KeptSlots {
     }
 }
 
-impl DiskTier {
-    /// Begins to keep the content that `slot` is to hold, whose name is `label` if it has one. Returns whether the
-    /// content need not be written to the slot, since the store has it and keeps it.
-    pub fn keep_slot(&mut self, slot: SwapSlot, label: Option<BlockLabel>) -> bool {
+impl SlotTier for DiskTier {
+    fn threads(&self) -> Arc<dyn SlotThreads> {
+        Arc::new(self.workers.threads())
+    }
+
+    fn keep_slot(&mut self, slot: SwapSlot, label: Option<BlockLabel>) -> bool {
         self.release_slot(slot);
         let Some(BlockLabel { key, parent, tokens, .. }) = label else { return false };
         let Some(TierPlace { record, index }) = self.tier.find(key) else { return false };
@@ -102,40 +105,16 @@ impl DiskTier {
         self.tier.hold(record.segment);
         let expected = Expected { index, key, content: Some((parent, tokens)) };
         self.slots.kept.insert(slot, KeptSlot { record, expected });
-        self.stats.swap_spared_bytes += self.shape.block_bytes() as u64;
+        self.figures.swap_spared_bytes += self.shape.block_bytes() as u64;
         true
     }
 
-    /// Returns the maximum number of segments that are held for slots.
-    pub(super) fn most_held_for_slots(&self) -> usize {
-        most_held(self.tier.config())
-    }
-
-    /// Stops keeping contents for the slots for which `is_used` returns false.
-    pub fn retain_slots(&mut self, is_used: impl Fn(SwapSlot) -> bool) {
+    fn retain_slots(&mut self, is_used: &dyn Fn(SwapSlot) -> bool) {
         let unused: Vec<_> = self.slots.kept.keys().copied().filter(|&slot| !is_used(slot)).collect();
         unused.into_iter().for_each(|slot| self.release_slot(slot));
     }
 
-    /// Returns the number of slots whose contents the store keeps.
-    pub fn num_kept_slots(&self) -> usize {
-        self.slots.kept.len()
-    }
-
-    fn release_slot(&mut self, slot: SwapSlot) {
-        let Some(KeptSlot { record, .. }) = self.slots.kept.remove(&slot) else { return };
-        if let Some(count) = self.slots.held.get_mut(&record.segment) {
-            *count -= 1;
-            if *count == 0 {
-                self.slots.held.remove(&record.segment);
-            }
-        }
-        self.tier.release(record.segment);
-    }
-
-    /// Begins to bring back those of `transfers` whose slots' contents the store keeps, and takes them out of the list.
-    /// Returns whether there are any; their end is then reported by [`poll_slots`](Self::poll_slots).
-    pub fn fetch_slots(&mut self, id: SwapId, transfers: &mut Vec<BlockSwap>) -> bool {
+    fn fetch_slots(&mut self, id: SwapId, transfers: &mut Vec<BlockSwap>) -> bool {
         let mut records: Vec<(RecordPlace, Vec<BlockId>, Vec<Expected>)> = Vec::new();
         transfers.retain(|BlockSwap { block, slot }| {
             let Some(KeptSlot { record, expected }) = self.slots.kept.get(slot) else { return true };
@@ -159,10 +138,7 @@ impl DiskTier {
         true
     }
 
-    /// Continues the reads in flight, and fills `blocks` with what has come. Returns a swap of which all
-    /// [kept](Self::keep_slot) contents have come, or failed to. The call waits for such a swap up to `wait` while any
-    /// is in flight.
-    pub fn poll_slots(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded> {
+    fn poll_slots(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded> {
         let deadline = Instant::now() + wait;
         loop {
             while let Some(done) = self.workers.done(Duration::ZERO) {
@@ -178,6 +154,29 @@ impl DiskTier {
             let done = self.workers.done(left)?;
             self.take(done, blocks);
         }
+    }
+}
+
+impl DiskTier {
+    /// Returns the maximum number of segments that are held for slots.
+    pub(super) fn most_held_for_slots(&self) -> usize {
+        most_held(self.tier.config())
+    }
+
+    /// Returns the number of slots whose contents the store keeps.
+    pub fn num_kept_slots(&self) -> usize {
+        self.slots.kept.len()
+    }
+
+    fn release_slot(&mut self, slot: SwapSlot) {
+        let Some(KeptSlot { record, .. }) = self.slots.kept.remove(&slot) else { return };
+        if let Some(count) = self.slots.held.get_mut(&record.segment) {
+            *count -= 1;
+            if *count == 0 {
+                self.slots.held.remove(&record.segment);
+            }
+        }
+        self.tier.release(record.segment);
     }
 
     /// Fills the blocks `into` from a record that was read, or notes why the record could not be read.

@@ -1,10 +1,10 @@
-//! Options, errors and figures of a store on disk.
+//! Options and errors of a store on disk.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use interbed_io::{DiskTurns, IoError};
-use interbed_kv::{Gate, KeyChain, TierCounts};
+use interbed_kv::{Gate, KeyChain};
 use thiserror::Error;
 
 /// Options that say how a store of KV on disk is kept.
@@ -53,45 +53,4 @@ pub enum DiskTierError {
         /// Number of bytes of each buffer.
         bytes: usize,
     },
-}
-
-/// Figures of a store since its start.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct DiskStats {
-    /// Number of contents that can be read, or are being written.
-    pub blocks: usize,
-    /// Number of bytes of segments in use; a segment is the part of the store that is emptied as a whole.
-    pub bytes_used: u64,
-    /// Number of bytes that the store may take.
-    pub bytes_total: u64,
-    /// Counts of contents that were found, stored and forgotten, as [`TierCounts`] explains.
-    pub counts: TierCounts,
-    /// Number of bytes written, including headers and blocks that were written again.
-    pub written_bytes: u64,
-    /// Number of bytes that were read.
-    pub read_bytes: u64,
-    /// Number of blocks that are known to have reached the disk.
-    pub durable_blocks: u64,
-    /// Number of blocks that were not stored for want of a buffer, of room, or of budget.
-    pub refused_blocks: u64,
-    /// Number of writes and syncs that have failed.
-    pub write_errors: u64,
-    /// Number of reads that have failed, or brought other bytes than expected.
-    pub read_errors: u64,
-    /// Number of blocks that were forgotten because they were too old.
-    pub expired_blocks: u64,
-    /// Number of blocks that wait to be written, or are being written.
-    pub queued_blocks: usize,
-    /// Number of records that wait to be read, or are being read.
-    pub queued_reads: usize,
-    /// Number of frames that passes have read; a frame is the part of a sequence's KV that is streamed at once.
-    pub frames: u64,
-    /// Number of seconds that passes waited for [`frames`](Self::frames).
-    pub frame_seconds: f64,
-    /// Whether writes are paused after a failure.
-    pub paused: bool,
-    /// Rate at which fetches have read, in bytes per second.
-    pub read_rate: f64,
-    /// Number of bytes that swaps did not have to write, since the store holds them already.
-    pub swap_spared_bytes: u64,
 }

@@ -1,8 +1,7 @@
 use interbed_kv::testing::{PlainBlocks, Rng};
-use interbed_kv::{BlockSwap, ChainRoot, Gate, SwapSlot};
+use interbed_kv::{BlockSwap, ChainRoot, FrameOf, Gate, SwapSlot, SwapTook, TokenId};
 
 use super::*;
-use crate::swap_store::SwapTook;
 use crate::testing::{FaultRates, FaultySegments};
 use crate::{Directory, workers::now};
 
@@ -84,14 +83,14 @@ fn store(tier: &mut DiskTier, pool: &mut PlainBlocks, blocks: &[(BlockKey, Vec<T
 /// Brings back the blocks of a chain that the store has, and checks them. Returns how many blocks came.
 fn fetch(tier: &mut DiskTier, pool: &mut PlainBlocks, id: u64, blocks: &[(BlockKey, Vec<TokenId>, BlockKey)]) -> usize {
     let names: Vec<_> = blocks.iter().map(|(.., key)| *key).collect();
-    let found = tier.look_up(&names);
+    let found = tier.look_up(&names, None);
     let wanted = blocks[..found].iter().zip(0..).map(|((parent, tokens, key), block)| Wanted {
         key: *key,
         parent: *parent,
         tokens: tokens.as_slice().into(),
         block: BlockId(block),
     });
-    tier.fetch(FetchId(id), wanted.collect());
+    tier.fetch(FetchId(id), wanted.collect(), None);
     let ended = loop {
         if let Some(ended) = tier.poll(pool, Duration::from_millis(50)) {
             break ended;
@@ -119,7 +118,7 @@ fn what_was_stored_is_found_again_by_the_next_process() {
         let blocks = chain(tier.key_chain(), 1, 20);
         store(&mut tier, &mut pool, &blocks);
         settle(&mut tier, &mut pool);
-        assert_eq!(tier.stats().durable_blocks, 20);
+        assert_eq!(tier.figures().durable_blocks, 20);
         assert_eq!(fetch(&mut tier, &mut pool, 1, &blocks), 20);
         tier.assert_sound();
         blocks
@@ -129,7 +128,7 @@ fn what_was_stored_is_found_again_by_the_next_process() {
     assert_eq!((found, set_aside, headers_read), (20, 0, 4));
     pool = PlainBlocks::zeroed(20, shape().block_bytes());
     assert_eq!(fetch(&mut tier, &mut pool, 1, &blocks), 20);
-    assert!(tier.stats().read_rate > 0.0);
+    assert!(tier.figures().read_rate > 0.0);
     // After an orderly end, only what came later is looked for.
     tier.leave_index();
     drop(tier);
@@ -230,7 +229,7 @@ fn what_is_found_again_and_again_survives_a_full_store() {
         settle(&mut tier, &mut pool);
         assert_eq!(fetch(&mut tier, &mut pool, number as u64, &kept), 4, "chain {number}");
     }
-    let DiskStats { counts, bytes_used, bytes_total, .. } = tier.stats();
+    let TierFigures { counts, bytes_used, bytes_total, .. } = tier.figures();
     assert!(counts.evicted > 100 && counts.carried > 10, "{counts:?}");
     assert!(bytes_used <= bytes_total && space.bytes() <= bytes_total);
 }
@@ -248,7 +247,7 @@ fn a_full_disk_stops_writes_for_a_while_and_nothing_else() {
     let more = chain(&keys, 2, 6);
     store(&mut tier, &mut pool, &more);
     settle(&mut tier, &mut pool);
-    assert!(tier.stats().paused && tier.stats().write_errors > 0);
+    assert!(tier.figures().is_paused() && tier.figures().write_errors > 0);
     assert!(!tier.wants(chain(&keys, 3, 6)[5].2, 0), "nothing is stored during the pause");
     assert_eq!(fetch(&mut tier, &mut pool, 1, &before), 6);
     space.set_rates(FaultRates::default());
@@ -278,7 +277,7 @@ fn what_is_too_old_is_not_read() {
     written.keys().for_each(|&record| tier.ages.add(record, now() - 60, &tier.tier));
     tier.swept_at = Instant::now().checked_sub(SWEEP).expect("the machine runs for a second");
     assert_eq!(fetch(&mut tier, &mut pool, 2, &blocks[..1]), 1);
-    assert_eq!((tier.stats().expired_blocks, tier.look_up(&[blocks[0].2])), (6, 0));
+    assert_eq!((tier.figures().expired_blocks, tier.look_up(&[blocks[0].2], None)), (6, 0));
     drop(tier);
     // As if they had been written long ago.
     let seal = Seal { secret: [1; 32], fingerprint: [2; 32] };
@@ -306,7 +305,7 @@ fn a_restart_is_no_new_day_of_writes() {
             store(&mut tier, &mut pool, &blocks);
         }
         settle(&mut tier, &mut pool);
-        assert_eq!(tier.stats().counts.stored, stored);
+        assert_eq!(tier.figures().counts.stored, stored);
     }
 }
 
@@ -363,7 +362,7 @@ fn frames_are_the_layers_of_what_was_stored_or_lost() {
                 owners.clone().flat_map(frames)
             });
             let asked: Vec<_> = all.collect();
-            tier.begin_frames(asked.iter().copied());
+            tier.begin_frames(&mut asked.iter().copied());
             // Some passes end early.
             let end = if round % 3 == 2 { asked.len() / 2 } else { asked.len() };
             for of in &asked[..end] {
@@ -381,7 +380,7 @@ fn frames_are_the_layers_of_what_was_stored_or_lost() {
                 let part = shape.layers()[of.layer];
                 assert_eq!(len, 4 * part);
                 let blocks = chains[of.owner as usize].chunks_exact(4).nth(of.frame).unwrap();
-                for ((_, _, key), bytes) in blocks.iter().zip(buffer.as_slice()[..len].chunks_exact(part)) {
+                for ((_, _, key), bytes) in blocks.iter().zip((*buffer).as_ref()[..len].chunks_exact(part)) {
                     assert!(*bytes == kv(&shape, *key)[before..before + part], "{of:?}, seed {seed}");
                     right += 1;
                 }
@@ -389,7 +388,7 @@ fn frames_are_the_layers_of_what_was_stored_or_lost() {
             tier.assert_sound();
         }
         (0..3).for_each(|owner| tier.release_frames(owner));
-        tier.begin_frames(std::iter::empty());
+        tier.begin_frames(&mut std::iter::empty());
         space.set_rates(FaultRates::default());
         settle(&mut tier, &mut pool);
         tier.assert_sound();
@@ -416,23 +415,23 @@ fn what_the_store_has_is_kept_for_a_slot_and_comes_back() {
     let blocks = chain(&keys, 1, 6);
     store(&mut tier, &mut pool, &blocks[..5]);
     settle(&mut tier, &mut pool);
-    let written = tier.stats().written_bytes;
+    let written = tier.figures().written_bytes;
     for (block, number) in blocks.iter().zip(0..) {
         assert_eq!(tier.keep_slot(SwapSlot(number), Some(label(&keys, block))), number < 5);
     }
     assert!(!tier.keep_slot(SwapSlot(7), None), "what has no name is not here");
-    assert_eq!(tier.stats().swap_spared_bytes, 5 * shape().block_bytes() as u64);
+    assert_eq!(tier.figures().swap_spared_bytes, 5 * shape().block_bytes() as u64);
     let mut transfers = copies(0..8);
     assert!(tier.fetch_slots(SwapId(9), &mut transfers));
     assert_eq!(transfers, copies(5..8), "the others come from elsewhere");
     let took = swapped_in(&mut tier, &mut pool, SwapId(9)).unwrap();
-    assert_eq!((took.bytes, tier.stats().written_bytes), (5 * shape().block_bytes() as u64, written));
+    assert_eq!((took.bytes, tier.figures().written_bytes), (5 * shape().block_bytes() as u64, written));
     assert!(blocks[..5].iter().enumerate().all(|(at, block)| pool.0[at] == kv(&shape(), block.2)));
     // What cannot be read is a swap that failed.
     space.set_rates(FaultRates { read_error: 1000, ..FaultRates::default() });
     assert!(tier.fetch_slots(SwapId(10), &mut copies(0..5)));
     assert!(swapped_in(&mut tier, &mut pool, SwapId(10)).is_err());
-    tier.retain_slots(|slot| slot.0 < 2);
+    tier.retain_slots(&|slot| slot.0 < 2);
     assert_eq!(tier.num_kept_slots(), 2);
     assert!(!tier.keep_slot(SwapSlot(1), None), "a slot that is used again holds nothing");
     assert_eq!(tier.num_kept_slots(), 1);
@@ -445,7 +444,7 @@ fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
     let space = Arc::new(FaultySegments::new(1));
     let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), PlainBlocks::zeroed(8, shape().block_bytes()));
     let keys = tier.key_chain().clone();
-    let is_there = |tier: &mut DiskTier, number: usize| tier.look_up(&[chain(&keys, number, 3)[2].2]) == 1;
+    let is_there = |tier: &mut DiskTier, number: usize| tier.look_up(&[chain(&keys, number, 3)[2].2], None) == 1;
     let fill = |tier: &mut DiskTier, pool: &mut PlainBlocks, numbers: std::ops::Range<usize>| {
         for number in numbers {
             store(tier, pool, &chain(&keys, number, 12));
@@ -465,7 +464,7 @@ fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
     }
     assert!(tier.slots.held.len() == most && kept.len() < 3 * (most + 1), "{kept:?}");
     fill(&mut tier, &mut pool, 100..140);
-    assert!(tier.stats().counts.evicted > 100);
+    assert!(tier.figures().counts.evicted > 100);
     for &number in &kept {
         let mut transfers = vec![BlockSwap { block: BlockId(0), slot: SwapSlot(number as u32) }];
         assert!(tier.fetch_slots(SwapId(number as u64), &mut transfers));
@@ -473,7 +472,7 @@ fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
         assert!(pool.0[0] == kv(&shape(), chain(&keys, number, 3)[2].2), "chain {number}");
     }
     tier.assert_sound();
-    tier.retain_slots(|_| false);
+    tier.retain_slots(&|_| false);
     assert!(tier.slots.held.is_empty());
     fill(&mut tier, &mut pool, 140..180);
     assert!(kept.iter().all(|&number| !is_there(&mut tier, number)), "nobody holds them any more");

@@ -246,7 +246,7 @@ fn share_of_the_engine_thread_in_a_swap() {
 fn a_stores_threads_do_the_work_once_they_are_shared() {
     let mut bench = Bench::new(12);
     let threads = Workers::for_slots().unwrap();
-    bench.space.share_threads(threads.threads());
+    bench.space.share_threads(Arc::new(threads.threads()));
     assert!(bench.space.own.is_none());
     let copies: Vec<_> = (0..30).map(|block| (block, block)).collect();
     bench.swap(SwapDirection::Out, &copies).unwrap();

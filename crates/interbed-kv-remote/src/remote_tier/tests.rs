@@ -50,7 +50,7 @@ fn store(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) {
 
 fn settle(tier: &mut RemoteTier) {
     let begin = Instant::now();
-    while tier.stats().queued_blocks > 0 && begin.elapsed() < LONG {
+    while tier.figures().queued_blocks > 0 && begin.elapsed() < LONG {
         assert_eq!(tier.poll(&mut PlainBlocks(Vec::new()), Duration::ZERO), None);
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -67,7 +67,7 @@ fn wanted(chain: &[(BlockLabel, Vec<u8>)]) -> Vec<Wanted> {
 /// Fetches a chain, and checks that what came is right.
 fn fetch(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) -> FetchEnded {
     let mut pool = PlainBlocks(vec![vec![0; BYTES]; chain.len()]);
-    let id = FetchId(tier.stats().asked_blocks + 1_000_000 * tier.stats().slow_fetches);
+    let id = FetchId(tier.figures().asked_blocks + 1_000_000 * tier.figures().slow_fetches);
     tier.fetch(id, wanted(chain), None);
     let ended = tier.poll(&mut pool, LONG).expect("it ends");
     assert_eq!((ended.id, ended.wanted), (id, chain.len()));
@@ -85,7 +85,7 @@ fn what_one_server_has_stored_another_finds_up_to_the_first_block_that_is_missin
     let blocks = chain(&first, 1, 40);
     assert_eq!(fetch(&mut first, &blocks).filled, 0);
     store(&mut first, &blocks[..30]);
-    assert_eq!((shared.num_objects(), first.stats().stored_blocks), (30, 30));
+    assert_eq!((shared.num_objects(), first.figures().counts.stored), (30, 30));
     // It knows what it has written.
     assert!(!first.wants(blocks[3].0.key, 0) && first.wants(blocks[33].0.key, 0));
     let mut second = tier(&shared);
@@ -93,13 +93,13 @@ fn what_one_server_has_stored_another_finds_up_to_the_first_block_that_is_missin
     assert_eq!(fetch(&mut second, &blocks[7..]).filled, 23);
     let others = chain(&second, 2, 40);
     assert_eq!(fetch(&mut second, &others).filled, 0);
-    let stats = second.stats();
-    assert_eq!((stats.hit_blocks, stats.asked_blocks), (53, 56));
+    let figures = second.figures();
+    assert_eq!((figures.counts.hits, figures.asked_blocks), (53, 56));
     assert!(!second.wants(blocks[29].0.key, 0), "what was read is there");
     // However long somebody has made them, they are not read whole.
     shared.tamper(|_, object| object.resize(100 * BYTES, 0));
     assert_eq!(fetch(&mut second, &blocks).filled, 0);
-    assert_eq!(second.stats().wrong_objects, 1);
+    assert_eq!(second.figures().wrong_objects, 1);
     // What the store has forgotten is written again once that is noticed.
     shared.clear();
     assert_eq!(fetch(&mut second, &blocks).filled, 0);
@@ -117,7 +117,7 @@ fn objects_of_others_and_of_older_versions_are_a_miss_and_stay() {
         shared.tamper(|_, object| object[..8].copy_from_slice(begin));
         let mut second = tier(&shared);
         assert_eq!(fetch(&mut second, &blocks).filled, 0);
-        assert_eq!(second.stats().wrong_objects, 1);
+        assert_eq!(second.figures().wrong_objects, 1);
         assert!(!second.wants(blocks[0].0.key, 0), "it would be overwritten");
         store(&mut second, &blocks[..1]);
         shared.tamper(|_, object| assert_eq!(&object[..8], begin));
@@ -133,7 +133,7 @@ fn who_does_not_know_the_secret_finds_nothing_and_is_believed_nothing() {
     let mut stranger = tier_with(&shared, 9, options(Patience::Fixed(LONG)));
     // Even where it knows the names.
     assert_eq!(fetch(&mut stranger, &blocks).filled, 0);
-    assert_eq!(stranger.stats().wrong_objects, 1);
+    assert_eq!(stranger.figures().wrong_objects, 1);
     store(&mut stranger, &blocks);
     assert_eq!(fetch(&mut tier(&shared), &blocks).filled, 0);
 }
@@ -147,16 +147,16 @@ fn a_budget_of_writes_is_kept_and_what_never_returns_gets_little_of_it() {
     let mut first = tier_with(&shared, 1, limited);
     let blocks = chain(&first, 1, 40);
     store(&mut first, &blocks);
-    let (stored, refused) = (first.stats().stored_blocks, first.stats().refused_blocks);
+    let (stored, refused) = (first.figures().counts.stored, first.figures().refused_blocks);
     assert!((10..=12).contains(&stored) && stored + refused == 40, "{stored} {refused}");
     let mut gated = options(Patience::Fixed(LONG));
     gated.gate = Gate::new(Gate::LEAST_WORTH);
     let mut second = tier_with(&FaultyStore::new(1), 1, gated);
     let blocks = chain(&second, 2, 400);
     store(&mut second, &blocks);
-    let stats = second.stats();
-    assert!(stats.stored_blocks > 40 && stats.stored_blocks < 100, "{stats:?}");
-    assert_eq!(stats.stored_blocks + stats.skipped_blocks - stats.skipped_blocks / SAMPLED, 400);
+    let figures = second.figures();
+    assert!(figures.counts.stored > 40 && figures.counts.stored < 100, "{figures:?}");
+    assert_eq!(figures.counts.stored + figures.counts.skipped - figures.counts.skipped / SAMPLED, 400);
 }
 
 #[test]
@@ -185,14 +185,14 @@ fn nobody_waits_for_a_store_that_is_silent_and_it_is_left_alone_for_a_while() {
     assert!(hurried.is_worth_asking(10, Some(1.0)));
     let ended = fetch(&mut hurried, &blocks);
     assert!(ended.filled == 0 && (0.1..10.0).contains(&ended.seconds), "{ended:?}");
-    assert!(hurried.stats().slow_fetches == 1 && !hurried.is_worth_asking(10, Some(2.0)));
+    assert!(hurried.figures().slow_fetches == 1 && !hurried.is_worth_asking(10, Some(2.0)));
     // Whoever waits longer asks; a store that is silent for as long is left alone.
     assert!(hurried.is_worth_asking(10, Some(1000.0)));
     hurried.reading = Health::default();
     hurried.fetch(FetchId(77), wanted(&blocks), Some(1000.0));
     let ended = hurried.poll(&mut PlainBlocks(vec![vec![0; BYTES]; blocks.len()]), LONG).expect("it ends");
     assert!((1.0..10.0).contains(&ended.seconds), "{ended:?}");
-    assert!(hurried.stats().is_paused() && !hurried.is_worth_asking(10, Some(1000.0)));
+    assert!(hurried.figures().is_paused() && !hurried.is_worth_asking(10, Some(1000.0)));
     assert!(hurried.is_settled());
 }
 
@@ -208,7 +208,7 @@ fn a_store_that_is_slower_than_computing_is_not_asked_again() {
     assert_eq!(fetch(&mut measured, &blocks).filled, 10);
     // All blocks came after 30 ms or so: not worth it where computing takes 20, or where so much would not be waited
     // for.
-    let answer = measured.stats().answer_seconds;
+    let answer = measured.figures().answer_seconds;
     assert!((0.03..2.0).contains(&answer), "{answer}");
     assert!(!measured.is_worth_asking(10, Some(0.02)) && !measured.is_worth_asking(10, Some(20.0 * answer - 0.1)));
     assert!(measured.is_worth_asking(10, Some(60.0 * answer)));
@@ -224,8 +224,8 @@ fn a_store_that_takes_nothing_more_is_read_all_the_same() {
     let mut second = tier(&shared);
     let others = chain(&second, 2, 10);
     store(&mut second, &others);
-    assert!(second.stats().write_errors > 0 && !second.wants(others[9].0.key, 0), "it is left alone");
-    assert!(!second.stats().is_paused() && second.is_worth_asking(10, None));
+    assert!(second.figures().write_errors > 0 && !second.wants(others[9].0.key, 0), "it is left alone");
+    assert!(!second.figures().is_paused() && second.is_worth_asking(10, None));
     assert_eq!(fetch(&mut second, &blocks).filled, 10);
 }
 
@@ -246,7 +246,7 @@ fn waiting_for_own_memory_is_not_the_stores_fault() {
     let mut pool = PlainBlocks(vec![vec![0; BYTES]; blocks.len()]);
     let ended = [(); 2].map(|()| second.poll(&mut pool, LONG).expect("it ends"));
     assert!(ended.iter().any(|ended| ended.id == FetchId(1) && ended.filled == 20), "{ended:?}");
-    assert!(!second.stats().is_paused());
+    assert!(!second.figures().is_paused());
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_fetch_that_is_cut_keeps_what_has_come() {
     let mut hurried = tier_with(&shared, 1, options(Patience::Fixed(Duration::from_secs(5))));
     let mut pool = PlainBlocks(vec![vec![0; BYTES]; 60]);
     hurried.fetch(FetchId(1), wanted(&blocks), None);
-    while hurried.stats().hit_blocks < 8 {
+    while hurried.figures().counts.hits < 8 {
         assert_eq!(hurried.poll(&mut pool, Duration::ZERO), None);
     }
     hurried
@@ -267,7 +267,7 @@ fn a_fetch_that_is_cut_keeps_what_has_come() {
         .values_mut()
         .for_each(|fetch| fetch.wait = Patience::Fixed(Duration::from_millis(1)).wait(60, None));
     let ended = hurried.poll(&mut pool, LONG).expect("it ends");
-    assert!((8..=30).contains(&ended.filled) && !hurried.stats().is_paused(), "{ended:?}");
+    assert!((8..=30).contains(&ended.filled) && !hurried.figures().is_paused(), "{ended:?}");
     for (memory, (_, bytes)) in pool.0.iter().zip(&blocks).take(ended.filled) {
         assert!(memory == bytes);
     }

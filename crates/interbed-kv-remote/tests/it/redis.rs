@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use interbed_kv::testing::PlainBlocks;
-use interbed_kv::{BlockId, BlockLabel, ChainRoot, FetchId, Gate, Wanted};
+use interbed_kv::{BlockId, BlockLabel, ChainRoot, FetchId, Gate, LowerTier, Wanted};
 use interbed_kv_remote::{Patience, RemoteOptions, RemoteTier, StoreAddress};
 
 const TOKENS: usize = 16;
@@ -125,7 +125,7 @@ fn blocks_are_shared_are_forgotten_in_time_and_a_server_that_ends_is_found_again
     let chain = chain(&first);
     assert_eq!(fetch(&mut first, &chain), 0);
     store(&mut first, &chain);
-    assert_eq!((first.stats().stored_blocks, first.stats().write_errors), (BLOCKS as u64, 0));
+    assert_eq!((first.figures().counts.stored, first.figures().write_errors), (BLOCKS as u64, 0));
     assert_eq!(fetch(&mut second, &chain), BLOCKS);
     // The store has one name for each block, and keeps the blocks no longer than asked for.
     let names = redis.ask(&["KEYS", "*"]);
@@ -137,7 +137,7 @@ fn blocks_are_shared_are_forgotten_in_time_and_a_server_that_ends_is_found_again
     let name = names.iter().find(|name| name.ends_with(key)).expect("it was stored");
     redis.ask(&["SETRANGE", name, "200000", "damage"]);
     assert_eq!(fetch(&mut second, &chain), 25);
-    assert_eq!(second.stats().wrong_objects, 1);
+    assert_eq!(second.figures().wrong_objects, 1);
     // One block is longer than it says.
     redis.ask(&["APPEND", name, "more"]);
     assert_eq!(fetch(&mut first, &chain), 25);
@@ -147,7 +147,7 @@ fn blocks_are_shared_are_forgotten_in_time_and_a_server_that_ends_is_found_again
     let redis = Redis::start(port).expect("it was there before");
     let began = Instant::now();
     while redis.ask(&["DBSIZE"]) != ["40"] {
-        assert!(began.elapsed() < 4 * LONG, "{:?}", second.stats());
+        assert!(began.elapsed() < 4 * LONG, "{:?}", second.figures());
         assert!(fetch(&mut second, &chain) <= BLOCKS);
         store(&mut second, &chain);
         std::thread::sleep(Duration::from_millis(100));

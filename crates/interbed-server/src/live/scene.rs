@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use interbed_engine::{
-    BlockUse, DeviceStats, EngineStatus, Health, KvDiskStatus, KvRemoteStatus, LivePlace, LiveSequence, LiveState,
-    StreamStats, UnitSight, Watcher, WindowSight,
+    BlockUse, DeviceStats, EngineStatus, Health, LivePlace, LiveSequence, LiveState, StreamStats, TierStatus,
+    UnitSight, Watcher, WindowSight,
 };
 use serde_json::{Value, json};
 
@@ -229,8 +229,8 @@ fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowS
         })),
         "stream": stream.map(|stream| self::stream(stream, window)),
         "device": status.device.as_ref().map(device),
-        "disk": status.kv_disk.as_ref().map(disk),
-        "remote": status.kv_remote.as_ref().map(remote),
+        "disk": status.tier("disk").map(|tier| disk(tier, status.longer_than_memory)),
+        "remote": status.tier("remote").map(remote),
     })
 }
 
@@ -262,7 +262,7 @@ fn device(device: &DeviceStats) -> Value {
     })
 }
 
-fn remote(remote: &KvRemoteStatus) -> Value {
+fn remote(remote: &TierStatus) -> Value {
     json!({
         "asked_tokens": remote.asked_tokens,
         "fetched_tokens": remote.fetched_tokens,
@@ -271,7 +271,7 @@ fn remote(remote: &KvRemoteStatus) -> Value {
     })
 }
 
-fn disk(disk: &KvDiskStatus) -> Value {
+fn disk(disk: &TierStatus, longer_than_memory: usize) -> Value {
     let store = &disk.store;
     json!({
         "used": store.bytes_used,
@@ -284,6 +284,6 @@ fn disk(disk: &KvDiskStatus) -> Value {
         "fetches": disk.fetches,
         "fetch_s": disk.fetch_seconds,
         "frame_s": store.frame_seconds,
-        "long": disk.longer_than_memory,
+        "long": longer_than_memory,
     })
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use interbed_device::Bytes;
-use interbed_engine::{SwapSpace, SwapStore};
+use interbed_engine::SwapStore;
 use interbed_io::{IoError, SwapFile, disk_bytes_free};
 use interbed_kv::BLOCKS_MAX;
+use interbed_kv_disk::SwapSpace;
 
 use super::{Place, SPACE_MAX, SwapRoom, Wanted, refused};
 use crate::failure::Advised;

@@ -1,10 +1,9 @@
 //! Trait of the places that blocks are swapped to.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use interbed_kv::{BlockBytes, Swap, SwapId};
-
-use crate::workers::KvThreads;
+use crate::{block_bytes::BlockBytes, ids::SwapId, transfer::Swap};
 
 /// Swap space one tier below the KV blocks, which moves blocks there and back. The engine's thread calls it between
 /// passes, when this thread has access to the blocks' memory; slow work continues during the passes.
@@ -15,8 +14,8 @@ pub trait SwapStore: Send {
     /// Returns how long moving blocks took in a trial at the start.
     fn trial(&self) -> SwapTrial;
 
-    /// Lets the threads of a store do the work from now on, if they can. The call comes before the first swap.
-    fn share_threads(&mut self, _threads: KvThreads) {}
+    /// Lets the threads of a tier do the work from now on, if they can. The call comes while no swap is in flight.
+    fn share_threads(&mut self, _threads: Arc<dyn SlotThreads>) {}
 
     /// Takes over a swap. Until it has ended, its blocks are neither written to nor reused, and its slots belong to it.
     /// Blocks are read or written in calls of [`poll`](Self::poll) alone. Swaps may end in any order.
@@ -25,6 +24,18 @@ pub trait SwapStore: Send {
     /// Continues the swaps in flight, and returns one that has ended, or `None`. The call waits up to `wait` for such a
     /// swap while any is in flight. No other call touches `blocks`.
     fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded>;
+}
+
+/// A job that moves blocks to slots or back.
+pub type SlotJob = Box<dyn FnOnce() + Send>;
+
+/// Threads of a tier that move blocks to slots and back as well.
+pub trait SlotThreads: Send + Sync {
+    /// Runs a job that moves blocks to slots, before any write that nobody waits for.
+    fn write_slots(&self, job: SlotJob);
+
+    /// Runs a job that moves blocks back from slots, after the reads that a pass waits for.
+    fn read_slots(&self, job: SlotJob);
 }
 
 /// Reports a swap that has ended.

@@ -1,12 +1,10 @@
-//! The configuration and the figures of KV on disk.
+//! The rules about what goes to a tier below memory, and what is computed rather than read from there.
 
 use std::time::Duration;
 
-use interbed_kv_disk::{DiskStats, DiskTier};
-
-/// The rule that says which blocks are written to disk.
+/// The rule that says which blocks are written to a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KvDiskMode {
+pub enum StoreMode {
     /// Blocks that memory has no room for any more.
     Evict,
     /// Blocks of prompts as soon as they are computed, and blocks that memory has no room for any more.
@@ -16,14 +14,14 @@ pub enum KvDiskMode {
     Mirror,
 }
 
-impl KvDiskMode {
-    /// Returns whether blocks of generated tokens go to disk as soon as they are computed.
+impl StoreMode {
+    /// Returns whether blocks of generated tokens are written as soon as they are computed.
     pub(crate) fn stores_generated(self) -> bool {
         self == Self::Mirror
     }
 }
 
-/// The rule that says which part of a prefix on disk is computed rather than read.
+/// The rule that says which part of a prefix in a tier is computed rather than read.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Recompute {
     /// As many of the first blocks as can be computed while the rest is read, by the rates at which this engine has
@@ -51,38 +49,25 @@ impl Recompute {
     }
 }
 
-/// A store on disk, and the rules about what goes there.
-pub struct KvDisk {
-    /// The store, for blocks of the runner's shape.
-    pub tier: DiskTier,
+/// The rules about what goes to a tier, and what is computed rather than read from there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TierPolicy {
     /// The rule that says which blocks are written.
-    pub mode: KvDiskMode,
-    /// The rule that says which part of a prefix on disk is computed.
+    pub mode: StoreMode,
+    /// The rule that says which part of a prefix in the tier is computed.
     pub recompute: Recompute,
-    /// The time after which blocks that nobody has held go to disk, whatever the mode is. When the engine stops, the
-    /// last such blocks go to disk at once.
-    pub idle_after: Duration,
+    /// The time after which blocks that nobody has held are written, whatever the mode is; `None` if they are not. When
+    /// the engine stops, the last such blocks are written at once.
+    pub idle_after: Option<Duration>,
+    /// Whether the oldest computed blocks are dropped if more wait to be written than memory holds. They have left
+    /// memory by then, or are written when they are evicted.
+    pub drops_fresh: bool,
 }
 
-/// Figures of KV on disk.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct KvDiskStatus {
-    /// The figures of the store.
-    pub store: DiskStats,
-    /// The prompt tokens whose KV was read from disk.
-    pub fetched_tokens: u64,
-    /// The fetches that have ended.
-    pub fetches: u64,
-    /// The seconds that sequences waited for fetches that have ended.
-    pub fetch_seconds: f64,
-    /// The fetches that did not bring all blocks that were found.
-    pub fetches_cut: u64,
-    /// The prefixes that were on disk and were computed, since that was expected to be faster.
-    pub recomputed: u64,
-    /// The prefixes of which the first part was computed while the rest was read.
-    pub shared: u64,
-    /// The sequences that are longer than memory and have not ended.
-    pub longer_than_memory: usize,
+impl TierPolicy {
+    /// The rules for a store that servers share. It is told of prompts at once, and everything that it brings is read.
+    pub const SHARED: Self =
+        Self { mode: StoreMode::Eager, recompute: Recompute::Share(0.0), idle_after: None, drops_fresh: true };
 }
 
 #[cfg(test)]

@@ -1,0 +1,144 @@
+//! A tier below memory that the engine uses, and the blocks that wait to be written to it.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use interbed_kv::{
+    BlockBytes, BlockId, BlockKey, Evicted, FetchEnded, FetchId, FrameTier, LowerTier, SlotTier, Wanted,
+};
+
+use super::idle_blocks::IdleBlocks;
+use crate::scheduler::Scheduler;
+use crate::status::TierStatus;
+use crate::tier_policy::{StoreMode, TierPolicy};
+use crate::tiers_below::TierBelow;
+
+/// The class of blocks that are stored before anything is known of their use.
+const FRESH: u8 = u8::MAX;
+
+/// The class of blocks that are stored because nobody has used them for a while.
+const IDLE: u8 = u8::MAX - 1;
+
+/// The blocks that memory has given up, and the computed blocks that tiers below memory may store.
+pub(super) struct Gone {
+    pub(super) evicted: Vec<Evicted>,
+    /// Blocks that were computed and are to be stored at once.
+    pub(super) computed: Vec<(BlockId, BlockKey)>,
+    /// Blocks that were computed and are to be stored when they have been idle for a while.
+    pub(super) unstored: Vec<(BlockId, BlockKey)>,
+}
+
+/// A tier below memory, and the blocks that wait to be written to it.
+pub(super) struct AttachedTier {
+    pub(super) tier: Box<dyn LowerTier>,
+    policy: TierPolicy,
+    /// The blocks that are to be stored when there are buffers for them, the oldest first.
+    fresh: VecDeque<(BlockId, BlockKey)>,
+    /// The most blocks that `fresh` holds.
+    fresh_max: usize,
+    idle: IdleBlocks,
+    status: TierStatus,
+}
+
+impl AttachedTier {
+    /// Creates the state for an engine with `num_blocks` blocks in memory.
+    pub(super) fn new(TierBelow { tier, policy }: TierBelow, num_blocks: usize) -> Self {
+        let idle_max = policy.idle_after.map_or(0, |_| num_blocks);
+        Self {
+            status: TierStatus { name: tier.name(), ..TierStatus::default() },
+            tier,
+            fresh: VecDeque::new(),
+            fresh_max: if policy.drops_fresh { num_blocks } else { usize::MAX },
+            idle: IdleBlocks::new(policy.idle_after.unwrap_or_default(), idle_max),
+            policy,
+        }
+    }
+
+    pub(super) fn status(&self) -> TierStatus {
+        TierStatus { store: self.tier.figures(), fresh_blocks: self.fresh.len(), ..self.status }
+    }
+
+    /// Returns whether no block waits to be written and nothing is in flight.
+    pub(super) fn is_settled(&self) -> bool {
+        self.fresh.is_empty() && self.idle.is_empty() && self.tier.is_settled()
+    }
+
+    /// Returns how many of the first `found` blocks are to be computed rather than read. Computing all of them takes
+    /// `computing` seconds, if that is known.
+    pub(super) fn recomputed(&mut self, found: usize, computing: Option<f64>) -> usize {
+        let computed = self.policy.recompute.blocks(found, self.tier.read_seconds(found), computing);
+        self.status.recomputed += u64::from(found > 0 && computed == found);
+        computed
+    }
+
+    /// Begins to read `wanted`. Computing these blocks takes `computing` seconds, if that is known. `is_shared` says
+    /// whether the blocks in front of them are computed meanwhile.
+    pub(super) fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>, is_shared: bool) {
+        self.status.shared += u64::from(is_shared);
+        self.tier.fetch(id, wanted, computing);
+    }
+
+    /// Counts a fetch that has ended. Its blocks have `block_size` tokens each.
+    pub(super) fn note_fetch(&mut self, ended: &FetchEnded, block_size: usize) {
+        self.status.fetches += 1;
+        self.status.fetch_seconds += ended.seconds;
+        self.status.fetches_cut += u64::from(ended.filled < ended.wanted);
+        self.status.asked_tokens += (ended.wanted * block_size) as u64;
+        self.status.fetched_tokens += (ended.filled * block_size) as u64;
+    }
+
+    /// Stages blocks that are to be stored, as far as there are buffers: first those that were evicted, then those that
+    /// were computed, then those that have been idle.
+    pub(super) fn store(&mut self, gone: &Gone, scheduler: &Scheduler, blocks: &mut dyn BlockBytes) {
+        let Self { tier, policy, fresh, fresh_max, idle, .. } = self;
+        for Evicted { block, label, class } in &gone.evicted {
+            if tier.wants(label.key, *class) {
+                tier.stage(label.clone(), *class, *block, blocks);
+            }
+        }
+        let now = Instant::now();
+        if policy.mode == StoreMode::Evict {
+            idle.add(gone.computed.iter().copied(), now);
+        } else {
+            fresh.extend(&gone.computed);
+        }
+        fresh.drain(..fresh.len().saturating_sub(*fresh_max));
+        idle.add(gone.unstored.iter().copied(), now);
+        // A quarter of the buffers is left for evicted blocks.
+        let kept = tier.buffers() / 4;
+        while tier.room() > kept
+            && let Some((block, key)) = fresh.pop_front()
+        {
+            if let Some(label) = scheduler.label(block, key)
+                && tier.wants(key, FRESH)
+            {
+                tier.stage(label, FRESH, block, blocks);
+            }
+        }
+        while tier.room() > kept
+            && let Some((block, key)) = idle.take(now)
+        {
+            let Some(label) = scheduler.label(block, key) else { continue };
+            if scheduler.blocks().is_held(block) && !idle.is_hurried() {
+                idle.add([(block, key)], now);
+            } else if tier.wants(key, IDLE) {
+                tier.stage(label, IDLE, block, blocks);
+            }
+        }
+    }
+
+    /// Makes all idle blocks due for storing now, because the engine stops.
+    pub(super) fn hurry(&mut self) {
+        self.idle.hurry(Instant::now());
+    }
+}
+
+/// Returns the nearest tier that keeps sequences which are longer than memory, with its index.
+pub(super) fn frame_tier(tiers: &mut [AttachedTier]) -> Option<(usize, &mut dyn FrameTier)> {
+    tiers.iter_mut().enumerate().find_map(|(index, tier)| Some((index, tier.tier.frames()?)))
+}
+
+/// Returns the nearest tier that keeps the contents of slots.
+pub(super) fn slot_tier(tiers: &mut [AttachedTier]) -> Option<&mut dyn SlotTier> {
+    tiers.iter_mut().find_map(|tier| tier.tier.slots())
+}
