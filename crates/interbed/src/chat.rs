@@ -48,10 +48,11 @@ Ctrl-C stops an answer that is being written.";
 
 /// Talk to a model that has a chat template
 ///
-/// The conversation is kept, and what of it was computed once stays in the KV cache. Sampling defaults to what the
-/// model's authors recommend (generation_config.json, or the GGUF file; one that says nothing is sampled as llama.cpp
-/// does by default: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). If stdin is no terminal, each line of it is a
-/// message, and so are the lines between two of """. `interbed run MODEL` on a terminal is the same.
+/// The KV cache keeps the conversation, so that each turn computes only what is new. Sampling defaults to what the
+/// model's authors recommend in generation_config.json or in the GGUF file. A GGUF file that recommends nothing is
+/// sampled as llama.cpp does by default: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05. If stdin is not a terminal,
+/// each line is a message; lines between two lines of """ are one message. `interbed run MODEL` on a terminal does the
+/// same.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed chat models/1b-instruct\n  \

@@ -24,7 +24,7 @@ pub struct EraseArgs {
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 
-    /// The key; without it, what was stored for clients while the server asked for none
+    /// The client's key. Without a key, erases what was stored for clients while the server asked for no key
     #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Option<String>,
 }

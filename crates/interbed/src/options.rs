@@ -62,8 +62,9 @@ pub struct LimitOptions {
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = MEMORY)]
     pub memory: Option<Bytes>,
 
-    /// The most of it that keys and values take, with the buffers that bring them to disk and back. Without it: what
-    /// all else leaves, as far as that is of use. With --kv-disk a request may have more KV than fits into it
+    /// The part of --memory that the KV cache may take, with the buffers through which KV goes to disk and back. The
+    /// default is all memory that nothing else needs, as far as it is of use. With --kv-disk, a request may have more
+    /// KV than this
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = MEMORY, hide_short_help = true)]
     pub kv_memory: Option<Bytes>,
 
@@ -97,8 +98,8 @@ pub struct LimitOptions {
           hide_short_help = true)]
     pub max_num_batched_tokens: Option<NonZeroUsize>,
 
-    /// Tokens of one KV block: a power of two from 1 to 256. Without it: 16; with --kv-layout virtual as many more as
-    /// fill huge pages of 2 MiB, if any number does
+    /// Tokens of one KV block: a power of two from 1 to 256. The default is 16. With --kv-layout virtual, the default is
+    /// the least number from 16 on with which a block fills huge pages of 2 MiB, or 16 if there is none
     #[arg(long, value_name = "TOKENS", help_heading = ENGINE, hide_short_help = true)]
     pub block_size: Option<usize>,
 

@@ -69,7 +69,10 @@ impl ComputePlace for Processor {
 }
 
 impl Processor {
-    /// Refuses options about a GPU, because the processor computes.
+    /// Checks that no option is given that only a GPU heeds.
+    ///
+    /// # Errors
+    /// Fails if there is one; the error names it.
     pub fn check(compute: &ComputeOptions) -> Result<()> {
         let given = [
             ("--gpu-memory", compute.gpu_memory.is_some()),

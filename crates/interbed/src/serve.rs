@@ -151,9 +151,9 @@ pub struct ServeArgs {
           value_parser = clap::builder::PossibleValuesParser::new(interbed_server::tool_parsers()))]
     pub tool_parser: Option<String>,
 
-    /// How long a model stays in memory after the last request for it, where no MODEL is named: 5m, 1h30m, or a number
-    /// of seconds; 0 lets it go at once, and -1 keeps it until another one is asked for. Requests of Ollama's API may
-    /// say otherwise
+    /// How long a server that was started without a MODEL keeps a model in memory after the last request for it: 5m,
+    /// 1h30m, or a number of seconds. 0 unloads the model at once, -1 keeps it until a request names another model.
+    /// Requests of Ollama's API may give their own keep_alive
     #[arg(long, value_name = "DURATION", default_value = "5m", conflicts_with = "model", help_heading = "Server",
           allow_hyphen_values = true, value_parser = KeepAlive::read)]
     pub keep_alive: KeepAlive,

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use interbed_device::{Bytes, Device, Gpu, PassNeeds, ReferenceDevice, VulkanDevice};
-use interbed_engine::{Engine, ModelRunner, PreemptionMode, Request, SchedulerConfig, SwapSpace, WeightMemory};
+use interbed_engine::{Engine, ModelRunner, PreemptionMode, Request, SchedulerConfig, WeightMemory};
 use interbed_io::SwapFile;
 use interbed_kernels::{KvDType, KvLayout};
 use interbed_kv::KvConfig;
+use interbed_kv_disk::SwapSpace;
 use interbed_model::{Model, config::ModelConfig, layers};
 use interbed_weights::{Catalog, ResidentWeights};
 

@@ -50,7 +50,7 @@ impl NoteFile {
         Some(Self { path: folder.join(digits + ".identity"), state })
     }
 
-    /// Returns the current state of the model's files.
+    /// Returns a description of the model's files, such as their lengths and times, which changes if a file changes.
     pub fn state(&self) -> &[u8] {
         &self.state
     }
