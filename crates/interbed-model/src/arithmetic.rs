@@ -1,8 +1,8 @@
 //! Which results are those of this program.
 
-/// Revision number of the engine's arithmetic. It must be increased whenever any result changes in any bit at one of
-/// the [`RECORDED_LEVELS`]. Stored KV that was computed under another revision is not used. A test finds such changes:
-/// it compares digests of logits with recorded digests.
+/// Revision number of the engine's arithmetic. Every change that alters any bit of a result at one of the
+/// [`RECORDED_LEVELS`] must increase this number. A test detects such changes: it compares digests of logits with
+/// recorded digests. The engine does not use stored KV that was computed under another revision.
 pub const ARITHMETIC_REVISION: u32 = 1;
 
 /// Names of the instruction-set levels for which digests of logits are recorded. Results at other levels and on GPUs

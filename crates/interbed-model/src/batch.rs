@@ -12,11 +12,12 @@ pub struct BatchSequence<'a> {
     pub first_position: usize,
     /// The length of the sequence's prompt in tokens, as first submitted. Dynamic RoPE scaling depends on this length.
     pub prompt_len: usize,
-    /// The number of positions, counted from position 0, whose KV is not in `blocks` but is read through
-    /// [`KvBelow`](crate::KvBelow) during the forward pass. The number is a multiple of
-    /// [`STRETCH`](interbed_kernels::STRETCH) and at most `first_position`.
+    /// The number of positions at the beginning of the sequence whose KV is not in `blocks`. The forward pass reads
+    /// their KV through [`KvBelow`](crate::KvBelow). The number is a multiple of [`STRETCH`](interbed_kernels::STRETCH)
+    /// and at most `first_position`.
     pub below: usize,
-    /// The KV blocks of the positions from `below` up to and including the position of the last token.
+    /// The blocks of KV memory for the sequence's positions, up to and including the position of the last token. The
+    /// positions that [`BatchSequence::below`] counts have no blocks.
     pub blocks: SequenceBlocks<'a>,
     /// Which rows of logits or hidden states the forward pass returns.
     pub logits: LogitRows,
@@ -35,14 +36,13 @@ pub enum SequenceBlocks<'a> {
 /// or the hidden state after the final norm, `[hidden_size]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogitRows {
-    /// No rows, as for every chunk of a prompt except the last.
+    /// No rows, for example for a chunk of a prompt that is not the last.
     None,
     /// The logits of the last token, from which the next token is sampled.
     Last,
     /// The logits of every token, for example for log-probabilities of the prompt.
     All,
-    /// The greatest logits of the last token. The number says how many are wanted. The forward pass may return all
-    /// logits of the token instead.
+    /// This many of the greatest logits of the last token. The forward pass may return all logits of the token instead.
     Best(usize),
     /// The hidden state of the last token.
     LastHidden,
@@ -75,7 +75,7 @@ impl LogitRows {
 }
 
 impl SequenceBlocks<'_> {
-    /// Returns the number, in the device's KV memory, of the block at `index` among the blocks of this sequence.
+    /// Returns the number of a block in the device's KV memory. `index` counts the blocks of this sequence from 0.
     ///
     /// # Panics
     /// Panics if the blocks are [`SequenceBlocks::Listed`] and the list has no entry at `index`.

@@ -18,7 +18,7 @@ pub struct FrameId {
     pub stretch: usize,
 }
 
-/// The error that KV could not be read back into memory. The forward pass cannot be completed.
+/// The error that occurs when KV cannot be read back into memory. The forward pass cannot be completed.
 #[derive(Debug, Clone, Error)]
 #[error("KV that is below memory could not be read: {reason}")]
 pub struct KvLost {

@@ -35,7 +35,7 @@ pub struct Blueprint {
     pub context: usize,
     /// Number of residual streams, each of which is `hidden_size` wide.
     pub streams: usize,
-    /// Tables in which rows are looked up for each token, in addition to the embedding.
+    /// Tables, besides the embedding, in which rows are looked up for each token.
     pub tables: Vec<InputTable>,
     /// Number that embeddings are multiplied by.
     pub embedding_factor: f32,
@@ -48,7 +48,7 @@ pub struct Blueprint {
     pub head: Head,
 }
 
-/// A table in which rows are looked up for each token, in addition to the embedding.
+/// A table, besides the embedding, in which rows are looked up for each token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct InputTable {
     /// Number of rows that are looked up for each token.
@@ -71,20 +71,20 @@ pub struct DecoderLayer {
     pub has_factor: bool,
 }
 
-/// A branch of a layer: a [`Part`], what is applied to the input of the part, and what is applied to its result.
+/// A branch of a layer: a [`Part`] and the operations that are applied to its input and to its result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Branch {
-    /// What is applied to the hidden state before the part.
+    /// The operation that turns the hidden state into the input of `part`.
     pub enter: Passage,
-    /// The computation between `enter` and `leave`.
+    /// The main computation of the branch, for example attention or a feed-forward network.
     pub part: Part,
-    /// What is applied to the part's result before the result is added to the residual streams.
+    /// The operation that is applied to the result of `part` before the result is added to the residual streams.
     pub leave: Passage,
     /// Number that the result is multiplied by before it is added to the residual streams.
     pub factor: f32,
 }
 
-/// What is applied between the residual streams and a part, either to the part's input or to its result.
+/// An operation between the residual streams and a [`Part`]. It is applied to the input or to the result of the part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Passage {
     /// Nothing is applied.
@@ -124,15 +124,15 @@ pub struct Head {
 }
 
 impl InputTable {
-    /// Returns the state that the table keeps for a sequence: the ids of the last tokens. Returns `None` if only a
-    /// token's own id determines a row.
+    /// Returns the state that must be kept for a sequence so that rows can be looked up: the ids of the last `ids - 1`
+    /// tokens. Returns `None` if a row depends only on the token's own id.
     pub fn state(&self) -> Option<State> {
         (self.ids > 1).then(|| State::LastTokens { count: self.ids - 1 })
     }
 }
 
 impl Passage {
-    /// Returns the norm if this is [`Passage::Norm`], or else `None`.
+    /// Returns the norm, or `None` if this is not [`Passage::Norm`].
     pub fn norm(&self) -> Option<Norm> {
         match self {
             Self::Norm(norm) => Some(*norm),
@@ -142,30 +142,30 @@ impl Passage {
 }
 
 impl Blueprint {
-    /// Largest `vocab_size` that is accepted.
+    /// Largest accepted `vocab_size`.
     pub const VOCAB_SIZE_MAX: usize = 1 << 24;
-    /// Largest `hidden_size` that is accepted.
+    /// Largest accepted `hidden_size`.
     pub const HIDDEN_SIZE_MAX: usize = 1 << 20;
-    /// Largest inner width of a feed-forward network that is accepted.
+    /// Largest accepted inner width of a feed-forward network.
     pub const INNER_SIZE_MAX: usize = 1 << 22;
-    /// Largest number of layers that is accepted.
+    /// Largest accepted number of layers.
     pub const LAYERS_MAX: usize = 10_000;
-    /// Largest number of query heads that is accepted.
+    /// Largest accepted number of query heads.
     pub const HEADS_MAX: usize = 1 << 14;
-    /// Largest number of elements of a head that is accepted.
+    /// Largest accepted number of elements of a head.
     pub const HEAD_DIM_MAX: usize = 4096;
-    /// Longest context that is accepted, in tokens.
+    /// Longest accepted context, in tokens.
     pub const POSITIONS_MAX: usize = 1 << 31;
-    /// Largest number of parameters that is accepted: 2^44. The largest known model has several times fewer.
+    /// Largest accepted number of parameters: 2^44. All known models are several times smaller.
     pub const PARAMETERS_MAX: u64 = 1 << 44;
 
-    /// Chooses between LongRoPE's two sets of factors, in models that have both. The long set is chosen if both
-    /// `longest` and the context that the configuration states are longer than the original context. `longest` is the
-    /// length, in tokens, of the longest sequence that will be computed.
+    /// Chooses between the two sets of factors of [`RopeScaling::LongRope`]. `longest` is the length, in tokens, of the
+    /// longest sequence that will be computed. The long set is chosen if both `longest` and `positions` exceed the
+    /// original context. Rotations with other scalings are not changed.
     ///
-    /// `transformers` chooses anew in each forward pass, by the length of the sequence, and recomputes a sequence that
-    /// grows beyond the original context. In Interbed, a token's result must not depend on later tokens, so the longest
-    /// possible sequence decides, as in vLLM.
+    /// In Interbed, a token's result must not depend on later tokens. The longest possible sequence therefore decides,
+    /// as in vLLM. `transformers` instead chooses anew in each forward pass, by the length of the sequence, and
+    /// recomputes a sequence that grows beyond the original context.
     pub fn settle_length(&mut self, longest: usize) {
         for rope in &mut self.ropes {
             if let RopeScaling::LongRope { original_max, is_long, .. } = &mut rope.scaling {
@@ -179,7 +179,7 @@ impl Blueprint {
         self.layers.iter().flat_map(|layer| &layer.branches).flat_map(|branch| branch.part.with_inner())
     }
 
-    /// Returns the attention of each [`Part::Attention`], in the order of the layers.
+    /// Returns the [`Attention`] of every [`Part::Attention`], in the order of the layers.
     pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
         self.parts().filter_map(|part| match part {
             Part::Attention(attention) => Some(attention),
@@ -228,8 +228,8 @@ impl Blueprint {
         self.layers.iter().flat_map(|layer| &layer.branches).next().map_or(1.0, |branch| branch.factor)
     }
 
-    /// Returns, for each attention in the order of the layers, how many positions a token sees, itself included. `None`
-    /// means all positions up to its own.
+    /// Returns the window of each attention, in the order of the layers. A window is the number of positions that a
+    /// token sees, including its own. `None` means that a token sees all positions up to its own.
     pub fn windows(&self) -> Vec<Option<usize>> {
         self.attentions().map(|attention| attention.window).collect()
     }

@@ -30,7 +30,7 @@ pub use systems::SystemPlaces;
 
 /// Maximum length of a template's source, in bytes. Templates in use are up to about 20 KiB long.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
-/// Maximum length of a prompt that a template may write, in bytes.
+/// Maximum length of a rendered prompt, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
 /// The number of steps that a rendering may take, in addition to [`FUEL_PER_MESSAGE`] for each message.
 const FUEL_BASE: u64 = 4_000_000;
@@ -40,7 +40,7 @@ const MESSAGE_BYTES_MAX: usize = 2000;
 /// The size of the thread's stack, in bytes of address space. An ordinary template uses a few kilobytes of it.
 const STACK_BYTES: usize = 256 << 20;
 
-/// The reasons why a chat template produced no prompt.
+/// The reasons why a chat template could not be loaded or produced no prompt.
 #[derive(Debug, ThisError)]
 pub enum TemplateError {
     /// The model has no chat template. A template may be in `chat_template.jinja`, under the key `chat_template` in
@@ -126,7 +126,8 @@ impl TemplateError {
 /// `pad_token`.
 #[derive(Debug, Clone, Default)]
 pub struct SpecialTokens {
-    /// Pairs of a token's name, such as `bos_token`, and its text, from the tokenizer's configuration.
+    /// The name of each token, such as `bos_token`, and its text, such as `<s>`. Both come from the tokenizer's
+    /// configuration.
     pub tokens: Vec<(String, String)>,
 }
 
@@ -302,7 +303,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Returns the source of the default template, with every line end converted to `\n`.
+    /// Returns the template's source, with every line end converted to `\n`. If there is a separate template for
+    /// conversations with tools, its source is not included.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -330,8 +332,8 @@ impl ChatTemplate {
         self.render_within(messages, tools, add_generation_prompt, kwargs, MAX_OUTPUT_BYTES)
     }
 
-    /// Renders the prompt for `messages` like [`ChatTemplate::render`], but limits the prompt to `bytes_max` bytes. A
-    /// limit above [`MAX_OUTPUT_BYTES`] is lowered to that number.
+    /// Renders the prompt for `messages` like [`ChatTemplate::render`], but limits the prompt to `bytes_max` bytes. If
+    /// `bytes_max` is above [`MAX_OUTPUT_BYTES`], the limit is [`MAX_OUTPUT_BYTES`].
     ///
     /// # Errors
     /// Fails if the template refuses the messages, fails on them, or exceeds a limit.

@@ -28,10 +28,11 @@ pub struct ModelConfig {
     pub blueprint: Blueprint,
     /// The tokens that begin and end a text.
     pub ends: TextEnds,
-    /// The data type of the weights according to the configuration. The weight files may differ and take precedence.
+    /// The data type of the weights according to the configuration; `None` if it names no known type. The weight files
+    /// may use another type and take precedence.
     pub dtype: Option<DType>,
-    /// Whether the configuration says if the head is tied to the embedding. If it does not, the family's default
-    /// applies.
+    /// Whether the configuration says anything about tying the head to the embedding. If not,
+    /// [`Head::is_tied`](crate::blueprint::Head::is_tied) is only a default.
     pub tie_is_stated: bool,
 }
 
@@ -51,8 +52,8 @@ impl ModelConfig {
     /// Reads `config.json` of a Hugging Face directory.
     ///
     /// # Errors
-    /// Fails if the file is missing or damaged, or describes a model that Interbed cannot compute. If a key is at
-    /// fault, the error names the key, its value and what was expected.
+    /// Fails if the file cannot be read or is not valid, or if Interbed cannot compute the model. If a key is at fault,
+    /// the error names the key, its value and what was expected.
     pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let file = dir.as_ref().join("config.json");
         let Some(text) = read_text(&file)? else {
@@ -65,7 +66,8 @@ impl ModelConfig {
     /// Reads the text of a `config.json`.
     ///
     /// # Errors
-    /// Fails if the text is damaged, or describes a model that Interbed cannot compute.
+    /// Fails if the text is not a JSON object, if a value is missing or not valid, or if Interbed cannot compute the
+    /// model.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         parse(text).map_err(|problem| ConfigError { file: "config.json".into(), problem })
     }

@@ -61,7 +61,7 @@ families!(
 
 /// A family of models that Interbed supports: how its configurations are recognised and how they are read.
 pub struct Family {
-    /// The family's name in messages.
+    /// The family's name, as it is shown to users.
     pub name: &'static str,
     /// Values of `model_type` in `config.json` by which the family is recognised.
     model_types: &'static [&'static str],
@@ -127,17 +127,17 @@ struct WhiteSpace {
 /// What programs that read GGUF files of a family assume, and which optional keys they read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GgufWriting {
-    /// The norms of queries and keys that readers apply; `None` if readers apply none.
+    /// The norms that GGUF readers apply to queries and keys; `None` if they apply none.
     pub norms: Option<HeadNorms>,
-    /// The activation that readers apply in feed-forward networks.
+    /// The activation that GGUF readers apply in feed-forward networks.
     pub activation: Activation,
-    /// Whether readers divide the weights of a token's experts by the sum of these weights.
+    /// Whether GGUF readers divide the weights of a token's experts by the sum of these weights.
     pub normalises: bool,
-    /// Whether readers use the keys that hold the factors of embeddings, branches and logits.
+    /// Whether GGUF readers use the keys for the factors of embeddings, branches and logits.
     pub has_factors: bool,
-    /// Whether readers use the key that holds the factor of attention scores.
+    /// Whether GGUF readers use the key for the factor of attention scores.
     pub has_attention_factor: bool,
-    /// Whether files state the width of an expert under a separate key.
+    /// Whether GGUF files state the inner width of an expert under a separate key.
     pub has_expert_width: bool,
 }
 

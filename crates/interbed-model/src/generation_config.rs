@@ -19,7 +19,8 @@ pub struct GenerationConfig {
     pub do_sample: Option<bool>,
     /// The number that logits are divided by. 0 means that the likeliest token is always taken.
     pub temperature: Option<f32>,
-    /// Sampling keeps the likeliest tokens that together have this probability. The number is above 0 and at most 1.
+    /// Sampling keeps the likeliest tokens, as many as are needed to reach this total probability. The number is above
+    /// 0 and at most 1.
     pub top_p: Option<f32>,
     /// Sampling keeps this many of the likeliest tokens. 0 keeps all tokens.
     pub top_k: Option<u32>,
@@ -40,7 +41,8 @@ impl GenerationConfig {
     /// empty.
     ///
     /// # Errors
-    /// Fails if the file cannot be read or is damaged, or if a value is outside its range.
+    /// Fails if the file cannot be read or is not a JSON object, or if a value has the wrong type or is outside its
+    /// range.
     pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let file = dir.as_ref().join("generation_config.json");
         match read_text(&file)? {
@@ -52,7 +54,7 @@ impl GenerationConfig {
     /// Reads the text of a `generation_config.json`.
     ///
     /// # Errors
-    /// Fails if the text is damaged, or if a value is outside its range.
+    /// Fails if the text is not a JSON object, or if a value has the wrong type or is outside its range.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         parse(text).map_err(|problem| ConfigError { file: "generation_config.json".into(), problem })
     }

@@ -35,7 +35,7 @@ pub struct GgufModel<'a> {
 }
 
 impl<'a> GgufModel<'a> {
-    /// Returns the model that `catalog` lists, or `None` if the catalog has no GGUF metadata.
+    /// Returns the GGUF model whose tensors `catalog` lists, or `None` if the catalog has no GGUF metadata.
     pub fn of(catalog: &'a Catalog) -> Option<Self> {
         let metadata = catalog.metadata()?;
         let path = catalog.files().first().map(|file| file.path().to_owned()).unwrap_or_default();
@@ -76,13 +76,13 @@ impl<'a> GgufModel<'a> {
         ModelConfig::read(family, &Keys::Gguf(keys))
     }
 
-    /// Checks that `specs`, which lists the tensors that the model uses, includes every tensor of the file. If an
-    /// unlisted tensor, such as a bias in one layer, were ignored, the model would silently compute something else. Two
-    /// kinds of tensors may be unlisted: stored rotary factors or frequencies, and the tensors of layers for
-    /// multi-token prediction.
+    /// Checks that the model uses every tensor of the file. `specs` lists the tensors that the model uses. If the model
+    /// ignored a tensor of its file, such as a bias in one layer, it would silently compute something else. Two kinds
+    /// of tensors may be unused: stored rotary factors or frequencies, and the tensors of layers for multi-token
+    /// prediction.
     ///
     /// # Errors
-    /// Fails if the file has any other unlisted tensor. The error names the first one.
+    /// Fails if the file has any other unused tensor. The error names the first one.
     pub fn check_tensors(&self, specs: &[GroupSpec]) -> Result<(), ConfigError> {
         tensors::check(self, specs).map_err(|problem| self.config_error(problem))
     }

@@ -21,7 +21,8 @@ pub enum HeadSource {
 }
 
 impl HeadSource {
-    /// Decides which stored tensor serves as the head, and updates `config` and `catalog` accordingly.
+    /// Decides whether the output head uses its own tensor or the embedding's tensor, and updates `config` and
+    /// `catalog` accordingly.
     ///
     /// If both tensors are stored, the head usually uses its own tensor. The embedding's tensor serves as both only if
     /// the configuration ties the head to the embedding and the two tensors have the same content. To compare them, the

@@ -45,8 +45,8 @@ pub trait Layer: Send + Sync {
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError>;
 }
 
-/// The state that a layer keeps for each sequence between forward passes. A prefix of a sequence counts as computed
-/// once the state of every layer exists for the prefix.
+/// The state that a layer keeps for each sequence between forward passes. A later pass need not compute a prefix of a
+/// sequence again if every layer has its state for this prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerState {
     /// The layer keeps no state, because it computes each token independently.
@@ -72,7 +72,7 @@ struct Place {
 /// Returns all layers of a model, in the order in which a forward pass computes them.
 ///
 /// # Panics
-/// Panics if no layer can compute some part of the blueprint. [`Blueprint::refuse_uncomputed`] finds such parts.
+/// Panics if the blueprint has a part that no layer can compute. [`Blueprint::refuse_uncomputed`] finds such parts.
 pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
     let branches: Vec<(Place, &Branch)> = {
         let all = blueprint.layers.iter().enumerate();

@@ -67,8 +67,8 @@ impl Model {
         self.route_sink = Some(sink);
     }
 
-    /// Returns the namespace of the prefix cache for a prompt of `prompt_len` tokens, as [`RopeTable::cache_namespace`]
-    /// describes it.
+    /// Returns the namespace that a prompt of `prompt_len` tokens has in the prefix cache. Only prompts with the same
+    /// namespace may share cached keys. [`RopeTable::cache_namespace`] explains why.
     pub fn cache_namespace(&self, prompt_len: usize) -> u64 {
         self.ropes[0].cache_namespace(prompt_len)
     }
@@ -113,9 +113,11 @@ impl Model {
     }
 
     /// Computes one forward pass over all layers, and writes the KV of every token of the batch into the blocks of its
-    /// sequence. Hands each wanted row to `sink`, in the order of the batch. A row has logits, `[vocab_size]`, or a
-    /// hidden state, `[hidden_size]`, and the sink may change it. KV on disk or in a shared store comes from `below`,
-    /// layer by layer.
+    /// sequence. `below` supplies KV that is on disk or in a shared store, layer by layer.
+    ///
+    /// For each token whose result the batch asks for, calls `sink`, in the order of the batch. The result is a row of
+    /// logits, `[vocab_size]`, the greatest of these logits, or a hidden state, `[hidden_size]`. The sink may overwrite
+    /// a full row of logits or a hidden state.
     ///
     /// Once the largest batch has been computed, later passes allocate no memory.
     ///

@@ -183,17 +183,16 @@ impl BatchRows {
         &self.wanted
     }
 
-    /// Returns the [`wanted`](Self::wanted) tokens in runs of at most `most` tokens. The flag of a run is true if
-    /// hidden states are wanted, and false if logits are wanted.
+    /// Returns the [`wanted`](Self::wanted) tokens in runs of at most `most` tokens. The flag of a run is true if the
+    /// hidden states of all its tokens are wanted, and false if the logits of all its tokens are wanted.
     pub fn wanted_runs(&self, most: usize) -> impl Iterator<Item = (bool, &[LogitRow])> {
         let mut rest = &self.wanted[..];
         let kinds = self.wanted_hidden.chunk_by(|one, next| one == next).flat_map(move |run| run.chunks(most));
         kinds.map(move |kinds| (kinds[0], rest.split_off(..kinds.len()).unwrap_or_default()))
     }
 
-    /// A wanted row needs either all its logits or only a number of the greatest ones. Returns the largest such number
-    /// among the rows in `range`, which is a range of indices in [`wanted`](Self::wanted). Returns `None` if one of
-    /// these rows needs all its logits.
+    /// Returns how many of the greatest logits suffice for every wanted row in `range`. Returns `None` if one of these
+    /// rows needs all its logits. `range` is a range of indices in [`wanted`](Self::wanted).
     pub fn wanted_best(&self, range: Range<usize>) -> Option<usize> {
         let best = self.wanted_best[range].iter();
         best.copied().reduce(|one, other| Some(one?.max(other?))).flatten()
@@ -242,8 +241,8 @@ impl SharedTensors {
     }
 }
 
-/// The state of a forward pass while its layers compute, one after the other. Each layer reads the rows that are left
-/// to compute from [`hidden`](Self::hidden), and takes the memory for its own tensors from [`area`](Self::area).
+/// The state of a forward pass while its layers compute, one after the other. Each layer reads its input from
+/// [`hidden`](Self::hidden), and takes the memory for its own tensors from [`area`](Self::area).
 pub struct Pass<'a> {
     /// The source of the weights.
     pub weights: &'a mut dyn WeightSource,
@@ -430,7 +429,7 @@ impl<'a> Pass<'a> {
         self.pending = Some(scale);
     }
 
-    /// Adds the last branch to the hidden states, if it has not been added yet.
+    /// Adds the result of the last branch to the hidden states, if it has not been added yet.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -500,7 +499,7 @@ impl<'a> Pass<'a> {
     /// the tensor, and writes the product to `out`. Returns whether the product was computed.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Fails if `x` fails, or if the device failed.
     pub fn products_out_of_turn(
         &mut self,
         x: impl FnOnce(&mut Self) -> Result<Tensor, ForwardError>,

@@ -115,8 +115,10 @@ impl RopeTable {
         }
     }
 
-    /// Returns the namespace of the prefix cache for a prompt of `prompt_len` tokens, or 0 if the scale does not depend
-    /// on the prompt. Keys that were rotated at another scale belong to another namespace and cannot be reused.
+    /// Returns the namespace that a prompt of `prompt_len` tokens has in the prefix cache. Only prompts with the same
+    /// namespace may share cached keys. Under dynamic scaling, the keys of a prompt that exceeds the original context
+    /// are rotated at a scale that depends on the prompt's length. Each such length therefore has its own namespace.
+    /// All other prompts have namespace 0.
     pub fn cache_namespace(&self, prompt_len: usize) -> u64 {
         match self.dynamic {
             Some(dynamic) if prompt_len > dynamic.original_max => prompt_len as u64,

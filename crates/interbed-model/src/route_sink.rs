@@ -1,6 +1,7 @@
 //! Defines the receiver that a pass tells through which experts tokens go.
 
-/// A receiver for the chosen experts of each row in each mixture layer of a forward pass, in the order of the layers.
+/// Receives the experts that a forward pass chooses for each row. The pass reports all rows of a mixture layer before
+/// it goes on to the next layer.
 pub trait RouteSink: Send {
     /// Takes notice that a row goes through the experts in `row`.
     fn routed(&mut self, row: &RoutedRow<'_>);

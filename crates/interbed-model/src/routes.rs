@@ -7,8 +7,8 @@ use crate::blueprint::{Floor, Groups, Router, Scores};
 /// Once the largest pass has been routed, no more memory is allocated.
 ///
 /// The results of all experts lie in one tensor, `[rows * chosen, width]`, or `[rows * (chosen + 1), width]` with a
-/// shared expert. The results of the first wanted expert come first, then those of the next one, each in the order of
-/// the rows. The results of the shared expert come last.
+/// shared expert. The tensor holds the results of one chosen expert after another, in ascending order of the experts.
+/// The results of one expert are in the order of the rows. The results of the shared expert come last.
 #[derive(Debug, Default)]
 pub struct Routes {
     /// The chosen experts of each row, best first, `[rows, chosen]`.
@@ -37,9 +37,9 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Prepares to route `rows` rows. `shared` is `None` if there is no shared expert. The inner value holds one
-    /// product for each row, `[rows]`. The sigmoid of this product is the factor of the shared expert's result. If the
-    /// inner value is `None`, these factors are 1.
+    /// Prepares to route `rows` rows. `shared` is `None` if there is no shared expert. Otherwise, the inner value holds
+    /// a product for each row, `[rows]`, and the sigmoid of this product is the factor of the shared expert's result.
+    /// If the inner value is `None`, these factors are 1.
     pub fn begin(&mut self, rows: usize, shared: Option<Option<&[f32]>>) {
         self.bias.clear();
         self.shared.clear();

@@ -338,8 +338,8 @@ impl Tokenizer {
         self.vocab_size
     }
 
-    /// Returns the length of the vocabulary's longest entry, in bytes. The text of a token is not much longer than
-    /// this.
+    /// Returns the length of the vocabulary's longest entry, in bytes. Callers use this length to estimate the longest
+    /// text that fits into the context.
     pub fn longest_entry(&self) -> usize {
         self.longest_entry
     }

@@ -7,10 +7,10 @@ pub const BAND_LEAST: usize = 256 << 10;
 /// The inverse of the share of the budget that the memory buffers for reading bands should take at most.
 const BAND_SHARE: u64 = 64;
 
-/// Returns the size of a band in bytes. A band is a run of a matrix's rows that is read at once. The size is
-/// `chunk_bytes`, the best size for a read, if `budget` (in bytes) has room for the buffers into which bands of this
-/// size are read. Otherwise, the size is smaller. The size is never below [`BAND_LEAST`]. `least` returns the minimum
-/// budget, in bytes, for bands of a given size.
+/// Returns the size of a band in bytes. A band is a run of a matrix's rows that is read at once. The size is at most
+/// `chunk_bytes`, the best size for a read. If `budget` (in bytes) has too little room for bands of this size, the
+/// returned size is smaller, but never below [`BAND_LEAST`]. `least` returns the minimum budget, in bytes, for bands of
+/// a given size.
 ///
 /// # Errors
 /// Fails if `least` fails.

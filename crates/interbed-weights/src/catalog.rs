@@ -155,8 +155,8 @@ impl Catalog {
         Self::from_files(files)
     }
 
-    /// Returns the names of the GGUF files in the directory that were not opened. These files are not language models,
-    /// but for example the vision part of a model.
+    /// Returns the names of the GGUF files that [`open`](Self::open) found in the directory and did not open, because
+    /// they are not language models. An example is the vision part of a model.
     pub fn left_alone(&self) -> &[String] {
         &self.left_alone
     }

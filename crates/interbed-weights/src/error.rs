@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::gguf::GgufProblem;
 use crate::store::StoreProblem;
 
-/// Reason why weights could not be found, trusted or loaded.
+/// Reason why weights could not be found, loaded or written.
 #[derive(Debug, Error)]
 pub enum WeightError {
     /// A file could not be read or written.
@@ -18,10 +18,10 @@ pub enum WeightError {
     /// Memory for the weights could not be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// The device has no room for the weights.
+    /// The device has no room for the weights, or failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Streaming was stopped because the program ends. The current forward pass ends early.
+    /// The program ends, so no further weights are read. The current forward pass fails with this error.
     #[error("the pass was stopped, because the program ends")]
     Stopped,
     /// All memory for streamed weights is in use, so no further weights can be read.
@@ -65,7 +65,7 @@ pub enum WeightError {
         /// Reason why the store is refused or could not be made.
         problem: Box<StoreProblem>,
     },
-    /// The target that a packed store was to be written to cannot be used.
+    /// A packed store cannot be written to the given target.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// A shard index is invalid, or does not match its shards.

@@ -41,9 +41,10 @@ pub use shape::ArenaShape;
 pub use slab::{Placement, SlabId, SlabSlot};
 pub use slots::SlotChanges;
 
-/// Maximum number of slabs that a visit may have placed and not yet released. (A slab is the weights of one expert in
-/// one layer.) At this limit, the driver places another slab only after it has released one. Several placed slabs let
-/// reads overlap with computation. The limit keeps a long chunk of a prompt from evicting too many other slabs.
+/// Maximum number of slabs that may be in progress at once during a visit of an [`Arena`]. A slab is the weights of one
+/// expert in one layer. A slab is in progress from the call of [`Arena::place`] to the call of [`Arena::release`]. With
+/// several slabs in progress, reads overlap with computation. The limit keeps a long chunk of a prompt from evicting
+/// too many other slabs.
 pub const UNDER_WAY_MAX: usize = 8;
 
 #[cfg(test)]

@@ -40,8 +40,8 @@ pub(crate) use split::{FilesOfDir, ModelPart, check_parts, models_in, open_parts
 
 use reader::Reader;
 
-/// Maximum length of a header that is read, in bytes. A header consists of metadata (with the vocabulary) and the list
-/// of tensors; real headers are shorter than 32 MiB.
+/// Maximum length of a GGUF header in bytes; a file with a longer header is refused. A header consists of the metadata,
+/// which includes the vocabulary, and the list of tensors. Real headers are shorter than 32 MiB.
 pub const GGUF_HEADER_BYTES_MAX: u64 = 256 << 20;
 
 /// The first bytes of a file.
@@ -66,7 +66,7 @@ const ALIGNMENT_KEY: &str = "general.alignment";
 pub struct GgufHeader {
     /// The file's metadata.
     pub metadata: Metadata,
-    /// Tensors of the file under their names in the file, in ascending order of offset.
+    /// Tensors of the file, in ascending order of offset. Their names are those in the file, not Hugging Face names.
     pub tensors: Vec<TensorRecord>,
 }
 

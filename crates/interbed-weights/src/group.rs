@@ -51,8 +51,8 @@ pub struct GroupSpec {
     pub name: String,
     /// Role of the group in the forward pass.
     pub role: Role,
-    /// Index of the decoder layer that the group belongs to, counted from 0. For groups after the last decoder layer,
-    /// this is the number of decoder layers.
+    /// Index of the decoder layer that the group belongs to, counted from 0. For the embedding, it is 0; for groups
+    /// after the last decoder layer, it is the number of decoder layers.
     pub layer: usize,
     /// Tensors of the group, in the order in which the forward pass reads them.
     pub tensors: Vec<TensorSpec>,

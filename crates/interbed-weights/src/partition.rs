@@ -31,13 +31,14 @@ const VECTOR_ALIGN: usize = 64;
 /// come from files, and each band takes some memory.
 const PARTITION_BANDS_MAX: usize = 1 << 24;
 
-/// Maximum number of embedding rows that one call reads.
+/// Maximum number of rows that streamed weights return from one call of
+/// [`WeightSource::rows`](crate::WeightSource::rows).
 pub const ROWS_AT_A_TIME: usize = 32;
 
 /// Place of a tensor in the model's files, and its element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredAt {
-    /// Element type, as it is stored.
+    /// Type in which the elements are stored.
     pub dtype: DType,
     /// Index of the file among the model's files.
     pub file: usize,
@@ -84,7 +85,7 @@ pub struct Group {
 pub enum TensorPlace {
     /// A vector, which is always in memory: it lies in the buffer that holds all vectors.
     Vector {
-        /// Element type, as it is stored.
+        /// Type in which the elements are stored.
         dtype: DType,
         /// Number of elements.
         len: usize,
@@ -93,7 +94,7 @@ pub enum TensorPlace {
     },
     /// A matrix that a forward pass reads from the first row to the last, one band (a run of rows) at a time.
     Swept {
-        /// Element type, as it is stored.
+        /// Type in which the elements are stored.
         dtype: DType,
         /// Number of rows of the whole matrix.
         rows: usize,
@@ -116,7 +117,7 @@ pub enum TensorPlace {
     /// A matrix of an expert, which is read together with the expert's other matrices. [`Partition::banks`] states
     /// where it lies.
     OfExpert {
-        /// Element type, as it is stored.
+        /// Type in which the elements are stored.
         dtype: DType,
         /// Number of rows of the matrix.
         rows: usize,
@@ -125,19 +126,19 @@ pub enum TensorPlace {
     },
 }
 
-/// One step of a forward pass through a group: a band (a run of rows) of one matrix, or the bands with the same rows of
-/// several matrices that are needed together.
+/// One step of a forward pass through a group. The step uses a band (a run of rows) of one matrix. If the same rows of
+/// several matrices are needed together, it uses one band of each of these matrices.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// Range of rows that the step's bands have in their matrices.
+    /// Range of rows that each of the step's bands covers in its matrix.
     pub rows: Range<usize>,
     /// Bands of the step. Each entry is the index of the band's matrix in [`Group::tensors`] and the index of the band
     /// in [`Partition::bands`].
     pub bands: ArrayVec<(usize, u32), SWEEP_MAX>,
 }
 
-/// Place of a band (a run of a matrix's rows) in its file. Direct reads must be aligned, so a read takes the aligned
-/// range around the band's bytes.
+/// Place of a band (a run of a matrix's rows) in its file. A direct read must begin and end at aligned offsets, so it
+/// may begin before the band's first byte and end after its last byte.
 #[derive(Debug, Clone, Copy)]
 pub struct BandPlace {
     /// Index of the file among the model's files.
@@ -273,9 +274,10 @@ impl Partition {
         self.experts.as_ref().map(|(classes, shape)| (classes, shape))
     }
 
-    /// Divides `budget`, in bytes, and returns the number of bytes for bands and the number for experts. Bands come
-    /// first, since every forward pass needs all of them. Experts get the rest, but never less than the minimum with
-    /// which they can be computed.
+    /// Divides `budget`, in bytes, between bands and experts, and returns the number of bytes for each. First,
+    /// [`fixed_bytes`](Self::fixed_bytes) is subtracted from the budget. Bands take precedence, since every forward
+    /// pass needs all of them. Experts get the rest, at least [`ArenaShape::least_bytes`] and at most the size of all
+    /// experts.
     pub fn divide(&self, budget: u64) -> (u64, u64) {
         let rest = budget.saturating_sub(self.fixed_bytes());
         let Some((_, shape)) = self.experts() else { return (rest, 0) };
@@ -393,8 +395,9 @@ impl Partition {
         self.fixed_bytes().saturating_add(self.band_memory()).saturating_add(of_experts)
     }
 
-    /// Returns the minimum number of memory buffers (slots) for streaming bands: enough for two [`Turn`]s, so that one
-    /// is read while the forward pass computes with the other.
+    /// Returns the minimum number of memory buffers (slots) for streaming bands. The buffers hold the bands of two
+    /// [`Turn`]s, so that one turn can be read while the forward pass computes with the other. The number is at least
+    /// [`SLOTS_LEAST`](Self::SLOTS_LEAST).
     pub fn slots_least(&self) -> usize {
         let widest = self.groups.iter().flat_map(|group| &group.turns).map(|turn| turn.bands.len()).max();
         Self::SLOTS_LEAST.max(2 * widest.unwrap_or(0))
@@ -403,7 +406,7 @@ impl Partition {
     /// Returns the smallest budget, in bytes, with which a forward pass can be computed. The budget is the sum of
     /// [`fixed_bytes`](Self::fixed_bytes), the minimum for experts, and the memory for bands. Bands need
     /// [`slots_least`](Self::slots_least) buffers of the size of the largest band. If all bands together take less
-    /// memory than these buffers, that memory is counted instead, but never less than half the buffers.
+    /// memory, this smaller amount is enough, but at least half of the buffers are needed.
     pub fn least_budget(&self) -> u64 {
         let (slots, largest) = (self.slots_least() as u64, self.largest_band() as u64);
         let all = self.band_memory().max((slots / 2).saturating_mul(largest));

@@ -18,8 +18,8 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use crate::error::{HeaderProblem, WeightError};
 use crate::pairs::Pairs;
 
-/// Maximum length of a header that is read, in bytes. The safetensors format itself sets this limit. Real headers have
-/// at most a few megabytes.
+/// Maximum length of a safetensors header in bytes; a file with a longer header is refused. The format itself sets this
+/// limit. Real headers have at most a few megabytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 
 /// Type in which a tensor's elements are stored.
@@ -41,8 +41,8 @@ impl ElementType {
     }
 }
 
-/// A checked tensor of a file: its bytes lie inside the file and overlap no other tensor, and their number matches its
-/// shape and type.
+/// A tensor in a file's header. The header has been checked: the tensor's bytes lie inside the file and overlap no
+/// other tensor. If the size of the element type is known, the number of bytes matches shape and type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorRecord {
     /// The tensor's name.

@@ -187,14 +187,15 @@ pub trait ElasticWeights {
 pub struct StreamMemory {
     /// Number of bytes that the weights may take.
     pub budget: u64,
-    /// Number of bytes that the weights take now. After the budget was lowered, this may exceed the budget until the
-    /// reads in flight have completed.
+    /// Number of bytes that the weights take now. If the budget was lowered, this may exceed the budget until the reads
+    /// in flight have completed.
     pub held: u64,
     /// Whether reads are in flight.
     pub loading: bool,
 }
 
-/// A sweep over all rows of one matrix, or over the same rows of several consecutive matrices of a group's spec.
+/// Progress of a forward pass that goes through all rows of one matrix, or of several matrices side by side. Such
+/// matrices are consecutive in their group's spec and have the same number of rows.
 #[derive(Debug, Clone)]
 pub struct Sweep {
     tensors: ArrayVec<TensorId, SWEEP_MAX>,
@@ -232,7 +233,8 @@ pub struct Band {
     /// Submission to [`Queue::Upload`](interbed_device::Queue::Upload) that copies the weights to the device. Readers
     /// of the weights must wait for it. `None` if there is no copy to wait for.
     pub copied: Option<Token>,
-    /// Queue that multiplies with the band: [`Queue::Host`] if the weights are in host memory and stay there.
+    /// Queue that multiplies with the band: [`Queue::Host`] if the host's processor multiplies instead of the device,
+    /// otherwise [`Queue::Compute`].
     pub queue: Queue,
     /// Number that the source of the weights has given this band.
     pub(crate) unit: u32,

@@ -66,11 +66,11 @@ pub fn open_direct(catalog: &Catalog) -> Result<Vec<Arc<dyn DirectRead>>, Weight
     Ok(catalog.with_rearranged(opened))
 }
 
-/// Weights of which a part stays in host memory. The rest is read from disk whenever a forward pass needs it.
+/// Weights that are partly kept in host memory. Forward passes read the rest from disk.
 pub type StreamedWeights = BandwiseWeights<Driver>;
 
-/// Weights in three tiers. One part stays in device memory. One part stays in host memory, from where forward passes
-/// usually copy it to the device. The rest is read from disk in every forward pass.
+/// Weights in three tiers. One part stays in device memory. One part stays in host memory: forward passes copy it to
+/// the device, or let the host compute with it. The rest is read from disk in every forward pass.
 pub type TieredWeights = BandwiseWeights<TieredDriver>;
 
 /// Weights that a driver of type `D` loads band by band.
@@ -124,8 +124,9 @@ impl Parts {
 }
 
 impl StreamedWeights {
-    /// Reads the vectors and the resident bands. Calls `progress(bytes read, bytes in all)` as bytes arrive. `files`
-    /// are the catalog's files, in the catalog's order.
+    /// Reads all vectors, and the bands that stay in memory. `files` are the catalog's files, in the catalog's order.
+    /// Calls `progress` as bands arrive. The first argument is the number of bytes of bands read so far, and the second
+    /// is the number of bytes to read in total.
     ///
     /// # Errors
     /// Fails if the budget is below [`Partition::least_budget`], if a read fails, or if memory cannot be allocated.
@@ -149,8 +150,8 @@ impl StreamedWeights {
         Ok(Self::over(partition, [vectors.clone(), vectors], rows, files, driver, experts, slots))
     }
 
-    /// Returns the arena, which says which experts are in memory and what reading experts has cost; `None` if the model
-    /// has no experts.
+    /// Returns the arena, which knows which experts are in memory, and which counts hits and misses. Returns `None` if
+    /// the model has no experts.
     pub fn arena(&self) -> Option<&Arena> {
         self.experts.as_ref().map(ExpertDriver::arena)
     }
@@ -242,8 +243,8 @@ impl TieredWeights {
         Ok(Self::over(partition, vectors, rows, files, driver, None, slots))
     }
 
-    /// Returns two numbers of bytes. The first counts the bands that stay on the device. The second counts the bands
-    /// that stay in host memory but not on the device.
+    /// Returns two totals in bytes: the size of the bands that stay on the device, and the size of the bands that stay
+    /// only in host memory.
     pub fn resident_bytes(&self) -> [u64; 2] {
         let tiers = self.driver.tiers();
         let on_device = |band| tiers.device().is_resident(UnitId(band));
@@ -539,7 +540,7 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
     }
 }
 
-/// A driver that states whether its memory can become larger and smaller.
+/// A driver that states whether the memory budget of its weights can be changed between passes.
 pub trait Elastic: Sized {
     fn elastic(weights: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights>;
 }

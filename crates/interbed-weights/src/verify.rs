@@ -15,16 +15,17 @@ const FAULTS_MAX: usize = 16;
 /// The longest file in which a digest is looked for, in bytes.
 const DIGEST_FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Result of checking a group of a packed store, a small file of a packed store, or a whole file of another format.
+/// Result of one check. A packed store is checked group by group, and the small files in it one by one. In other
+/// formats, each file is checked as a whole.
 #[derive(Debug)]
 pub struct Checked {
     /// Name of the group or of the file.
     pub name: String,
     /// File or block device that holds the bytes.
     pub file: PathBuf,
-    /// Offset of the first byte in the file or device.
+    /// Offset in the file or device at which the checked bytes begin.
     pub offset: u64,
-    /// Number of bytes of the group or file.
+    /// Number of bytes that were checked.
     pub bytes: u64,
     /// Names of the tensors in the group. Empty if a file was checked.
     pub tensors: Vec<String>,
@@ -37,9 +38,9 @@ pub struct Checked {
 /// How bytes are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Method {
-    /// The bytes are compared with the checksum in the manifest of a packed store.
+    /// The checksum of the bytes is compared with the checksum in the manifest of a packed store.
     Checksum,
-    /// The bytes are compared with a SHA-256 digest that was found in `place`.
+    /// The SHA-256 digest of the bytes is compared with a digest that was found in `place`.
     Sha256 {
         /// Place in words, such as "the name of its blob in the Hub's cache".
         place: String,
@@ -62,14 +63,15 @@ pub enum Damage {
     Unreadable(Vec<IoError>),
 }
 
-/// Error that reports that the caller stopped the verification.
+/// Error returned when the caller has stopped the verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerifyStopped;
 
-/// Reads every byte of the catalog's files from disk, not from the page cache. The bytes are compared with the
-/// checksums of a packed store, or with the SHA-256 digest of a file if a digest is found. Headers, sizes and overlaps
-/// were already checked when the catalog was opened. `watch(bytes done, total bytes)` is called after each chunk, and
-/// stops the verification by returning `Break`.
+/// Reads every byte of the catalog's files from disk, not from the page cache. In a packed store, the bytes are checked
+/// against the store's checksums. In other formats, a file is checked against its SHA-256 digest if one is found.
+/// Headers, sizes and overlaps were already checked when the catalog was opened. The function calls `watch` after each
+/// chunk, with the number of bytes done and the total number of bytes. `watch` stops the verification by returning
+/// `Break`.
 ///
 /// # Errors
 /// Fails with [`VerifyStopped`] if `watch` stops the verification. Damage is not an error: the result reports it.

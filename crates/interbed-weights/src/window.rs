@@ -112,8 +112,7 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Asks to use `unit`. The window also takes the position of `unit` in the order as the current position of the
-    /// pass.
+    /// Asks to use `unit`. If `unit` is in the order, the window concludes that the pass has reached this unit.
     ///
     /// # Panics
     /// Panics if there is no such unit.
@@ -158,9 +157,9 @@ impl Window {
         self.planner.pump(&mut self.units, out);
     }
 
-    /// Ends the wait for `unit`, because the caller will not acquire it. Without this call, the window keeps the unit
-    /// in memory for the caller until it is acquired. The window evicts such a unit only if another caller waits and
-    /// nothing else can make room.
+    /// Ends the wait for `unit`, because the caller no longer needs it. While a caller waits for a unit, the window
+    /// loads the unit and keeps it in memory. It evicts such a unit only if another caller waits and nothing else can
+    /// make room.
     pub fn stop_waiting(&mut self, unit: UnitId, out: &mut Vec<WindowCommand>) {
         if self.units.end_wait(unit) {
             self.settle(unit, false, out);
@@ -302,9 +301,9 @@ impl Window {
         self.planner.concurrent_max(&self.units)
     }
 
-    /// Returns the current number of slots, used or free. The driver may keep the memory of some free slots for later
-    /// loads, but of at most `slots() - slots_used()`. The driver returns the memory of all other free slots to the
-    /// system, for example after the budget was reduced.
+    /// Returns the current number of slots, used or free. The driver may keep the memory of free slots for later loads,
+    /// but of no more than `slots() - slots_used()` slots. It returns the memory of all other free slots to the system,
+    /// for example after the budget was reduced.
     pub fn slots(&self) -> usize {
         self.planner.slots(&self.units)
     }

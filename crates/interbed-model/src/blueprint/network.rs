@@ -10,8 +10,8 @@ pub struct Dense {
     pub width: usize,
     /// The function that is applied to the result of the gate projection or, without a gate, of the input projection.
     pub activation: Activation,
-    /// Whether the network has a gate projection. The activated result of the gate projection multiplies the result of
-    /// the input projection.
+    /// Whether the network has a gate projection. If it has one, the activation is applied to the result of the gate
+    /// projection, which then multiplies the result of the input projection.
     pub gated: bool,
     /// Whether the projections have biases.
     pub bias: bool,
@@ -53,16 +53,16 @@ pub struct Router {
     /// Whether a bias is added to the scores when experts are chosen. The weights of the experts' results are computed
     /// without this bias.
     pub choice_bias: bool,
-    /// How experts are grouped, if experts are chosen only from a token's best groups; `None` if they are chosen from
-    /// all experts.
+    /// The groups that a layer's experts are divided into. The router first chooses the best groups for a token and
+    /// then chooses experts only from these groups. `None` means that it chooses from all experts.
     pub groups: Option<Groups>,
-    /// How a sum near zero is avoided when the weights of a token's experts are divided by their sum; `None` if the
-    /// weights are not divided.
+    /// Whether the weights of a token's chosen experts are divided by their sum. `None` means that they are not. If
+    /// they are, the [`Floor`] says how a divisor near zero is avoided.
     pub normalise: Option<Floor>,
     /// Number that the weights of all experts are multiplied by.
     pub scale: f32,
-    /// Whether a table lists the experts for each token id. If so, the scores do not decide which experts are chosen.
-    /// They only determine the weights of the experts' results.
+    /// Whether the experts of a token are read from a table by the token's id. If so, the scores only determine the
+    /// weights of the experts' results.
     pub by_token: bool,
 }
 
@@ -90,10 +90,10 @@ pub struct Groups {
     pub kept: usize,
 }
 
-/// How a divisor near zero is avoided when the weights of a token's experts are divided by their sum.
+/// Correction of the sum by which the weights of a token's experts are divided. It keeps this divisor away from zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Floor {
-    /// This number is added to the sum.
+    /// This number is added to the sum. 0 leaves the sum unchanged.
     Plus(f32),
     /// If the sum is smaller than this number, the number replaces the sum.
     Least(f32),

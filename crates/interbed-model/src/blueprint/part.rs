@@ -14,7 +14,7 @@ pub enum Part {
     Latent(LatentAttention),
     /// A gated delta rule, which updates a recurrent state.
     GatedDelta(GatedDelta),
-    /// A gated convolution over the rows of the last few tokens.
+    /// A gated convolution over the last few tokens.
     Convolution(ShortConvolution),
     /// A feed-forward network that all tokens go through.
     Dense(Dense),
@@ -22,7 +22,7 @@ pub enum Part {
     Mixture(Mixture),
     /// A gated lookup in an input table.
     Table(TableLookup),
-    /// The sum of the results of branches that read the same input.
+    /// Several branches that read the same input. Their results are added.
     Sum(Vec<Branch>),
 }
 
@@ -143,15 +143,17 @@ pub struct KeySelection {
 pub struct LatentAttention {
     /// Number of query heads.
     pub heads: usize,
-    /// Rank of the query projection if it is a product of two matrices; `None` if it is one matrix.
+    /// Rank of the query projection. `None` means that the projection is a single matrix instead of a product of two.
     pub query_rank: Option<usize>,
     /// Number of elements of a row that are not rotated. They serve as both key and value.
     pub row_width: usize,
-    /// Number of rotated elements of a row, in addition to `row_width`. In some models, they also serve as value.
+    /// Number of elements of a row that are rotated, in addition to those of `row_width`. They serve as key and, in
+    /// some models, also as value.
     pub rotated: usize,
-    /// Number of elements of a key head that are not rotated, after a row is expanded into heads.
+    /// Number of elements that are not rotated in the key of one head. The model expands a row into the keys of all
+    /// heads.
     pub key_width: usize,
-    /// Number of elements of a value head, after a row is expanded into heads.
+    /// Number of elements in the value of one head. The model expands a row into the values of all heads.
     pub value_width: usize,
     /// Index of the rotation in [`Blueprint::ropes`](super::Blueprint::ropes).
     pub rope: usize,
@@ -197,7 +199,7 @@ pub struct GatedDelta {
     pub norm: Norm,
 }
 
-/// A gated convolution over the rows of the last few tokens.
+/// A gated convolution over the last few tokens, each of which has one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortConvolution {
     /// Number of rows that the convolution reads for a token, including the token's own row.
@@ -215,8 +217,8 @@ pub struct TableLookup {
     pub table: usize,
     /// Number of elements that the lookup yields for each token.
     pub width: usize,
-    /// Number of rows that a convolution over the results reads, and the distance between these rows in tokens; `None`
-    /// without a convolution.
+    /// The convolution over the results of the lookup: the number of rows that it reads for a token, and the distance
+    /// in tokens between these rows. `None` means that there is no convolution.
     pub convolution: Option<(usize, usize)>,
 }
 
@@ -225,10 +227,10 @@ pub struct TableLookup {
 pub struct StreamMixer {
     /// Number of residual streams.
     pub streams: usize,
-    /// Rank of the projection that computes the mixing weights if it is a product of two matrices; `None` if it is one
-    /// matrix.
+    /// Rank of the projection that computes the mixing weights. `None` means that the projection is a single matrix
+    /// instead of a product of two.
     pub rank: Option<usize>,
-    /// Number of rounds that make the mixing matrix doubly stochastic; 0 if the matrix is used as computed.
+    /// Number of rounds that make the mixing matrix doubly stochastic. 0 means that the matrix is not changed.
     pub rounds: usize,
     /// The norm that is applied to each stream.
     pub norm: Norm,
@@ -271,7 +273,7 @@ pub enum State {
         /// Number of elements of a row.
         width: usize,
     },
-    /// One matrix for each head. The matrix cannot be restored to an earlier position.
+    /// One matrix for each head. The matrix of an earlier position cannot be recovered from that of a later one.
     Matrix {
         /// Number of heads.
         heads: usize,

@@ -36,9 +36,9 @@ pub enum RopeScaling {
         /// The stretch factor.
         factor: f64,
     },
-    /// NTK-aware scaling: the base grows with a length, in tokens, if this length exceeds `original_max`. For tokens of
-    /// the prompt, the length is that of the prompt. For a later token, it is the length of the sequence up to and
-    /// including that token.
+    /// NTK-aware scaling: beyond `original_max` tokens, the base of the frequencies grows with the length of the
+    /// sequence. For every token of the prompt, this length is that of the whole prompt. For a later token, it is the
+    /// length up to and including that token.
     Dynamic {
         /// The stretch factor.
         factor: f64,

@@ -9,7 +9,7 @@ impl Blueprint {
         self.count_parameters().unwrap_or(u64::MAX)
     }
 
-    /// Returns the number of elements of the matrices of all experts in all layers, without shared experts.
+    /// Returns the number of elements in the matrices of experts, over all layers. Shared experts are not counted.
     pub fn expert_parameters(&self) -> u64 {
         let of = |mixture: &Mixture| {
             let each = (self.hidden_size as u64).saturating_mul(mixture.expert_width as u64).saturating_mul(3);
@@ -18,7 +18,7 @@ impl Blueprint {
         self.mixtures().fold(0, |sum: u64, (_, mixture)| sum.saturating_add(of(mixture)))
     }
 
-    /// Returns the number of parameters that are used for one token. The whole embedding is counted.
+    /// Returns the number of parameters that are used for one token. All rows of the embedding are counted as used.
     pub fn active_parameters(&self) -> u64 {
         let experts = self.expert_parameters() as f64;
         let idle = self.mixture().map_or(0.0, |mixture| experts * (1.0 - mixture.expected_share(1)));

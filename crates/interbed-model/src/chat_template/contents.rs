@@ -55,7 +55,8 @@ pub(super) fn takes_text_arguments(content: NoContent, render: impl Fn(&[Json], 
 }
 
 impl NoContent {
-    /// Sets or removes the content of `message`, which must have no text.
+    /// Sets the key `content` of `message` to this content, or removes the key if this is [`NoContent::Absent`]. The
+    /// message must have no text, because its former content is lost.
     pub fn fill(self, message: &mut Map<String, Json>) {
         match self.content() {
             Some(content) => drop(message.insert("content".into(), content)),

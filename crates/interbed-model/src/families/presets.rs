@@ -16,7 +16,7 @@ pub fn preset(name: &str) -> Option<String> {
     Some(format!("{:#}\n", Value::Object(config())))
 }
 
-/// Returns the names of all presets, in the order in which help should list them.
+/// Returns the names of all presets, in the order in which the command line's help lists them.
 pub fn preset_names() -> impl Iterator<Item = &'static str> {
     presets().map(|(name, _)| *name)
 }

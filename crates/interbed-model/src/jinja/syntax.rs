@@ -10,13 +10,16 @@ pub(super) type Names = OnceLock<Vec<(Name, Load)>>;
 /// Says what a name holds when its scope is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
-    /// The name has no value yet. The scope assigns a value to the name before it reads the name.
+    /// The name has no value when the scope is entered. Statements of the scope assign one before they read the name.
     Missing,
-    /// The scope itself provides a value for the name, such as a macro's argument or a loop's item.
+    /// The name is a parameter, such as a macro's argument or a loop's item. It receives its value right after the
+    /// scope is entered.
     Parameter,
     /// The name has the value that it has in the enclosing scope.
     Outer,
-    /// The name has the value of the variable with this name that the caller passed to the template.
+    /// No enclosing scope defines the name. The name has the first of these values that exists: the one that the
+    /// template assigned to it at top level, the caller's variable with this name, or the global function with this
+    /// name.
     Context,
 }
 

@@ -22,8 +22,8 @@ pub(crate) enum Value {
     Bool(bool),
     Integer(i128),
     Float(f64),
-    /// A number that a client sent, with the text that the client wrote for it. Python would write the number
-    /// differently.
+    /// A number that a client sent, with the text that the client wrote for it. This text differs from the text that
+    /// Python would print for the number.
     Sent(Rc<SentNumber>),
     Text(Arc<str>),
     /// Text that is marked as safe for HTML.

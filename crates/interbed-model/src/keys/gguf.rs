@@ -33,7 +33,7 @@ pub(crate) struct TokenFacts {
 
 /// Which layers have a feature, as a GGUF file states it.
 pub(crate) enum Pattern {
-    /// A flag for each layer.
+    /// A flag for each layer, which says whether the layer has the feature.
     Flags(Vec<bool>),
     /// A layer lacks the feature if its number, counted from 1, is a multiple of this period. All other layers have it.
     Every(u64),

@@ -44,7 +44,7 @@ impl BranchNorm {
         }
     }
 
-    /// Computes the input that this branch would get if the hidden states did not change any more. An earlier layer
+    /// Computes the input that this branch would have if the hidden states stayed as they are now. An earlier layer
     /// calls this method, before it writes to [`Pass::branch`], to predict which experts the branch will choose.
     /// Returns `out`, which then holds the input. If the branch has no norm before it, returns the hidden states
     /// themselves.

@@ -51,8 +51,8 @@ impl Chooser {
         Self { group, norm, gate, bias, router: mixture.router.clone(), experts, chosen }
     }
 
-    /// Reserves the tensors for choosing the experts of `rows` rows. `shared` is `None` without a shared expert.
-    /// Otherwise, the flag says whether each row has a factor for the shared expert's result.
+    /// Reserves the tensors for choosing the experts of `rows` rows. `shared` is `None` if the mixture has no shared
+    /// expert. Otherwise, the flag says whether the shared expert's result is multiplied by a factor for each row.
     pub fn choice(&self, rows: usize, shared: Option<bool>, area: &mut TensorArea) -> Choice {
         let has_factors = shared == Some(true);
         let (bias, factors) = (if self.bias.is_some() { self.experts } else { 0 }, if has_factors { rows } else { 0 });

@@ -22,9 +22,9 @@ pub struct Choice {
     /// stored bias vector, and the second is the tensor to which the bias is copied, `[experts]`. `None` if the router
     /// has no such bias.
     pub bias: Option<(TensorId, Tensor)>,
-    /// One product for each row, `[rows]`. The sigmoid of this product is the factor of the shared expert's result. The
-    /// outer value is `None` if there is no shared expert. The inner value is `None` if the shared expert's results
-    /// have no factors.
+    /// The products from which the factors of the shared expert's results are computed, `[rows]`. The sigmoid of a
+    /// row's product is the factor of this row. The outer value is `None` if there is no shared expert. The inner value
+    /// is `None` if the shared expert's results have no factors.
     pub shared: Option<Option<Tensor>>,
 }
 
@@ -118,7 +118,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Returns the first row of a chosen expert's results in the tensor of all results, and the number of these rows.
+    /// Returns where the results of a chosen expert lie in the tensor of all results: the first row, and the number of
+    /// rows.
     pub fn rows_of_expert(&self, number: u32) -> (usize, usize) {
         let (first, rows) = self.routes.of(number);
         (first, rows.len())

@@ -39,7 +39,7 @@ pub struct TokenizerConfig {
 
 impl TokenizerConfig {
     /// Reads the settings from the files [`CONFIG_FILE`], [`SPECIAL_FILE`] and [`ADDED_FILE`] in `dir`. Each of them
-    /// may be missing. If the first file has the key `added_tokens_decoder`, the other two are not read.
+    /// may be missing. If [`CONFIG_FILE`] has the key `added_tokens_decoder`, the other two files are not read.
     ///
     /// # Errors
     /// Fails if a file cannot be read, is too large, or is not a JSON object.
@@ -59,8 +59,8 @@ impl TokenizerConfig {
         Ok(Self::joined(config, read(SPECIAL_FILE)?, read(ADDED_FILE)?))
     }
 
-    /// Reads the settings like [`TokenizerConfig::from_dir`], but gets each file's content from the function `content`.
-    /// This function takes the name of a file, and returns `None` if the file does not exist.
+    /// Reads the settings like [`TokenizerConfig::from_dir`], but calls `content` with the name of each file to get the
+    /// file's content. `content` returns `None` if the file does not exist.
     ///
     /// # Errors
     /// Fails if `content` fails or a file is not a JSON object. The error then names the file and the reason.

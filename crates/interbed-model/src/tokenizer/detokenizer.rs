@@ -11,9 +11,10 @@ const MAX_WINDOW: usize = 64;
 
 /// Decodes a growing sequence of tokens.
 ///
-/// The returned texts, joined, are the text that [`Tokenizer::decode`] returns for the whole sequence. No returned text
-/// ends inside a character. The work for each token is proportional to the token's length. Returning text that was held
-/// back takes additional work, proportional to the length of that text.
+/// [`push`](Self::push) and [`finish`](Self::finish) return pieces of text. The pieces, joined, are the text that
+/// [`Tokenizer::decode`] returns for the whole sequence. No piece ends inside a character. The work for each token is
+/// proportional to the token's length. Returning text that was held back takes additional work, proportional to the
+/// length of that text.
 #[derive(Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,

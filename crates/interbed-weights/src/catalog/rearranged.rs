@@ -471,7 +471,7 @@ impl RearrangedFile {
         Self { files: files.to_vec(), arrangement: Arc::new(arrangement) }
     }
 
-    /// Returns a virtual file that has the same content and reads past the page cache. `files` are the model's files,
+    /// Returns a virtual file that has the same content, but bypasses the page cache. `files` are the model's files,
     /// opened for direct reads.
     pub fn direct(&self, files: Vec<Arc<dyn DirectRead>>) -> Arc<dyn DirectRead> {
         Arc::new(RearrangedDirect { files, arrangement: Arc::clone(&self.arrangement), buffers: Mutex::default() })

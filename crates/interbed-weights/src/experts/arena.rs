@@ -11,15 +11,16 @@ use super::victims::Victims;
 /// One in this many slabs is the part of the bank by which the shadow arena is larger.
 const SHADOW_PART: u64 = 16;
 
-/// Decides which slabs are in memory, within a budget in bytes. A slab is the weights of one expert in one layer. [The
-/// module](super) explains how.
+/// Decides which slabs are in memory, within a budget in bytes. A slab is the weights of one expert in one layer. A
+/// slot is memory for one slab. [The module](super) explains the decisions. The arena itself reads nothing. Its caller,
+/// the *driver*, reads the slabs and computes with them.
 ///
 /// For each mixture layer of a forward pass, the driver calls [`begin_visit`](Self::begin_visit) with the experts that
 /// the router chose. The driver computes with each of the [`hits`](Self::hits), and calls [`release`](Self::release)
 /// for it. For each of the [`misses`](Self::misses), the driver calls [`place`](Self::place), reads the slab, calls
 /// [`loaded`](Self::loaded), computes, and calls `release`. At the end, the driver calls
-/// [`end_visit`](Self::end_visit). If `place` returns `None`, every suitable slot is pinned or is being read into. The
-/// driver must then release a slab or wait for a read.
+/// [`end_visit`](Self::end_visit). If `place` returns `None`, every suitable slot holds a pinned slab or is being read
+/// into. The driver must then release a slab or wait for a read.
 #[derive(Debug)]
 pub struct Arena {
     pub(super) shape: ArenaShape,
@@ -57,8 +58,8 @@ pub(super) enum SlabState {
     /// The slab is being read into a slot that is reserved for it. The end of the read makes the slab `Resident`, or
     /// `Absent` if the read fails.
     Loading { slot: SlabSlot, ticket: u64 },
-    /// The slab is in memory. It becomes `Absent` if it is evicted or its slot is withdrawn. Neither happens while the
-    /// slab is pinned.
+    /// The slab is in memory. It becomes `Absent` if it is evicted, or if a smaller budget takes the slot's memory
+    /// away. Neither happens while the slab is pinned.
     Resident { slot: SlabSlot },
 }
 
@@ -174,8 +175,8 @@ impl Arena {
     }
 
     /// Finds a slot for an expert of the visit that is not in memory. Takes a free slot if there is one, or else the
-    /// slot of the slab with the lowest score. Returns `None` if all slots of the expert's size class are pinned or
-    /// being read into.
+    /// slot of the slab with the lowest score. Returns `None` if every slot of the expert's size class holds a pinned
+    /// slab or is being read into.
     ///
     /// # Panics
     /// Panics if no visit has begun, if the visit does not need the expert, or if the expert is in memory or being
@@ -275,10 +276,11 @@ impl Arena {
         }
     }
 
-    /// Sets the budget, which is the largest total size of all slots in bytes. If the budget shrinks, the arena first
-    /// withdraws free slots, then the slots of the slabs with the lowest scores. Slots that are pinned or being read
-    /// into are kept. If the slots that remain exceed the new budget, [`budget`](Self::budget) returns their total size
-    /// in bytes, and the call can be repeated later.
+    /// Sets the budget, which is the largest total size of all slots in bytes. If the budget shrinks, the arena
+    /// withdraws slots, and the driver must free the memory of these slots. Free slots come first, then the slots of
+    /// the slabs with the lowest scores. Slots with pinned slabs and slots that are being read into are kept. If the
+    /// kept slots exceed the new budget, [`budget`](Self::budget) returns their total size in bytes, and the driver can
+    /// repeat the call later.
     ///
     /// # Errors
     /// Fails with [`ArenaError::TooSmall`] if `budget` is below the least possible budget. Nothing is changed in this
@@ -318,14 +320,14 @@ impl Arena {
         self.slots.bytes()
     }
 
-    /// Returns whether a slot has memory. A withdrawn slot has none.
+    /// Returns whether a slot has memory. A slot has none after [`set_budget`](Self::set_budget) has withdrawn it.
     pub fn is_live(&self, slot: SlabSlot) -> bool {
         let state = self.slots.states(slot.class as usize).get(slot.index as usize);
         state.is_some_and(|state| *state != SlotState::Withdrawn)
     }
 
-    /// Returns the number of slots of a size class that have memory. If the budget was larger before, slot numbers may
-    /// exceed this count.
+    /// Returns the number of slots of a size class that have memory. Slot numbers may exceed this count if the budget
+    /// was larger before.
     pub fn slot_count(&self, class: u32) -> u64 {
         self.slots.live(class as usize)
     }
@@ -357,7 +359,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Returns statistics since the arena was created.
+    /// Returns what the arena has counted since it was created.
     pub fn figures(&self) -> ArenaFigures {
         self.figures
     }

@@ -51,8 +51,8 @@ pub struct PrefetchFigures {
     pub used_bytes: u64,
 }
 
-/// Misses that would have been hits in a slightly larger arena, called the shadow. The arena records when each slab was
-/// evicted, and so knows whether the shadow would still hold it.
+/// Misses that a slightly larger arena would have avoided. This larger arena, the shadow, exists only in the arena's
+/// records: the arena notes when each slab was evicted, and concludes whether the shadow would still hold it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShadowHits {
     /// Total size of the slabs that the arena missed and the shadow would have held, in bytes, since the arena was

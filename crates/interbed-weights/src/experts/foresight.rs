@@ -21,9 +21,9 @@ const MISSING_MIN: f32 = 4.0;
 /// Number of visits after which a layer is guessed again if its guesses were not likely enough.
 const PAUSE: u32 = 16;
 
-/// Guesses of the experts that a layer's next visit will need, and how often guesses of each layer and rank came true.
-/// The rank of a guess is the expert's position among the experts chosen for a token, counted from 0 for the best. If
-/// several tokens choose the expert, the best position counts.
+/// Holds guesses of which experts the next visit of a mixture layer will need. Records how often such guesses came
+/// true, for each layer and rank. The rank of a guess is the expert's position among the experts chosen for a token,
+/// counted from 0 for the best. If several tokens choose the expert, the best position counts.
 #[derive(Debug)]
 pub struct Foresight {
     ranks: usize,
@@ -38,8 +38,8 @@ pub struct Foresight {
 }
 
 impl Foresight {
-    /// Creates a record without guesses. Until guesses of a layer have been checked, they are assumed to be likely
-    /// enough to be worth a read.
+    /// Creates a `Foresight` without guesses. The first guesses of a layer count as likely enough to be worth a read;
+    /// later, the share that came true decides.
     pub fn new(shape: &ArenaShape) -> Self {
         let (layers, ranks) = (shape.layers(), shape.top_k());
         Self {
@@ -54,10 +54,10 @@ impl Foresight {
         }
     }
 
-    /// Returns whether it is worth guessing which experts `layer` will need. Guessing is not worth it if few of the
-    /// experts that recent visits needed were missing from memory. If guesses of the layer were wrong too often, the
-    /// answer is `true` only once in a number of visits, to try the layer again. The caller asks only once before each
-    /// visit to the layer.
+    /// Returns whether it is worth guessing which experts `layer` will need. Returns `false` if, on average, recent
+    /// visits of the layer found fewer than four of their experts missing from memory. If guesses of the layer were
+    /// wrong too often, returns `true` only once every 16 visits, to find out whether guesses have become better. Call
+    /// this at most once before each visit of the layer.
     pub fn should_guess(&mut self, layer: u32) -> bool {
         let index = layer as usize;
         if self.missing[index] < MISSING_MIN {
@@ -71,8 +71,8 @@ impl Foresight {
         is_likely
     }
 
-    /// Sets the guesses: the experts that the next visit of `layer` is likely to need, each with its rank, the best
-    /// first. They replace all earlier guesses.
+    /// Replaces all earlier guesses with `guesses`, which are for the next visit of `layer`. Each entry is the index of
+    /// an expert that the visit is likely to need and the rank of this guess; the best guess comes first.
     pub fn guess(&mut self, layer: u32, guesses: &[(u32, u32)]) {
         self.forget();
         self.guesses.extend(guesses.iter().filter(|&&(_, rank)| (rank as usize) < self.ranks));
@@ -86,7 +86,8 @@ impl Foresight {
         self.taken = 0;
     }
 
-    /// Returns the best guess that was not yet returned and is likely enough to be worth a read, with its likelihood.
+    /// Returns the next guess that is likely enough to be worth a read, and its likelihood. Guesses come in the order
+    /// in which [`guess`](Self::guess) received them, each only once. Returns `None` if there are no more.
     pub fn take(&mut self) -> Option<(SlabId, f32)> {
         let layer = self.guessed?;
         while let Some(&(expert, rank)) = self.guesses.get(self.taken) {

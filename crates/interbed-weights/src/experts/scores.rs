@@ -92,8 +92,7 @@ impl Scores {
         self.expected(slab, self.likelihood[slab])
     }
 
-    /// Returns the score that a slab would have if `likelihood` were the likelihood that the next visit of its layer
-    /// uses it.
+    /// Returns the score that a slab would have if the next visit of its layer used it with probability `likelihood`.
     pub fn expected(&self, slab: usize, likelihood: f32) -> f64 {
         let layer = self.layer_of[slab] as usize;
         let total = self.totals[layer];

@@ -100,8 +100,8 @@ impl ArenaShape {
         self.slab_bytes.iter().sum::<u64>() * self.top_k as u64
     }
 
-    /// Returns the smallest budget, in bytes, with which an arena works. This budget has room for two slots of each
-    /// class, so that one slab can be read while another is used. For a class with a single slab, one slot is enough.
+    /// Returns the smallest budget that an arena accepts, in bytes. This budget has room for two slots of each class,
+    /// so that one slab can be read while another is used. A class with a single slab needs only one slot.
     pub fn least_bytes(&self) -> u64 {
         (0..self.class_bytes.len()).map(|class| self.class_bytes[class] * self.least_slots(class)).sum()
     }

@@ -5,18 +5,19 @@ use serde::{Deserialize, Serialize};
 /// Identifies one expert of one mixture layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SlabId {
-    /// Index of the mixture layer, counted from 0 in the order of the forward pass; other layers do not count.
+    /// Index of the layer among the mixture layers, counted from 0 in the order of the forward pass.
     pub layer: u32,
     /// Index of the expert in its layer.
     pub expert: u32,
 }
 
-/// Memory for one slab. All slots of a class have the same size. A slot keeps its memory when its slab is replaced.
+/// Identifies a slot: memory for one slab. All slots of a class have the same size. When another slab replaces the slab
+/// in a slot, the slot keeps its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlabSlot {
     /// Size class of the slot, an index into [`ArenaShape::class_bytes`](super::ArenaShape::class_bytes).
     pub class: u32,
-    /// Index of the slot in its class. The index of a withdrawn slot is used again.
+    /// Index of the slot in its class. After the arena has removed a slot, a new slot may get its index.
     pub index: u32,
 }
 
@@ -30,6 +31,7 @@ pub struct Placement {
     pub slot: SlabSlot,
     /// Slab that the slot held before, if any.
     pub evicted: Option<SlabId>,
-    /// Number that identifies this read when its outcome is reported.
+    /// Number of this read. The driver passes it to [`Arena::loaded`](super::Arena::loaded) or
+    /// [`Arena::failed`](super::Arena::failed) when the read ends.
     pub ticket: u64,
 }

@@ -112,7 +112,7 @@ impl Slots {
         SlabSlot { class: class as u32, index }
     }
 
-    /// Takes a free slot for a slab; returns `None` if no slot of the class is free.
+    /// Gives a free slot of `class` to `slab`, and returns the slot; returns `None` if no slot of the class is free.
     pub fn take(&mut self, class: usize, slab: usize) -> Option<SlabSlot> {
         let index = self.classes[class].free.pop()?;
         let slot = SlabSlot { class: class as u32, index };
@@ -120,19 +120,20 @@ impl Slots {
         Some(slot)
     }
 
-    /// Notes that the slot holds this slab from now on, whatever it held before.
+    /// Records that `slot` belongs to `slab` from now on, whichever slab it held before.
     pub fn hold(&mut self, slot: SlabSlot, slab: usize) {
         self.classes[slot.class as usize].slots[slot.index as usize] = SlotState::Held(slab);
     }
 
-    /// Makes a held slot free.
+    /// Makes a slot that belonged to a slab free again.
     pub fn free_up(&mut self, slot: SlabSlot) {
         let class = &mut self.classes[slot.class as usize];
         class.slots[slot.index as usize] = SlotState::Free;
         class.free.push(slot.index);
     }
 
-    /// Withdraws a free slot; returns `None` if no slot of the class is free.
+    /// Removes a free slot from `class` and returns it, so that the caller can free its memory. Returns `None` if no
+    /// slot of the class is free.
     pub fn withdraw_free(&mut self, class: usize) -> Option<SlabSlot> {
         let index = self.classes[class].free.pop()?;
         let slot = SlabSlot { class: class as u32, index };
@@ -140,7 +141,8 @@ impl Slots {
         Some(slot)
     }
 
-    /// Withdraws a slot that held a slab, which has been evicted.
+    /// Removes `slot` from its class: the slot no longer counts as memory, and a new slot may get its index. If the
+    /// slot held a slab, the caller must have evicted the slab before.
     pub fn withdraw(&mut self, slot: SlabSlot) {
         let class = &mut self.classes[slot.class as usize];
         class.slots[slot.index as usize] = SlotState::Withdrawn;

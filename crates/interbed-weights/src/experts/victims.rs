@@ -11,19 +11,19 @@ pub(super) struct Victims {
 }
 
 impl Victims {
-    /// Notes that the slab in the slot can be evicted, and has this score.
+    /// Records that the slab in `slot` can be evicted, and that its score is `score`.
     pub fn may_go(&mut self, slot: u32, score: f64) {
         debug_assert!(score.is_finite());
         self.set(slot, score);
     }
 
-    /// Notes that the slab in the slot, if there is one, cannot be evicted.
+    /// Records that the slab in `slot`, if there is one, cannot be evicted.
     pub fn stays(&mut self, slot: u32) {
         self.set(slot, STAYS);
     }
 
-    /// Returns the lowest score of the slabs that can be evicted, and its slot. Among slabs with equal scores, the slab
-    /// with the lowest `rank` is chosen.
+    /// Returns the lowest score among the slabs that can be evicted, and the slot of the slab that has this score. If
+    /// several slabs have it, chooses the slot for which `rank` returns the lowest number.
     pub fn lowest(&self, rank: impl Fn(u32) -> usize) -> Option<(f64, u32)> {
         let mut lowest = STAYS;
         let mut at = None;

@@ -133,7 +133,7 @@ pub enum GgufProblem {
         /// Description of the value that was found.
         found: String,
     },
-    /// The alignment is not a 32-bit power of two, or is too large.
+    /// The value of `general.alignment` is not a `u32`, is not a power of two, or exceeds the limit.
     #[error(
         "general.alignment is {found}, expected a 32-bit power of two up to {limit}; fetch the file again, or \
          convert the model anew"
@@ -166,7 +166,7 @@ pub enum GgufProblem {
         /// Maximum number of dimensions.
         limit: u32,
     },
-    /// The dimensions of a tensor give no elements, or more than can be counted.
+    /// By its dimensions, a tensor has no elements, or its size overflows.
     #[error(
         "the tensor {tensor} has the impossible dimensions {dims:?}; fetch the file again, or convert the model anew"
     )]
@@ -232,7 +232,8 @@ pub enum GgufProblem {
         /// Offset in the file of the first byte of the second tensor.
         second_begin: u64,
     },
-    /// The file is one part of a set, but its file name does not have the form that parts of this set need.
+    /// The file is one part of a model in several files, but its name does not end like `-00001-of-00003.gguf`.
+    /// The last number in the name must be the number of parts.
     #[error(
         "it is one of {count} parts, so its name must end in -00001-of-{count:05}.gguf; rename it as it was published"
     )]
@@ -240,7 +241,7 @@ pub enum GgufProblem {
         /// Number of parts, by the file's metadata.
         count: u64,
     },
-    /// A part of the set is missing.
+    /// The model consists of several files, and one of them is missing.
     #[error("the part {part} is missing: the download is incomplete, fetch all {count} parts")]
     MissingPart {
         /// File name of the part.
@@ -248,7 +249,8 @@ pub enum GgufProblem {
         /// Number of parts in all.
         count: u64,
     },
-    /// The files are parts of different sets.
+    /// A number in a part's metadata does not match the other parts or the file name, so the parts do not belong
+    /// together.
     #[error("{key} is {found}, expected {expected}: the parts do not belong together, fetch them again")]
     PartMismatch {
         /// Name of the metadata key that disagrees.

@@ -150,7 +150,7 @@ impl Metadata {
     /// Returns the list of texts of `key`; `None` if the key is absent.
     ///
     /// # Errors
-    /// Fails with [`GgufProblem::WrongType`] if the value is no list of texts.
+    /// Fails with [`GgufProblem::WrongType`] if the value is not a list of texts.
     pub fn texts(&self, key: &str) -> Result<Option<&Texts>, GgufProblem> {
         match self.get(key) {
             None => Ok(None),
@@ -162,7 +162,7 @@ impl Metadata {
     /// Returns the list of numbers of `key`; `None` if the key is absent.
     ///
     /// # Errors
-    /// Fails with [`GgufProblem::WrongType`] if the value is no list of numbers.
+    /// Fails with [`GgufProblem::WrongType`] if the value is not a list of numbers.
     pub fn numbers(&self, key: &str) -> Result<Option<&Numbers>, GgufProblem> {
         match self.get(key) {
             None => Ok(None),
@@ -177,7 +177,7 @@ fn wrong_type(key: &str, expected: &'static str, found: &MetadataValue) -> GgufP
 }
 
 impl Number {
-    /// Returns the number as a whole number; `None` if it is a float of any kind.
+    /// Returns the number if it has an integer type; `None` if it has a float type, even if its value is whole.
     pub fn as_integer(self) -> Option<i128> {
         Some(match self {
             Self::U8(number) => number.into(),

@@ -52,8 +52,8 @@ const OF_ONE: [(&str, &str); 3] = [("ffn_gate", "gate_proj"), ("ffn_up", "up_pro
 const NETWORK_NORM: &str = "ffn_norm";
 const RESULT_NORM: &str = "post_attention_norm";
 
-/// Translates the tensor names of one GGUF file. The same GGUF name can stand for different Hugging Face names,
-/// depending on which other tensors the file has.
+/// Translates the tensor names of one GGUF file to Hugging Face names. Some GGUF names can stand for two Hugging Face
+/// names; which one is right depends on the other tensors in the file.
 pub struct TensorNames {
     /// Layers that norm both the result of attention and the input of the feed-forward network.
     both: HashSet<usize>,

@@ -75,8 +75,8 @@ pub(crate) fn check_parts(parts: &[ModelPart]) -> Result<(), WeightError> {
     Err(WeightError::Gguf { file: first.0.path().to_owned(), problem: GgufProblem::Missing { key, why } })
 }
 
-/// Returns the name of a model: the file name without its extension, and without the part number if the file is one of
-/// several parts.
+/// Returns the name of the GGUF model in the file `path`: the file name without its extension. If the model consists of
+/// several files, the part number is left out too. Returns `None` if `path` has no file name.
 pub fn model_name(path: &Path) -> Option<String> {
     match numbered(path) {
         Some((stem, _, _)) => Some(stem),

@@ -10,10 +10,10 @@ use super::{ALIGNMENT_DEFAULT, ALIGNMENT_KEY, MAGIC, VERSION, gguf_name, types};
 use crate::error::WeightError;
 use crate::writer::{Sink, TensorMeta, append_tensor, finish};
 
-/// Writes one GGUF file with `metadata` and, in the given order, `tensors`. Each tensor has either its Hugging Face
-/// name, which is translated to GGUF's, or a name that only GGUF has. `produce(index, sink)` passes the bytes of
-/// `tensors[index]` to the sink, in pieces of any size; no piece is kept in memory. The file appears only when it is
-/// complete and synced.
+/// Writes one GGUF file with `metadata` and, in the given order, `tensors`. Hugging Face names of tensors are
+/// translated to GGUF names; other names are written unchanged. `produce(index, sink)` passes the bytes of
+/// `tensors[index]` to the sink, in pieces of any size; no piece is kept in memory. The file appears at `path` only
+/// when it is complete and synced to disk.
 ///
 /// # Errors
 /// Fails if a write fails, if a size overflows, if a row is not a whole number of blocks, or if `produce` passes too

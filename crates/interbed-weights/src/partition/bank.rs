@@ -20,8 +20,8 @@ pub struct ExpertBank {
     pub group: usize,
     /// Place of each expert's matrices, by the index of the expert.
     pub slabs: Vec<Slab>,
-    /// Sizes in bytes of the buffers into which one expert is read, one buffer for each read. Each buffer is large
-    /// enough for any expert of the bank, in whole pages.
+    /// Sizes in bytes of the buffers into which one expert is read, one buffer for each read. Each size is a whole
+    /// number of pages, and is sufficient for every expert of the bank.
     pub pieces: Pieces,
     /// Number of experts that each token uses.
     pub chosen: usize,
@@ -94,7 +94,8 @@ impl ExpertClasses {
     }
 }
 
-/// Places of one expert's matrices (a slab): in the files, and in memory once they are read.
+/// Says where the matrices of one expert (a slab) lie in the files, and where they lie in the buffers into which they
+/// are read.
 #[derive(Debug, Clone)]
 pub struct Slab {
     /// Reads that load the expert, each into its own buffer.
@@ -119,7 +120,7 @@ pub struct SlabRead {
 /// A matrix of an expert, and its place in the buffer into which it is read.
 #[derive(Debug, Clone)]
 pub struct SlabMatrix {
-    /// Element type, as it is stored.
+    /// Type in which the elements are stored.
     pub dtype: DType,
     /// Number of rows of the matrix.
     pub rows: usize,

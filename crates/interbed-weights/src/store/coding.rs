@@ -20,7 +20,7 @@ use crate::safetensors::ElementType;
 /// Maximum fraction of its original bytes that a coded matrix may have; with more, decoding is not worth it.
 const WORTH: (u64, u64) = (15, 16);
 
-/// Matrices of a model that a packed store holds in coded form.
+/// Names the bf16 matrices of a model that a packed store holds in coded (losslessly compressed) form.
 #[derive(Debug, Clone, Default)]
 pub struct Coding {
     /// Number of patches for which each row of a matrix has room, by the name of the matrix.
@@ -33,9 +33,10 @@ impl Coding {
         Self::default()
     }
 
-    /// Chooses which bf16 matrices of `specs` to code: those that coding shortens so much that decoding them is worth
-    /// its cost. Reads all bf16 matrices of `specs` completely, since the row that needs the most patches decides the
-    /// row length of its coded matrix. Calls `watch(bytes done, bytes in all)` after each chunk.
+    /// Chooses which bf16 matrices of `specs` to code: those that become at least 1/16 shorter, so that decoding them
+    /// is worth its cost. Reads all bf16 matrices of `specs` completely, since the row that needs the most patches
+    /// (separately stored exponents) decides the row length of its coded matrix. Calls
+    /// `watch(bytes done, bytes in all)` after each chunk.
     ///
     /// # Errors
     /// Fails if a tensor is missing, has another shape or has an unknown type, or if a read fails. Fails with
@@ -79,8 +80,8 @@ impl Coding {
         Ok(Self { patches: worth.collect() })
     }
 
-    /// Chooses all matrices that [`Coding::measure`] may choose, with no room for patches. No other coding makes the
-    /// store of the model smaller.
+    /// Chooses all matrices that [`Coding::measure`] may choose, with no room for patches. No coding makes the store
+    /// smaller, so a plan with this coding tells the least room that the store needs.
     pub fn least(catalog: &Catalog, specs: &[GroupSpec]) -> Self {
         let tensors = specs.iter().flat_map(|spec| &spec.tensors);
         let codable = tensors.filter(|tensor| catalog.get(&tensor.name).is_some_and(is_codable));

@@ -16,7 +16,7 @@ pub enum StoreProblem {
         /// First bytes of the file.
         found: [u8; 8],
     },
-    /// Packing was interrupted before the store was whole.
+    /// Packing was interrupted before the store was complete.
     #[error("packing was interrupted before it was whole: run the same `interbed pack` again to continue")]
     Unfinished,
     /// A later version of Interbed wrote the store.
@@ -72,7 +72,7 @@ pub enum StoreProblem {
         /// Number of bytes that are there.
         found: u64,
     },
-    /// Header or manifest does not match the checksum in the header.
+    /// The header or the manifest does not match the checksum in the header.
     #[error("header or manifest is damaged (checksum {found}, expected {expected}): copy it or pack the model again")]
     HeadChecksum {
         /// Checksum in the header.

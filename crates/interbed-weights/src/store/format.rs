@@ -19,10 +19,11 @@ const PLAIN_VERSION: u32 = 1;
 pub const PAGE_BYTES: u64 = 4096;
 /// Tensors of at least this many bytes begin on a page, which adds at most 1.6 % of padding.
 pub const LARGE_TENSOR_FROM: u64 = 256 << 10;
-/// Maximum length of a manifest that is read, in bytes. The manifest of a model of 1,000 layers is about 2 MB.
+/// Maximum length of a manifest in bytes; a store with a longer manifest is refused. The manifest of a model of 1,000
+/// layers is about 2 MB.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
-/// Maximum length of a small file, in bytes. One such file may hold the whole metadata of a GGUF file, so the limit is
-/// that of GGUF headers.
+/// Maximum length in bytes of a small file, such as `config.json`. One such file may hold the whole metadata of a GGUF
+/// file, so the limit is that of GGUF headers.
 pub const SMALL_FILE_BYTES_MAX: u64 = crate::GGUF_HEADER_BYTES_MAX;
 /// Name of the small file that holds the metadata of a GGUF source: a GGUF file without tensors.
 pub const METADATA_FILE: &str = "metadata.gguf";
@@ -70,7 +71,7 @@ pub struct SourceFile {
     pub begin: Checksum,
 }
 
-/// A small file of the model, as it lies in the store.
+/// A small file of the model, such as its configuration, and its place in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredFile {
     /// Name of the file, such as `config.json`.
@@ -83,7 +84,7 @@ pub struct StoredFile {
     pub checksum: Checksum,
 }
 
-/// A group of tensors, as it lies in the store.
+/// A group of tensors, and its place in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredGroup {
     /// Name of the group for display, such as "layer 3, attention".
@@ -98,7 +99,7 @@ pub struct StoredGroup {
     pub tensors: Vec<StoredTensor>,
 }
 
-/// A tensor, as it lies in the store.
+/// A tensor, and its place in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredTensor {
     /// Hugging Face name of the tensor, or its name in the source file if it has no Hugging Face name.
@@ -106,7 +107,8 @@ pub struct StoredTensor {
     /// Name of the element type, as in safetensors headers and GGUF tools. Types that only Interbed has, such as coded
     /// bf16, have names of their own.
     pub dtype: String,
-    /// Number of patches that each row has room for; `None` unless the type is coded bf16.
+    /// Number of patches (separately stored exponents) for which each row has room, if the type is coded bf16;
+    /// otherwise `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<u16>,
     /// Shape of the tensor, outermost dimension first.

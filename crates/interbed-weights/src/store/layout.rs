@@ -38,9 +38,10 @@ struct Group<'a> {
 }
 
 impl StorePlan {
-    /// Lays out the tensors of `specs`, in the order of the forward pass, and the model's small `files`, each a name
-    /// and its content. For a GGUF model, the store also gets the metadata and the tensors that `specs` does not name,
-    /// such as RoPE factors; for other models, such tensors are left out. Matrices that `coding` names are coded.
+    /// Plans a store of the model `name`. The store contains the tensors of `specs`, in the order of the forward pass,
+    /// and `files`, each with its name and content. Matrices that `coding` names are stored in coded form. For a GGUF
+    /// model, the store also contains the metadata and the tensors that `specs` does not name, such as RoPE factors.
+    /// For other models, such tensors are left out.
     ///
     /// # Errors
     /// Fails if a tensor is missing, has another shape or an unknown type, if a file is too long, or if a source cannot

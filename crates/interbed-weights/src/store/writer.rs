@@ -76,10 +76,10 @@ pub fn inspect_target(target: &WriteTarget) -> Result<(), WeightError> {
 /// continued later. The run needs memory for a few buffers only, whatever the model's size.
 ///
 /// # Errors
-/// Fails if the target has too little room; if nothing was resumed, nothing is left behind. Fails if a read or a write
-/// fails, if a source file has changed, or if bytes differ when they are read back. Fails with
-/// [`StoreProblem::Stopped`] if `watch` asked to stop. After such failures, what was written is kept: in a file under a
-/// temporary name, or on the device as an unfinished store.
+/// Fails if a read or a write fails, if a source file has changed, or if bytes differ when they are read back. Fails
+/// with [`StoreProblem::Stopped`] if `watch` returned `Break`. After such failures, what was written is kept: in a file
+/// under a temporary name, or on the device as an unfinished store. Also fails if the target has too little room; the
+/// temporary file is then removed, unless the run continued an earlier one.
 pub fn write_store(
     catalog: &Catalog,
     plan: &StorePlan,

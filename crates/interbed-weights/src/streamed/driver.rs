@@ -206,7 +206,8 @@ impl<P: HostPlanner> Driver<P> {
         &self.held[unit.index()].as_ref().expect("what the window calls present was read").buffer
     }
 
-    /// Returns the memory that holds a band, and whether other bands will reuse this memory. The band must be present.
+    /// Returns the memory that holds a band, and whether this memory is a slot, which other bands reuse later. The band
+    /// must be present.
     pub fn place_of(&self, unit: UnitId) -> (&Arc<HostBuffer>, bool) {
         let held = self.held[unit.index()].as_ref().expect("what the window calls present was read");
         (&held.buffer, !held.resident)
@@ -261,14 +262,13 @@ impl<P: HostPlanner> Driver<P> {
         self.recorder.stall(self.groups[band as usize], start, Instant::now());
     }
 
-    /// Returns the error which says that a wait for `band` can never end, because more bands are in use than there are
-    /// slots.
+    /// Returns the error for a wait that can never end: a pass waits for `band`, but other bands in use take all slots.
     pub fn stuck(&self, band: u32) -> WeightError {
         WeightError::Stuck { group: self.groups[band as usize] }
     }
 
-    /// Carries out `commands`, and then the commands that result from them, until none is left. Commands for the
-    /// device's memory are only appended to `above`. The call swaps two command lists instead of allocating new ones.
+    /// Carries out the commands in the field `commands`, and the further commands that result from them, until none is
+    /// left. Commands for device memory are not carried out here, but appended to the field `above`.
     pub fn obey(&mut self) {
         while !self.commands.is_empty() {
             std::mem::swap(&mut self.commands, &mut self.batch);

@@ -109,7 +109,7 @@ impl ExpertDriver {
         &mut self.arena
     }
 
-    /// Returns whether the expert with index `expert` of `group` is in memory.
+    /// Returns whether an expert of `group` is in memory. `expert` is its index in the group.
     pub fn holds(&self, group: usize, expert: u32) -> bool {
         self.layer_of(group).is_some_and(|layer| self.arena.slot_of(SlabId { layer, expert }).is_some())
     }
@@ -142,7 +142,7 @@ impl ExpertDriver {
         self.place(recorder);
     }
 
-    /// Returns whether guessing which experts of `group` a pass will need is worth the work.
+    /// Returns whether it is worth guessing which experts of `group` a pass will need.
     pub fn looks_ahead(&mut self, group: usize) -> bool {
         self.reads_ahead && self.layer_of(group).is_some_and(|layer| self.foresight.should_guess(layer))
     }
@@ -162,8 +162,8 @@ impl ExpertDriver {
         self.read_ahead(recorder);
     }
 
-    /// Ends the visit of a failed pass and drops all guesses. Reads in flight continue, and the slabs that they read
-    /// are kept.
+    /// Ends the current visit, if there is one, and drops all guesses. Reads in flight continue, and the slabs that
+    /// they read are kept.
     pub fn abandon(&mut self) {
         self.end_visit();
         self.foresight.forget();
@@ -238,7 +238,7 @@ impl ExpertDriver {
         self.foresight.forget();
     }
 
-    /// Processes the reads that have ended, and begins to read ahead if few reads are in flight.
+    /// Processes the reads that have ended. If few reads are then in flight, begins to read guessed experts.
     pub fn poll(&mut self, recorder: &mut Recorder) {
         self.take_all(recorder);
         self.read_ahead(recorder);
@@ -258,8 +258,9 @@ impl ExpertDriver {
         }
     }
 
-    /// Changes the number of bytes that all slots together may take. The caller must be between passes, since the call
-    /// ends the current visit. The memory of slots that are withdrawn is freed before the call returns.
+    /// Changes the number of bytes that all slots together may take. If the number shrinks, slots are removed, and
+    /// their memory is freed before the call returns. The call ends the current visit, so it must be made between
+    /// passes.
     pub fn set_budget(&mut self, bytes: u64) -> Result<(), ArenaError> {
         self.abandon();
         let changes = self.arena.set_budget(bytes)?;

@@ -56,8 +56,7 @@ impl StreamMonitor {
         std::mem::take(&mut lock(&self.events))
     }
 
-    /// Returns the number of bytes, as stored in the files, of the matrices that a pass reads from the first row to the
-    /// last.
+    /// Returns the total size of the matrices that a pass reads in full, in bytes as stored in the files.
     pub fn swept_bytes(&self) -> u64 {
         self.swept_bytes
     }
@@ -83,10 +82,9 @@ impl StreamMonitor {
         self.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Copies the last published locations of all units to `sight`, if they are newer than those that the caller has
-    /// seen. Publications are numbered from 1. `seen` is the number of the last publication that the caller has seen,
-    /// or 0. Returns the number of the last publication.
-    /// Returns the number of the last publication.
+    /// Copies the last published locations of all units to `sight`, if the caller has not seen them yet. Publications
+    /// are numbered from 1. `seen` is the number of the last publication that the caller has seen, or 0 if it has seen
+    /// none. Returns the number of the last publication.
     pub fn sight(&self, seen: u64, sight: &mut WindowSight) -> u64 {
         if self.sights.load(Ordering::Acquire) == seen {
             return seen;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Limits the time that is spent on showing the current state to watchers. Each time that the state is shown is a turn.
-/// The pause after a turn lasts at least [`PERIOD`](Self::PERIOD), and at least 100 times as long as the turn.
+/// Limits how often watchers are shown the current state. A turn is the time in which the state is shown once. The
+/// pause after a turn lasts at least [`PERIOD`](Self::PERIOD), and at least 100 times as long as the turn.
 #[derive(Debug, Default)]
 pub struct WatchPace {
     next_at: Option<Instant>,

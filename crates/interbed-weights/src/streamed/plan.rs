@@ -45,9 +45,9 @@ pub struct StreamConfig {
     pub policy: StreamPolicy,
     /// Whether each read, wait and computation is recorded as an event.
     pub timeline: bool,
-    /// Number of tokens of the largest pass in which the host computes with the bands that stay in host memory. In a
-    /// pass with more tokens, these bands are copied to a device that has its own memory. If the setting is 0, the host
-    /// never computes.
+    /// Maximum number of tokens of a pass in which the host computes with the bands that stay in host memory. A pass
+    /// with more tokens copies these bands to the device. If the setting is 0, every pass copies them. The setting has
+    /// an effect only for a device that has its own memory.
     pub host_tokens_max: usize,
     /// Priorities of disk accesses. If set, other reads and writes on the same disk give way to the reads of weights.
     pub turns: Option<Arc<DiskTurns>>,

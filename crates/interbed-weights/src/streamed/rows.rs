@@ -74,7 +74,7 @@ impl RowReader {
     /// Fails if a row could not be read, or if memory could not be allocated.
     ///
     /// # Panics
-    /// Panics if the matrix does not have one of these rows.
+    /// Panics if one of these row numbers is too large for the matrix.
     pub fn read(&mut self, matrix: &RowMatrix, wanted: &[u32]) -> Result<Rows<'static>, WeightError> {
         let wanted = &wanted[..wanted.len().min(ROWS)];
         if Arc::get_mut(&mut self.compact).is_none() {

@@ -11,11 +11,10 @@ pub struct StreamStats {
     pub bytes_read: u64,
     /// Number of bytes copied from host memory to a device's own memory.
     pub bytes_copied: u64,
-    /// Number of bytes of weights with which the host computed, instead of copying them to a device with its own
-    /// memory.
+    /// Number of bytes of weights with which the host computed, so that they did not have to be copied to a device.
     pub bytes_on_host: u64,
-    /// Number of times that a forward pass waited for a copy to a device, because copies still read all the host memory
-    /// that new reads could use.
+    /// Number of times that a forward pass waited until a copy to a device had ended. This is necessary if copies still
+    /// use all the host memory into which new weights could be read from disk.
     pub waits_for_copies: u64,
     /// Number of failed reads, including reads that were tried again.
     pub reads_failed: u64,
@@ -122,7 +121,7 @@ pub struct StreamEvent {
     pub end: Instant,
 }
 
-/// Records the statistics, and also the events if a timeline is wanted.
+/// Records the statistics, and also the events if the timeline is enabled.
 #[derive(Debug)]
 pub struct Recorder {
     pub stats: StreamStats,
@@ -132,7 +131,7 @@ pub struct Recorder {
 }
 
 /// Maximum number of events that are kept until a caller takes them. Further events are dropped. This many events take
-/// about 20 MB, which no memory budget includes.
+/// about 20 MB, which do not count against any memory budget.
 pub const EVENTS_MAX: usize = 400_000;
 
 impl Recorder {

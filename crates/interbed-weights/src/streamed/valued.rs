@@ -12,8 +12,8 @@ pub struct ExpertFigures {
     pub bank_bytes: u64,
 }
 
-/// Remembers the counters at the last call of [`worth`](Self::worth). The next call evaluates only what has happened
-/// since then.
+/// Estimates how much waiting time more memory would save. Each call of [`worth`](Self::worth) evaluates only what has
+/// happened since the last call.
 #[derive(Debug, Default)]
 pub struct Valued {
     stats: StreamStats,
@@ -22,10 +22,10 @@ pub struct Valued {
 
 impl Valued {
     /// Returns an estimate of the waiting time, in seconds, that one more byte of memory would have saved since the
-    /// last call. If `all_bands_stay` is false or `experts` is `None`, the byte would have gone to bands, and otherwise
-    /// to experts. The estimate is the number of bytes that would not have been read, times the average time for which
-    /// passes waited per byte that they read. This average is less than the time of reading a byte, because passes
-    /// compute during reads.
+    /// last call. The byte would have held experts if `all_bands_stay` is true and `experts` is `Some`, and bands
+    /// otherwise. The estimate is the product of two numbers. One is the number of bytes that passes would not have had
+    /// to read. The other is the average waiting time per byte read. This average is less than the time to read a byte,
+    /// because passes compute during reads.
     pub fn worth(&mut self, stats: StreamStats, all_bands_stay: bool, experts: Option<ExpertFigures>) -> f64 {
         let passed = stats.since(&self.stats);
         let not_read = match experts.filter(|_| all_bands_stay) {

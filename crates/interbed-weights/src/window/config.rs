@@ -37,8 +37,8 @@ pub enum Policy {
 /// end. A resident that is present does not count, unless a reduced budget requires its eviction after use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResidentConfig {
-    /// Number of slots for streamed units, and also the maximum number of residents that are loaded at the same time.
-    /// If all units fit into the budget, the window has no slots. If the slots and all units of the order fit, but not
-    /// all on-demand units, the remaining memory is divided into additional slots, which on-demand units use.
+    /// Number of slots for streamed units. This is also the maximum number of loads of residents in flight. If all
+    /// units fit into the budget, the window has no slots. If the slots and all units of the order fit, but not all
+    /// on-demand units, the remaining memory is divided into additional slots, which on-demand units use.
     pub stream_slots: usize,
 }

@@ -5,8 +5,8 @@
 pub struct WindowCounters {
     /// Number of loads that were commanded.
     pub loads: u64,
-    /// Total size in bytes of the units that were loaded. Bytes beyond a unit that a driver reads for alignment do not
-    /// count.
+    /// Total size in bytes of the units that were loaded. If a driver also reads other bytes for the sake of alignment,
+    /// they do not count.
     pub bytes_loaded: u64,
     /// Number of loads that failed, for lack of memory or for another reason.
     pub loads_failed: u64,

@@ -10,8 +10,8 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Divides the positions of the order into layers. Consecutive positions with equal `names` form a layer. If
-    /// `names` is empty, each position is a layer of its own.
+    /// Divides the positions of the order into layers. `names` has a number for each position, and consecutive
+    /// positions with equal numbers form a layer. If `names` is empty, each position is a layer of its own.
     pub fn new(names: &[u32], num_positions: usize) -> Self {
         let mut starts = Vec::new();
         let mut layer_of = Vec::with_capacity(num_positions);

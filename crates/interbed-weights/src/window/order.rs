@@ -46,7 +46,7 @@ impl Order {
         self.units[position]
     }
 
-    /// Returns the position of a unit in the order; `None` for units on demand.
+    /// Returns the position of a unit in the order, or `None` if the unit is not in the order.
     pub fn position(&self, unit: UnitId) -> Option<usize> {
         let position = self.positions[unit.index()];
         (position != ON_DEMAND).then_some(position as usize)

@@ -21,9 +21,9 @@ pub struct RingConfig {
     /// the pass, but evicts the layers that are needed last. The default is 65 on the host. On the device, the default
     /// is no limit.
     pub high_water_layers: usize,
-    /// Low-water mark. The eviction that the high-water mark causes ends when this many layers hold memory. The
-    /// eviction ends earlier if the pass needs the other layers before the layer that is to be loaded. The default is
-    /// 47 on the host. On the device, the mark is unused by default.
+    /// Low-water mark. Once the high-water mark is reached, the window evicts layers until only this many hold memory.
+    /// It does not evict layers that the pass needs before the layer that is to be loaded. The default is 47 on the
+    /// host. On the device, the mark is unused by default.
     pub low_water_layers: usize,
     /// Maximum number of units that hold memory. The setting must be at least 2. The default is 12 on the device. On
     /// the host, the default is no limit.
@@ -57,7 +57,8 @@ pub enum Reach {
     /// The ring loads the units that follow the unit in use, and the counterparts of that unit in the following layers.
     /// The device uses this rule by default.
     Units {
-        /// Whether the use of a unit asks for the units that follow it in its layer, such as the FFN after attention.
+        /// Whether the ring also asks for the units that follow the unit in use in its layer, such as the FFN after
+        /// attention.
         pair: bool,
         /// Number of following layers in which the ring asks for the counterpart of the unit in use. The counterpart is
         /// the unit at the same place in its layer. The default is 4.

@@ -142,9 +142,9 @@ impl Tiers {
         self.host_computes
     }
 
-    /// Returns whether the host computes with `unit`. This is so if the host computes at all, and `unit` is a resident
-    /// of the host, is present there, and is not a resident of the device. Such a unit needs no acquisition, since it
-    /// is not moved.
+    /// Returns whether the host computes with `unit`. This requires that [`host_computes`](Self::host_computes) is
+    /// true, and that `unit` is a resident of the host, is present there, and is not a resident of the device. Such a
+    /// unit is not moved, so a pass uses it without acquiring it.
     pub fn is_computed_by_host(&self, unit: UnitId) -> bool {
         self.host_computes && self.stays_in_host(unit) && self.host.state(unit) == UnitState::Present
     }
@@ -286,7 +286,7 @@ impl Tiers {
     }
 
     /// Changes the device's budget to `bytes` bytes, as [`Window::set_budget`] describes. This may change which units
-    /// stay on the device. Under [`Policy::Resident`] on the host, the host's order is then set to the other units.
+    /// stay on the device. If the host follows [`Policy::Resident`], its new order consists of the other units.
     ///
     /// # Errors
     /// Fails with [`WindowError::BudgetTooSmall`] if the budget is below the least that works.
@@ -312,9 +312,9 @@ impl Tiers {
         &self.device
     }
 
-    /// Returns the number of copies to the device that count against [`transfers_max`](Self::transfers_max). These are
-    /// the copies that were commanded and that the driver has not answered, and the admitted copies whose units are not
-    /// in host memory yet.
+    /// Returns the number of copies to the device that count against [`transfers_max`](Self::transfers_max). A copy
+    /// counts while it waits for its unit to be read into host memory, and from its command until the driver's answer.
+    /// It does not count while it is queued because the limit is reached.
     pub fn transfers(&self) -> usize {
         self.copying + self.asking.len()
     }

@@ -198,9 +198,10 @@ impl Units {
         }
     }
 
-    /// Returns a unit to evict if a caller waits for another unit and no idle unit can make room. This is a pinned unit
-    /// that is neither in use nor waited for. If there is none, and no load or eviction is in flight, this is a present
-    /// unit that is waited for but not in use. The caller that waits for such a unit seems to have given up.
+    /// Returns a unit to evict if a caller waits for another unit and no idle unit can make room. The first choice is a
+    /// pinned unit that is neither in use nor waited for. The second choice is a present unit that is waited for but
+    /// not in use, because the caller that waits for it seems to have given up. The second choice is made only while no
+    /// load or eviction is in flight.
     pub fn last_resort(&self) -> Option<UnitId> {
         let unused = |unit: &&UnitId| self.get(**unit).state == UnitState::Present && self.get(**unit).users == 0;
         let pinned = self.pinned.iter().filter(|unit| !self.get(**unit).awaited).find(unused);

@@ -37,8 +37,8 @@ pub(in crate::families) struct Decoder {
     pub positions: usize,
     /// Whether RoPE scaling extends the context beyond `positions`.
     pub stretches: bool,
-    /// The attention of all layers, except for its window and rotation. For these, `windows` and `rope_of` have an
-    /// entry for each layer.
+    /// The attention that all layers have in common. The fields `window` and `rope` of this value are ignored:
+    /// `windows` and `rope_of` of the decoder have an entry for each layer.
     pub attention: Attention,
     pub activation: Activation,
     /// Whether dense networks have a gate projection.
@@ -65,7 +65,8 @@ impl Decoder {
     /// Reads the keys that all families have in common.
     ///
     /// # Errors
-    /// Names the first key that is missing, makes no sense, or asks for a computation that Interbed lacks.
+    /// Fails if a key is missing, is not valid, or asks for a computation that Interbed lacks. The error names the
+    /// first such key.
     pub fn read(keys: &Keys<'_>, habits: &Habits, style: RopeStyle) -> Result<Self, ConfigProblem> {
         refuse_uncomputed(keys, habits)?;
         let vocab_size = match keys.gguf() {
@@ -142,8 +143,8 @@ impl Decoder {
     }
 
     /// Gives layers with a window their own rotation. The family must set `windows` before it calls this function. The
-    /// base of the frequencies comes from `key` or from the RoPE parameters of layers with a window. If the
-    /// configuration has neither, the base is `theta`, or that of the other layers if `theta` is `None`.
+    /// base of the frequencies is read from the RoPE parameters of layers with a window or else from `key`. If the
+    /// configuration has neither, the base is `theta` or, if this is `None`, the base of the other layers.
     ///
     /// # Errors
     /// Fails if a key has a value that is not valid or not supported.
@@ -159,8 +160,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Adds norms of queries and keys to the attention of all layers. What each norm covers is given by `over`. Epsilon
-    /// and offset are those of the decoder's other norms.
+    /// Adds norms of queries and keys to the attention of all layers. `over` says what each norm covers and when it is
+    /// applied. Epsilon and offset are those of the decoder's other norms.
     pub fn norm_heads(&mut self, over: HeadNorms) {
         let (epsilon, offset) = (self.norm_epsilon, self.norm_offset);
         self.attention.norms = Some(NormsOfHeads { over, epsilon, offset });

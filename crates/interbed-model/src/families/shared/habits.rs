@@ -40,28 +40,28 @@ pub(in crate::families) struct Habits {
     pub output_bias: Bias,
     /// Whether the projections of feed-forward networks have biases.
     pub network_bias: Bias,
-    /// How many elements of each head are rotated.
+    /// Where configurations state how many elements of each head are rotated.
     pub rotated: Rotated,
-    /// How the family's rope parameters are read.
+    /// How the family's RoPE parameters are read.
     pub rope: RopeRule,
     /// How the activation of feed-forward networks is determined.
     pub activation: ActivationRule,
     /// Whether models of the family have experts.
     pub has_experts: bool,
-    /// Whether the key for the inner width of feed-forward networks states the width of an expert instead.
+    /// Whether the usual key for the inner width of feed-forward networks states the inner width of an expert.
     pub inner_is_of_experts: bool,
-    /// Returns whether the layer with this index has a window. This function is used for GGUF files that state a
-    /// window but not which layers have it.
+    /// Returns whether the layer with this index has an attention window. This is used for GGUF files that state the
+    /// size of the window but not which layers have it.
     pub slides_in_gguf: fn(usize) -> bool,
 }
 
 /// How the activation of a family's feed-forward networks is determined.
 pub(in crate::families) enum ActivationRule {
-    /// The usual key in `config.json` names the activation. If the key is absent, and for GGUF files, the activation is
-    /// the one given here.
+    /// The key `hidden_act` or `hidden_activation` in `config.json` names the activation. If both are absent, and for
+    /// GGUF files, it is the activation given here.
     Named(Activation),
-    /// The key of this name in `config.json` names the activation. If the key is absent, and for GGUF files, the
-    /// activation is the one given here.
+    /// The key of this name in `config.json` names the activation. If the key is absent, and for GGUF files, it is the
+    /// activation given here.
     NamedBy(&'static str, Activation),
     /// All models of the family have this activation.
     Fixed(Activation),

@@ -39,7 +39,7 @@ pub(in crate::families) struct RopeRule {
     /// Whether layers with a window have their own rotation.
     pub by_window: bool,
     /// Whether the ends of YaRN's ramp are rounded to whole dimensions in models from GGUF files. GGUF files have no
-    /// key that says so.
+    /// key that states this.
     pub truncates: bool,
 }
 
