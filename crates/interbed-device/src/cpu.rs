@@ -238,7 +238,7 @@ impl Device for CpuDevice {
     }
 
     fn give_back_blocks(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
-        Ok(self.kv.give_back(blocks)?)
+        self.kv.give_back(blocks).map_err(DeviceError::GiveBack)
     }
 
     fn strips(&mut self) -> Option<&mut KvStrips> {

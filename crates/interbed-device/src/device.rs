@@ -40,8 +40,8 @@ pub enum DeviceError {
     #[error("this device has no memory of its own")]
     NoMemory,
     /// The system refused to take the memory of KV blocks back.
-    #[error("the system does not take the memory of KV blocks back: {0}")]
-    GiveBack(#[from] std::io::Error),
+    #[error("the system does not take their memory back: {0}")]
+    GiveBack(std::io::Error),
     /// The GPU or its driver failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),

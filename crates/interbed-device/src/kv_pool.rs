@@ -75,14 +75,6 @@ impl KvPool {
         }
     }
 
-    /// Returns the number of strips and their length, if there are any strips.
-    pub fn strip_shape(&self) -> Option<StripShape> {
-        match &self.memory {
-            Memory::Own(_) => None,
-            Memory::Shared { strips, .. } => Some(strips.shape()),
-        }
-    }
-
     /// Returns the number of a strip's first block.
     ///
     /// # Panics
@@ -91,14 +83,6 @@ impl KvPool {
         match &self.memory {
             Memory::Own(_) => panic!("blocks appear in one place only"),
             Memory::Shared { strips, .. } => strips.first_block(strip),
-        }
-    }
-
-    /// Returns the counts of what was done in strips so far.
-    pub fn strip_stats(&self) -> StripStats {
-        match &self.memory {
-            Memory::Own(_) => StripStats::default(),
-            Memory::Shared { strips, .. } => strips.stats(),
         }
     }
 

@@ -10,8 +10,9 @@ pub enum Queue {
     Upload,
     /// Copies from the device to the host.
     Download,
-    /// [Products](crate::Command::Products) with weights in host memory, which the host's processor computes beside the other
-    /// queues. A device that does not use the host's processor [has no such queue](crate::Device::computes_on_host).
+    /// [Products](crate::Command::Products) with weights in host memory, which the host's processor computes beside the
+    /// other queues. A device that does not use the host's processor
+    /// [has no such queue](crate::Device::computes_on_host).
     Host,
 }
 

@@ -36,8 +36,6 @@ pub struct MemoryNeeds {
     pub block_size: usize,
     /// The number of tokens of context that one sequence should be able to use.
     pub max_model_len: usize,
-    /// Whether the user asked for that context. Weights that leave no memory for it are then streamed, and make room.
-    pub is_context_asked: bool,
     /// The number of sequences that run at a time.
     pub max_num_seqs: usize,
 }
@@ -49,7 +47,7 @@ impl MemoryNeeds {
     }
 
     /// Returns whether KV and streamed weights can trade memory: most of a block's memory comes back with it.
-    pub fn can_trade(&self) -> bool {
+    fn can_trade(&self) -> bool {
         self.block_kept() <= self.block.0 / KEPT_SHARE
     }
 }
@@ -100,9 +98,9 @@ pub struct MemoryPlan {
     /// The number of tokens of context that one sequence can have. This is what was asked for, or what `num_blocks_max`
     /// KV blocks hold if that is less.
     pub max_model_len: usize,
-    /// Whether a longer context could be had from weights, which would be streamed to make room: if somebody asked for
-    /// it.
-    pub could_stream: bool,
+    /// The budget below which weights would be streamed and make room for a longer context; `None` if this plan's
+    /// context is as long as it can be.
+    pub streams_below: Option<Bytes>,
 }
 
 /// The error for a budget that is too small.
@@ -176,14 +174,7 @@ impl MemoryPlan {
     pub fn divide(total: Bytes, needs: &MemoryNeeds) -> Result<Self, BudgetTooSmall> {
         let least = Least::of(needs);
         let kv_least = least.kv.0;
-        let blocks_of = |tokens: usize| tokens.div_ceil(needs.block_size);
-        let kv_asked = if needs.is_context_asked && needs.can_trade() {
-            needs.block.0.saturating_mul(blocks_of(needs.max_model_len) as u64)
-        } else {
-            0
-        };
-        let whole = Bytes(least.beside(needs.weights).0.saturating_add(kv_asked.saturating_sub(kv_least)));
-        let streamed = total < whole && needs.weights_streamed < needs.weights;
+        let streamed = total < least.beside(needs.weights) && needs.weights_streamed < needs.weights;
         let weights_least = if streamed { needs.weights_streamed } else { needs.weights };
         let (sum, smallest) = (least.beside(weights_least), least.smallest(needs, weights_least));
         let refuse = || BudgetTooSmall {
@@ -203,6 +194,7 @@ impl MemoryPlan {
         if total < smallest {
             return Err(refuse());
         }
+        let blocks_of = |tokens: usize| tokens.div_ceil(needs.block_size);
         let schemas = needs.schemas.fitting(total.0 - sum.0);
         let process = Bytes(needs.process.0 + needs.schemas.taking(schemas).0);
         let rest = total.0 - sum.0 - needs.schemas.taking(schemas).0;
@@ -233,8 +225,7 @@ impl MemoryPlan {
         let weights = if streamed { Bytes((total.0 - others).min(needs.weights.0)) } else { needs.weights };
         let budget = reserve(total, needs, process, weights, requests, kv).map_err(|_| refuse())?;
         let max_model_len = needs.max_model_len.min(num_blocks_max.saturating_mul(needs.block_size));
-        let could_stream = !streamed && needs.can_trade() && max_model_len < needs.max_model_len;
-        Ok(Self {
+        let mut plan = Self {
             budget,
             weights,
             streamed,
@@ -243,8 +234,14 @@ impl MemoryPlan {
             requests,
             schemas,
             max_model_len,
-            could_stream,
-        })
+            streams_below: None,
+        };
+        if !streamed && max_model_len < needs.max_model_len {
+            let limit = least.beside(needs.weights);
+            let below = Self::divide(Bytes(limit.0.saturating_sub(1)), needs).ok();
+            plan.streams_below = below.filter(|below| below.max_model_len > max_model_len).map(|_| limit);
+        }
+        Ok(plan)
     }
 
     /// Returns how streamed weights and KV trade memory, once it is known what weights take at least and at most.
@@ -338,7 +335,6 @@ mod tests {
             blocks_most: usize::MAX,
             block_size: 16,
             max_model_len: 4096,
-            is_context_asked: false,
             max_num_seqs: 4,
         }
     }
@@ -448,18 +444,23 @@ mod tests {
     }
 
     #[test]
-    fn weights_make_room_for_a_context_that_somebody_asks_for() {
+    fn a_smaller_budget_that_holds_a_longer_context_is_named() {
         let total = Bytes((1114 + 80) * MIB);
         let needs = MemoryNeeds { block_returnable: Bytes(MIB - 1024), ..needs() };
         let resident = MemoryPlan::divide(total, &needs).unwrap();
         assert!(!resident.streamed && resident.max_model_len < 4096);
-        let asked = MemoryPlan::divide(total, &MemoryNeeds { is_context_asked: true, ..needs }).unwrap();
-        assert!(asked.streamed && asked.max_model_len == 4096 && asked.weights.0 > 900 * MIB, "{asked:?}");
-        // A context that fits beside all weights changes nothing, nor does one for which weights cannot make room.
-        let short = MemoryNeeds { is_context_asked: true, max_model_len: 1024, ..needs };
-        assert!(!MemoryPlan::divide(total, &short).unwrap().streamed);
-        let fixed = MemoryNeeds { is_context_asked: true, block_returnable: Bytes(0), ..needs };
-        assert!(!MemoryPlan::divide(total, &fixed).unwrap().streamed);
+        let limit = resident.streams_below.unwrap();
+        assert!(!MemoryPlan::divide(limit, &needs).unwrap().streamed);
+        let below = MemoryPlan::divide(Bytes(limit.0 - MIB), &needs).unwrap();
+        assert!(below.streamed && below.max_model_len > resident.max_model_len, "{below:?}");
+        assert_eq!(below.streams_below, None);
+        // There is none where the context is whole, where weights cannot make room, or where blocks are limited.
+        let whole = MemoryNeeds { max_model_len: 1024, ..needs };
+        let fixed = MemoryNeeds { block_returnable: Bytes(0), ..needs };
+        let limited = MemoryNeeds { blocks_most: 40, ..needs };
+        for needs in [whole, fixed, limited] {
+            assert_eq!(MemoryPlan::divide(total, &needs).unwrap().streams_below, None, "{needs:?}");
+        }
     }
 
     #[test]

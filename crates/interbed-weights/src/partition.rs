@@ -159,7 +159,7 @@ impl BandPlace {
         self.skip + self.bytes
     }
 
-    /// Returns the number of bytes of memory that the read takes, in whole pages.
+    /// Returns the number of bytes of the buffer that the band is read into, a multiple of the page size.
     pub fn memory(&self) -> usize {
         self.needed().next_multiple_of(DIRECT_ALIGN)
     }

@@ -72,7 +72,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "512")]
     pub prompt_tokens: Vec<NonZeroUsize>,
 
-    /// MeasuredPasses of each measurement, at most 5 of a prefill; the median counts
+    /// Passes of each measurement, at most 5 of a prefill; the median counts
     #[arg(long, value_name = "N", default_value = "15")]
     pub repeat: NonZeroUsize,
 

@@ -134,7 +134,7 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
 pub struct Runnable<R> {
     /// The runner that computes passes.
     pub runner: R,
-    /// The division of the memory budget. Its number of KV blocks is that of the device.
+    /// The division of the memory budget. The device has memory, or addresses, for at least its number of KV blocks.
     pub plan: MemoryPlan,
     /// Streams weights that do not fit into memory. Dropping it stops every pass.
     pub streamed: Option<Streaming>,

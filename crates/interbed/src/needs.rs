@@ -128,7 +128,6 @@ pub fn memory_needs(
         blocks_most: usize::MAX,
         block_size: layout.block_size(),
         max_model_len,
-        is_context_asked: limits.max_model_len.is_some(),
         max_num_seqs: sequences,
     })
 }

@@ -76,7 +76,7 @@ fn start_in_host_memory(
     limits: &LimitOptions,
     turns: Option<Arc<DiskTurns>>,
 ) -> Result<(Box<dyn WeightSource>, Streaming)> {
-    // Until weights and KV have their memory, all of it is free except the process's own.
+    // Nothing has been written to the memory of passes and KV yet, so all memory is free except the process's own.
     let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
     let budget = plan.weights;
     let Ready { plan, files, config, settings } = Ready::new(dir, budget, budget, room, &limits.stream, turns)?;

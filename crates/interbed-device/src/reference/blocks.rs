@@ -6,26 +6,24 @@ use interbed_kernels::{KvDType, KvLayout};
 use super::operations::{DeviceMemory, Slot};
 
 impl DeviceMemory {
-    /// Writes the keys and values of a block to `into`, in `layout`. What was never written becomes NaN.
+    /// Writes the first bytes of a block, in `layout`, to `into`. What was never written becomes NaN.
     ///
     /// # Panics
-    /// Panics if the layout is not of f32, or if `into` is shorter than the content of a block.
+    /// Panics if the layout is not of f32.
     pub fn read_block(&self, layout: &KvLayout, block: u32, into: &mut [u8]) {
         for (slot, at, len) in places(layout, block) {
-            let to = &mut into[at..at + len];
-            match self.kv.get(&slot) {
-                Some(values) => to.copy_from_slice(cast_slice(values)),
-                None => {
-                    to.chunks_exact_mut(size_of::<f32>()).for_each(|to| to.copy_from_slice(&f32::NAN.to_ne_bytes()))
-                }
-            }
+            let end = into.len().min(at + len);
+            let to = &mut into[at.min(end)..end];
+            let unwritten = vec![f32::NAN; len / size_of::<f32>()];
+            let values = self.kv.get(&slot).unwrap_or(&unwritten);
+            to.copy_from_slice(&cast_slice(values)[..to.len()]);
         }
     }
 
     /// Replaces the keys and values of a block by those in `bytes`.
     ///
     /// # Panics
-    /// Panics in the cases of [`read_block`](Self::read_block).
+    /// Panics if the layout is not of f32, or if `bytes` is shorter than the content of a block.
     pub fn fill_block(&mut self, layout: &KvLayout, block: u32, bytes: &[u8]) {
         for (slot, at, len) in places(layout, block) {
             let mut values = vec![0.0; len / size_of::<f32>()];

@@ -169,3 +169,29 @@ fn weights_that_are_copied_are_used_after_the_copy_and_replaced_after_the_use() 
         assert_eq!(device.downloaded(out).unwrap(), [15.0; 4], "seed {seed}");
     }
 }
+
+#[test]
+fn blocks_are_filled_copied_read_and_given_back_in_order() {
+    for seed in 0..30 {
+        let (mut device, _) = device(seed);
+        let bytes = |from: u8| move |block: &mut [u8]| (from..).zip(block).for_each(|(byte, to)| *to = byte);
+        let mut read = vec![0; device.kv_layout().content_bytes()];
+        device.fill_block(3, &mut bytes(1)).unwrap();
+        device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &[(3, 5)] }], &[]).unwrap();
+        device.fill_block(3, &mut bytes(100)).unwrap();
+        for (block, from) in [(5, 1), (3, 100)] {
+            let mut expected = read.clone();
+            bytes(from)(&mut expected);
+            device.read_block(block, &mut read).unwrap();
+            assert_eq!(read, expected, "seed {seed}, block {block}");
+            device.read_block(block, &mut read[..10]).unwrap();
+            assert_eq!(read, expected, "the first bytes alone");
+        }
+        device.give_back_blocks(&[5]).unwrap();
+        device.read_block(5, &mut read).unwrap();
+        assert!(read.chunks(4).all(|number| f32::from_ne_bytes(number.try_into().unwrap()).is_nan()));
+        device.prepare_blocks(4);
+        device.read_block(3, &mut read).unwrap();
+        assert!(read.chunks(4).all(|number| f32::from_ne_bytes(number.try_into().unwrap()).is_nan()));
+    }
+}

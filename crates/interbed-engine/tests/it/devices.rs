@@ -1,10 +1,11 @@
 //! The engine over each kind of device: with too little KV, requests are preempted, and get the same tokens as with
 //! ample memory.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
-use interbed_device::{Bytes, Device, Gpu, PassNeeds, ReferenceDevice, VulkanDevice};
+use interbed_device::{Bytes, Cpu, CpuDevice, Device, Gpu, KvPool, PassNeeds, ReferenceDevice, VulkanDevice};
 use interbed_engine::{Engine, ModelRunner, PreemptionMode, Request, SchedulerConfig, WeightMemory};
 use interbed_io::SwapFile;
 use interbed_kernels::{KvDType, KvLayout};
@@ -80,6 +81,13 @@ fn compare<D: Device + 'static>(runs: u64, open: impl Fn(u64, &PassNeeds, &KvLay
             assert_eq!(status.swap.failed, 0);
         }
     }
+}
+
+#[test]
+fn the_processor_swaps_blocks() {
+    compare(1, |_, needs, layout, blocks| {
+        CpuDevice::new(Cpu::new(NonZeroUsize::MIN), needs, KvPool::new(layout.clone(), blocks).unwrap()).unwrap()
+    });
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn reserve_kv(needs: &MemoryNeeds, kv_tokens: Option<u64>) -> (MemoryNeeds, u64)
     let Some(tokens) = kv_tokens else { return (*needs, 0) };
     let bytes = needs.block.0.saturating_mul(tokens.div_ceil(needs.block_size as u64));
     let scratch = Bytes(needs.scratch.0.saturating_add(bytes));
-    (MemoryNeeds { scratch, max_model_len: 1, is_context_asked: false, max_num_seqs: 1, ..*needs }, bytes)
+    (MemoryNeeds { scratch, max_model_len: 1, max_num_seqs: 1, ..*needs }, bytes)
 }
 
 /// Returns the bytes that a flag chooses, or all that is left if the flag is not given.
@@ -222,7 +222,6 @@ mod tests {
             blocks_most: usize::MAX,
             block_size: 16,
             max_model_len: 8192,
-            is_context_asked: false,
             max_num_seqs: 64,
         }
     }

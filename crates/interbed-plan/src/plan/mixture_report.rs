@@ -199,7 +199,6 @@ mod tests {
             blocks_most: 100,
             block_size: 16,
             max_model_len: 1024,
-            is_context_asked: false,
             max_num_seqs: 8,
         };
         let request = PlanRequest {

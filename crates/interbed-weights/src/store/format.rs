@@ -107,8 +107,8 @@ pub struct StoredTensor {
     /// Name of the element type, as in safetensors headers and GGUF tools. Types that only Interbed has, such as coded
     /// bf16, have names of their own.
     pub dtype: String,
-    /// Number of patches (separately stored exponents) for which each row has room, if the type is coded bf16;
-    /// otherwise `None`.
+    /// Number of patches (separately stored exponents) for which each row has room. `None` unless the tensor has the
+    /// type [`CodedBf16`](interbed_kernels::DType::CodedBf16).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<u16>,
     /// Shape of the tensor, outermost dimension first.

@@ -3,7 +3,7 @@
 /// Kind of forward pass, which decides how many copies to the device may be in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The pass processes prompts: each unit serves many tokens, and the device must be filled quickly.
+    /// The pass processes prompts: each unit serves many tokens, so the device needs its next units early.
     Prefill,
     /// The pass processes one token, or a few, of each sequence.
     Decode,

@@ -102,7 +102,8 @@ impl Residents {
         self.streamed[(self.rank[anchor] as usize + ahead) % self.streamed.len()] as usize
     }
 
-    /// Returns the number of streamed units that a pass at `anchor` acquires before it reaches `position`.
+    /// Returns the number of streamed units in the order of access from position `anchor` on, up to but not including
+    /// `position`. Positions count units, and go on from the end of the order at its beginning.
     pub fn streamed_between(&self, anchor: usize, position: usize) -> usize {
         let (from, to) = (self.rank[anchor] as usize, self.rank[position] as usize);
         if to > from || (to == from && position >= anchor) { to - from } else { to + self.streamed.len() - from }

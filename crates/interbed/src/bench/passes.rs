@@ -77,10 +77,11 @@ impl<D: Device> MeasuredPasses<D> {
         let each = sizes.decode_len().div_ceil(self.block_size);
         let tables: Vec<Vec<u32>> =
             (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
-        for table in &tables {
+        // As many sequences together as a pass has room for, because streamed weights are read in each pass.
+        for tables in tables.chunks((self.chunk / sizes.context.max(1)).max(1)) {
             for start in (0..sizes.context).step_by(self.chunk) {
                 let count = self.chunk.min(sizes.context - start);
-                self.pass(std::slice::from_ref(table), start, count, LogitRows::None)?;
+                self.pass(tables, start, count, LogitRows::None)?;
             }
         }
         self.decode(&tables, sizes.context)?;

@@ -66,7 +66,7 @@ pub struct StreamArgs {
     #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "128")]
     pub prompt_tokens: Vec<NonZeroUsize>,
 
-    /// MeasuredPasses of each measurement; the median counts
+    /// Passes of each measurement; the median counts
     #[arg(long, value_name = "N", default_value = "5")]
     pub repeat: NonZeroUsize,
 

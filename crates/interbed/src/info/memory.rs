@@ -113,7 +113,6 @@ mod tests {
             blocks_most: usize::MAX,
             block_size: 16,
             max_model_len: 4096,
-            is_context_asked: false,
             max_num_seqs: 4,
         };
         let least = MemoryPlan::least(&needs);

@@ -41,14 +41,18 @@ pub fn context(plan: &MemoryPlan, has: usize, wanted: usize, limits: &LimitOptio
         report!("context {has:>10}  tokens; KV memory holds {held}, and what a request has beyond that is on disk");
     }
     let more = match limits.compute.device {
-        DeviceOption::Cpu if plan.could_stream && limits.max_model_len.is_none() => {
-            "--memory, or --max-model-len, for which weights leave memory,"
-        }
         DeviceOption::Cpu => "--memory",
         DeviceOption::Auto | DeviceOption::Vulkan(_) => "--gpu-memory or --memory",
     };
     if let Some(note) = context_note(has, wanted, limits.max_model_len.is_some(), more) {
         report!("{note}");
+        if let Some(limit) = plan.streams_below {
+            report!(
+                "note: all weights stay in memory; below --memory {}M they are streamed, which is slower, and make \
+                 room for a longer context",
+                limit.0 >> 20
+            );
+        }
     }
 }
 
