@@ -233,7 +233,172 @@ impl DiskTier {
     pub fn tokens_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
         Ok(capacity_tokens(&tier_config(shape, options)?, shape))
     }
+}
 
+impl LowerTier for DiskTier {
+    fn name(&self) -> &'static str {
+        "disk"
+    }
+
+    fn key_chain(&self) -> &KeyChain {
+        &self.chain
+    }
+
+    /// Returns how many of `keys` the store has. These keys count as looked up, and so does the key behind them.
+    fn look_up(&mut self, keys: &[BlockKey], _computing: Option<f64>) -> usize {
+        let found = keys.iter().take_while(|&&key| self.tier.find(key).is_some()).count();
+        keys.iter().take(found + 1).for_each(|&key| self.tier.looked_up(key));
+        found
+    }
+
+    fn knows_contents(&self) -> bool {
+        true
+    }
+
+    fn read_seconds(&self, blocks: usize) -> Option<f64> {
+        let rate = self.figures.read_rate;
+        (rate > 0.0).then(|| blocks as f64 * (self.shape.block_bytes() as f64 / rate))
+    }
+
+    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, _computing: Option<f64>) {
+        let mut records: Vec<(RecordPlace, Vec<usize>, Vec<Expected>)> = Vec::new();
+        for (position, wanted) in wanted.iter().enumerate() {
+            // What has gone meanwhile stays unfilled.
+            let Some(TierPlace { record, index }) = self.tier.find(wanted.key) else { break };
+            let content = Some((wanted.parent, wanted.tokens.clone()));
+            let expected = Expected { index, key: wanted.key, content };
+            match records.iter_mut().rev().find(|(other, ..)| *other == record) {
+                Some((_, positions, all)) => {
+                    positions.push(position);
+                    all.push(expected);
+                }
+                None => records.push((record, vec![position], vec![expected])),
+            }
+        }
+        let (records_left, filled) = (records.len(), vec![false; wanted.len()]);
+        let flight = FetchInFlight { wanted, filled, records_left, began: Instant::now(), bytes: 0 };
+        self.fetches.insert(id, flight);
+        for (record, positions, expected) in records {
+            self.read(record, expected, Purpose::Fetch(id, positions));
+        }
+        self.settle_fetch(id);
+    }
+
+    fn is_reading(&self) -> bool {
+        !self.purposes.is_empty()
+    }
+
+    fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some(done) = self.workers.done(Duration::ZERO) {
+                self.take(done, blocks);
+            }
+            if self.staged_since.is_some_and(|since| since.elapsed() >= GATHER) {
+                self.flush();
+            }
+            self.sweep();
+            if let Some(ended) = self.ended.pop_front() {
+                return Some(ended);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.fetches.is_empty() {
+                return None;
+            }
+            let done = self.workers.done(left)?;
+            self.take(done, blocks);
+        }
+    }
+
+    /// Returns whether a block should be staged now. [`Tier::wants`](interbed_kv::Tier::wants) explains `class`.
+    fn wants(&mut self, key: BlockKey, class: u8) -> bool {
+        !self.is_paused() && !self.staged_keys.contains(&key) && self.tier.wants(key, class)
+    }
+
+    fn room(&self) -> usize {
+        self.block_buffers.len()
+    }
+
+    fn buffers(&self) -> usize {
+        self.num_block_buffers
+    }
+
+    fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
+        let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
+        let Some(buffer) = self.block_buffers.pop_if(|_| allowed) else {
+            self.figures.refused_blocks += 1;
+            return false;
+        };
+        self.copy(buffer, (label, class), block, blocks)
+    }
+
+    fn flush(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        self.staged_since = None;
+        let mut blocks = std::mem::take(&mut self.staged);
+        let contents: Vec<_> = blocks.iter().map(|block| (block.label.key, block.class)).collect();
+        for (key, _) in &contents {
+            self.staged_keys.remove(key);
+        }
+        self.reclaim();
+        match self.tier.reserve(&contents) {
+            Some(record) => {
+                self.writes_in_flight += 1;
+                self.figures.queued_blocks += blocks.len();
+                self.workers.write(WriteJob { record, blocks });
+            }
+            None => {
+                self.figures.refused_blocks += blocks.len() as u64;
+                let keys: Vec<_> = contents.iter().map(|&(key, _)| key).collect();
+                self.block_buffers.extend(blocks.drain(..).map(|block| block.bytes));
+                self.carried(&keys);
+            }
+        }
+        self.reclaim();
+        self.go_on_carrying();
+    }
+
+    fn is_settled(&self) -> bool {
+        let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
+        written && self.fetches.is_empty() && self.carrying.is_none() && self.slots.is_settled()
+    }
+
+    fn last_writes(&self) -> Duration {
+        LAST_WRITES
+    }
+
+    fn leave_index(&self) {
+        let ages = self.ages.all();
+        let listed = index_file::list(&self.tier, |record| ages.get(&record).copied().unwrap_or(0));
+        if let Err(error) = self.space.leave_index(&index_file::encode(&listed, &self.seal)) {
+            tracing::warn!("{error}; the next start reads all headers");
+        }
+    }
+
+    fn figures(&self) -> TierFigures {
+        TierFigures {
+            blocks: self.tier.len(),
+            bytes_used: self.tier.bytes_used(),
+            counts: self.tier.counts(),
+            queued_blocks: self.figures.queued_blocks + self.staged.len(),
+            queued_reads: self.purposes.len(),
+            paused_until: self.paused_until,
+            ..self.figures
+        }
+    }
+
+    fn frames(&mut self) -> Option<&mut dyn FrameTier> {
+        Some(self)
+    }
+
+    fn slots(&mut self) -> Option<&mut dyn SlotTier> {
+        Some(self)
+    }
+}
+
+impl DiskTier {
     /// Copies `block` into `buffer`, to be written with the next record. Returns false if the block cannot be read; the
     /// block is not stored then.
     fn copy(
@@ -430,169 +595,6 @@ impl DiskTier {
             assert_eq!(self.record_buffers.len(), self.num_record_buffers, "a record's buffer is lost");
             assert!(self.purposes.is_empty() && self.staged_keys.is_empty());
         }
-    }
-}
-
-impl LowerTier for DiskTier {
-    fn name(&self) -> &'static str {
-        "disk"
-    }
-
-    fn key_chain(&self) -> &KeyChain {
-        &self.chain
-    }
-
-    /// Returns how many of `keys` the store has. These keys count as looked up, and so does the key behind them.
-    fn look_up(&mut self, keys: &[BlockKey], _computing: Option<f64>) -> usize {
-        let found = keys.iter().take_while(|&&key| self.tier.find(key).is_some()).count();
-        keys.iter().take(found + 1).for_each(|&key| self.tier.looked_up(key));
-        found
-    }
-
-    fn knows_contents(&self) -> bool {
-        true
-    }
-
-    fn read_seconds(&self, blocks: usize) -> Option<f64> {
-        let rate = self.figures.read_rate;
-        (rate > 0.0).then(|| blocks as f64 * (self.shape.block_bytes() as f64 / rate))
-    }
-
-    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, _computing: Option<f64>) {
-        let mut records: Vec<(RecordPlace, Vec<usize>, Vec<Expected>)> = Vec::new();
-        for (position, wanted) in wanted.iter().enumerate() {
-            // What has gone meanwhile stays unfilled.
-            let Some(TierPlace { record, index }) = self.tier.find(wanted.key) else { break };
-            let content = Some((wanted.parent, wanted.tokens.clone()));
-            let expected = Expected { index, key: wanted.key, content };
-            match records.iter_mut().rev().find(|(other, ..)| *other == record) {
-                Some((_, positions, all)) => {
-                    positions.push(position);
-                    all.push(expected);
-                }
-                None => records.push((record, vec![position], vec![expected])),
-            }
-        }
-        let (records_left, filled) = (records.len(), vec![false; wanted.len()]);
-        let flight = FetchInFlight { wanted, filled, records_left, began: Instant::now(), bytes: 0 };
-        self.fetches.insert(id, flight);
-        for (record, positions, expected) in records {
-            self.read(record, expected, Purpose::Fetch(id, positions));
-        }
-        self.settle_fetch(id);
-    }
-
-    fn is_reading(&self) -> bool {
-        !self.purposes.is_empty()
-    }
-
-    fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
-        let deadline = Instant::now() + wait;
-        loop {
-            while let Some(done) = self.workers.done(Duration::ZERO) {
-                self.take(done, blocks);
-            }
-            if self.staged_since.is_some_and(|since| since.elapsed() >= GATHER) {
-                self.flush();
-            }
-            self.sweep();
-            if let Some(ended) = self.ended.pop_front() {
-                return Some(ended);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.fetches.is_empty() {
-                return None;
-            }
-            let done = self.workers.done(left)?;
-            self.take(done, blocks);
-        }
-    }
-
-    /// Returns whether a block should be staged now. [`Tier::wants`](interbed_kv::Tier::wants) explains `class`.
-    fn wants(&mut self, key: BlockKey, class: u8) -> bool {
-        !self.is_paused() && !self.staged_keys.contains(&key) && self.tier.wants(key, class)
-    }
-
-    fn room(&self) -> usize {
-        self.block_buffers.len()
-    }
-
-    fn buffers(&self) -> usize {
-        self.num_block_buffers
-    }
-
-    fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
-        let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
-        let Some(buffer) = self.block_buffers.pop_if(|_| allowed) else {
-            self.figures.refused_blocks += 1;
-            return false;
-        };
-        self.copy(buffer, (label, class), block, blocks)
-    }
-
-    fn flush(&mut self) {
-        if self.staged.is_empty() {
-            return;
-        }
-        self.staged_since = None;
-        let mut blocks = std::mem::take(&mut self.staged);
-        let contents: Vec<_> = blocks.iter().map(|block| (block.label.key, block.class)).collect();
-        for (key, _) in &contents {
-            self.staged_keys.remove(key);
-        }
-        self.reclaim();
-        match self.tier.reserve(&contents) {
-            Some(record) => {
-                self.writes_in_flight += 1;
-                self.figures.queued_blocks += blocks.len();
-                self.workers.write(WriteJob { record, blocks });
-            }
-            None => {
-                self.figures.refused_blocks += blocks.len() as u64;
-                let keys: Vec<_> = contents.iter().map(|&(key, _)| key).collect();
-                self.block_buffers.extend(blocks.drain(..).map(|block| block.bytes));
-                self.carried(&keys);
-            }
-        }
-        self.reclaim();
-        self.go_on_carrying();
-    }
-
-    fn is_settled(&self) -> bool {
-        let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
-        written && self.fetches.is_empty() && self.carrying.is_none() && self.slots.is_settled()
-    }
-
-    fn last_writes(&self) -> Duration {
-        LAST_WRITES
-    }
-
-    fn leave_index(&self) {
-        let ages = self.ages.all();
-        let listed = index_file::list(&self.tier, |record| ages.get(&record).copied().unwrap_or(0));
-        if let Err(error) = self.space.leave_index(&index_file::encode(&listed, &self.seal)) {
-            tracing::warn!("{error}; the next start reads all headers");
-        }
-    }
-
-    fn figures(&self) -> TierFigures {
-        TierFigures {
-            blocks: self.tier.len(),
-            bytes_used: self.tier.bytes_used(),
-            counts: self.tier.counts(),
-            queued_blocks: self.figures.queued_blocks + self.staged.len(),
-            queued_reads: self.purposes.len(),
-            paused_until: self.paused_until,
-            ..self.figures
-        }
-    }
-
-    fn frames(&mut self) -> Option<&mut dyn FrameTier> {
-        Some(self)
-    }
-
-    fn slots(&mut self) -> Option<&mut dyn SlotTier> {
-        Some(self)
     }
 }
 

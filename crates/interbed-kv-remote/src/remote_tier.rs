@@ -141,7 +141,128 @@ impl RemoteTier {
         // An entry of the hash map has 24 bytes, and the map doubles when it grows.
         2 * (wanted / object).max(1) * object + Workers::library_bytes(object) + KNOWN_MAX * 2 * 24
     }
+}
 
+impl LowerTier for RemoteTier {
+    fn name(&self) -> &'static str {
+        "remote"
+    }
+
+    fn key_chain(&self) -> &KeyChain {
+        &self.chain
+    }
+
+    fn look_up(&mut self, keys: &[BlockKey], computing: Option<f64>) -> usize {
+        if self.is_worth_asking(keys.len(), computing) { keys.len() } else { 0 }
+    }
+
+    fn knows_contents(&self) -> bool {
+        false
+    }
+
+    fn read_seconds(&self, blocks: usize) -> Option<f64> {
+        self.rate(Instant::now()).map(|rate| (blocks * self.workers.format().block().len()) as f64 / rate)
+    }
+
+    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>) {
+        let wait = self.patience.wait(wanted.len(), computing);
+        let task = self.workers.read(id, wanted.clone());
+        let began = Instant::now();
+        let flight = FetchInFlight { wanted, filled: 0, bytes: 0, wait, began, asked: None, came: None, task };
+        self.fetches.insert(id, flight);
+    }
+
+    fn give_up(&mut self, id: FetchId) {
+        self.end(id);
+    }
+
+    fn is_reading(&self) -> bool {
+        !self.fetches.is_empty() || !self.ended.is_empty()
+    }
+
+    fn answer_wait(&self) -> Option<Duration> {
+        (self.is_reading() && self.reading.answer(Instant::now()) <= ANSWER_WAIT).then_some(ANSWER_WAIT)
+    }
+
+    fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some(done) = self.workers.done(Duration::ZERO) {
+                self.take(done, blocks);
+            }
+            let now = Instant::now();
+            let next = self.give_up_slow(now);
+            if let Some(ended) = self.ended.pop_front() {
+                return Some(ended);
+            }
+            let left = next?.min(deadline).saturating_duration_since(now);
+            if now >= deadline {
+                return None;
+            }
+            if let Some(done) = self.workers.done(left) {
+                self.take(done, blocks);
+            }
+        }
+    }
+
+    fn wants(&mut self, key: BlockKey, class: u8) -> bool {
+        if self.writing.is_paused(Instant::now()) || self.known.contains_key(&key) {
+            return false;
+        }
+        self.gate.offered(class);
+        let is_worth = self.gate.is_worth(class);
+        self.figures.counts.skipped += u64::from(!is_worth);
+        // Some of these blocks are written all the same, so that a class whose habits change is noticed.
+        is_worth || self.figures.counts.skipped.is_multiple_of(SAMPLED)
+    }
+
+    fn room(&self) -> usize {
+        self.buffers - self.figures.queued_blocks
+    }
+
+    fn buffers(&self) -> usize {
+        self.buffers
+    }
+
+    fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
+        let bytes = self.workers.format().len() as u64;
+        if self.room() == 0 || !self.budget.take(bytes, Instant::now()) {
+            self.figures.refused_blocks += 1;
+            return false;
+        }
+        let format = self.workers.format();
+        let mut object = vec![0; format.len()];
+        if let Err(reason) = blocks.read(block, &mut object[format.block()]) {
+            tracing::warn!("a KV block is not stored: {reason}");
+            self.figures.refused_blocks += 1;
+            return false;
+        }
+        self.know(label.key, class);
+        self.figures.queued_blocks += 1;
+        self.workers.write(label, object);
+        true
+    }
+
+    fn is_settled(&self) -> bool {
+        self.figures.queued_blocks == 0 && !self.is_reading()
+    }
+
+    fn last_writes(&self) -> Duration {
+        LAST_WRITES
+    }
+
+    fn figures(&self) -> TierFigures {
+        let now = Instant::now();
+        TierFigures {
+            paused_until: self.reading.paused_until(),
+            answer_seconds: self.reading.answer(now).as_secs_f64(),
+            read_rate: self.rate(now).unwrap_or(0.0),
+            ..self.figures
+        }
+    }
+}
+
+impl RemoteTier {
     /// Returns the bytes per second at which fetches have read. Returns `None` if that was long ago, so that the store
     /// is tried again.
     fn rate(&self, now: Instant) -> Option<f64> {
@@ -311,125 +432,6 @@ impl RemoteTier {
             }
             Some((pause, false)) => tracing::debug!("{reason}; it is left alone for {pause:?}"),
             None => tracing::debug!("{reason}"),
-        }
-    }
-}
-
-impl LowerTier for RemoteTier {
-    fn name(&self) -> &'static str {
-        "remote"
-    }
-
-    fn key_chain(&self) -> &KeyChain {
-        &self.chain
-    }
-
-    fn look_up(&mut self, keys: &[BlockKey], computing: Option<f64>) -> usize {
-        if self.is_worth_asking(keys.len(), computing) { keys.len() } else { 0 }
-    }
-
-    fn knows_contents(&self) -> bool {
-        false
-    }
-
-    fn read_seconds(&self, blocks: usize) -> Option<f64> {
-        self.rate(Instant::now()).map(|rate| (blocks * self.workers.format().block().len()) as f64 / rate)
-    }
-
-    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>) {
-        let wait = self.patience.wait(wanted.len(), computing);
-        let task = self.workers.read(id, wanted.clone());
-        let began = Instant::now();
-        let flight = FetchInFlight { wanted, filled: 0, bytes: 0, wait, began, asked: None, came: None, task };
-        self.fetches.insert(id, flight);
-    }
-
-    fn give_up(&mut self, id: FetchId) {
-        self.end(id);
-    }
-
-    fn is_reading(&self) -> bool {
-        !self.fetches.is_empty() || !self.ended.is_empty()
-    }
-
-    fn answer_wait(&self) -> Option<Duration> {
-        (self.is_reading() && self.reading.answer(Instant::now()) <= ANSWER_WAIT).then_some(ANSWER_WAIT)
-    }
-
-    fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
-        let deadline = Instant::now() + wait;
-        loop {
-            while let Some(done) = self.workers.done(Duration::ZERO) {
-                self.take(done, blocks);
-            }
-            let now = Instant::now();
-            let next = self.give_up_slow(now);
-            if let Some(ended) = self.ended.pop_front() {
-                return Some(ended);
-            }
-            let left = next?.min(deadline).saturating_duration_since(now);
-            if now >= deadline {
-                return None;
-            }
-            if let Some(done) = self.workers.done(left) {
-                self.take(done, blocks);
-            }
-        }
-    }
-
-    fn wants(&mut self, key: BlockKey, class: u8) -> bool {
-        if self.writing.is_paused(Instant::now()) || self.known.contains_key(&key) {
-            return false;
-        }
-        self.gate.offered(class);
-        let is_worth = self.gate.is_worth(class);
-        self.figures.counts.skipped += u64::from(!is_worth);
-        // Some of these blocks are written all the same, so that a class whose habits change is noticed.
-        is_worth || self.figures.counts.skipped.is_multiple_of(SAMPLED)
-    }
-
-    fn room(&self) -> usize {
-        self.buffers - self.figures.queued_blocks
-    }
-
-    fn buffers(&self) -> usize {
-        self.buffers
-    }
-
-    fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
-        let bytes = self.workers.format().len() as u64;
-        if self.room() == 0 || !self.budget.take(bytes, Instant::now()) {
-            self.figures.refused_blocks += 1;
-            return false;
-        }
-        let format = self.workers.format();
-        let mut object = vec![0; format.len()];
-        if let Err(reason) = blocks.read(block, &mut object[format.block()]) {
-            tracing::warn!("a KV block is not stored: {reason}");
-            self.figures.refused_blocks += 1;
-            return false;
-        }
-        self.know(label.key, class);
-        self.figures.queued_blocks += 1;
-        self.workers.write(label, object);
-        true
-    }
-
-    fn is_settled(&self) -> bool {
-        self.figures.queued_blocks == 0 && !self.is_reading()
-    }
-
-    fn last_writes(&self) -> Duration {
-        LAST_WRITES
-    }
-
-    fn figures(&self) -> TierFigures {
-        let now = Instant::now();
-        TierFigures {
-            paused_until: self.reading.paused_until(),
-            answer_seconds: self.reading.answer(now).as_secs_f64(),
-            read_rate: self.rate(now).unwrap_or(0.0),
-            ..self.figures
         }
     }
 }

@@ -410,19 +410,7 @@ impl Sequences {
         if preemptions > 0 {
             usage["interbed"]["preemptions"] = preemptions.into();
         }
-        for tier in prompts().flat_map(|stream| &stream.below).map(|found| found.tier) {
-            let of_tier = || prompts().flat_map(|stream| &stream.below).filter(|found| found.tier == tier);
-            let sum = |of: fn(&FoundBelow) -> usize| of_tier().map(of).sum::<usize>();
-            let (tokens, loaded) = (sum(|found| found.tokens), sum(|found| found.loaded));
-            if tokens > 0 {
-                usage["interbed"][tier]["found_tokens"] = tokens.into();
-            }
-            if tokens + loaded > 0 {
-                usage["interbed"][tier]["loaded_tokens"] = loaded.into();
-                let seconds = of_tier().map(|found| found.seconds).sum::<f64>();
-                usage["interbed"][tier]["read_ms"] = (seconds * 1e3).round().into();
-            }
-        }
+        add_below(&mut usage, &prompts().flat_map(|stream| &stream.below).copied().collect::<Vec<_>>());
         if self.cache_report {
             let entry = |stream: &Stream| {
                 stream.miss.map_or(Value::Null, |miss| cache_miss(miss, &stream.below, self.lookups_told))
@@ -431,6 +419,23 @@ impl Sequences {
             usage["interbed"]["cache_misses"] = misses.into();
         }
         usage
+    }
+}
+
+/// Adds to `usage` what tiers below memory had of the prompts, and what they have brought.
+fn add_below(usage: &mut Value, below: &[FoundBelow]) {
+    for tier in below.iter().map(|found| found.tier) {
+        let of_tier = || below.iter().filter(|found| found.tier == tier);
+        let sum = |of: fn(&FoundBelow) -> usize| of_tier().map(of).sum::<usize>();
+        let (tokens, loaded) = (sum(|found| found.tokens), sum(|found| found.loaded));
+        if tokens > 0 {
+            usage["interbed"][tier]["found_tokens"] = tokens.into();
+        }
+        if tokens + loaded > 0 {
+            usage["interbed"][tier]["loaded_tokens"] = loaded.into();
+            let seconds = of_tier().map(|found| found.seconds).sum::<f64>();
+            usage["interbed"][tier]["read_ms"] = (seconds * 1e3).round().into();
+        }
     }
 }
 
@@ -568,6 +573,27 @@ fn refusal(error: SubmitError, pace: &QueuePace) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn usage_tells_what_tiers_had_and_have_brought() {
+        let check = |below: &[FoundBelow], expected: &str| {
+            let mut usage = json!({});
+            add_below(&mut usage, below);
+            assert_eq!(usage.to_string(), expected);
+        };
+        let found = |tier, tokens, loaded, seconds| FoundBelow { tier, tokens, loaded, computed: 0, seconds };
+        check(&[], "{}");
+        check(&[found("disk", 0, 0, 0.0), found("remote", 0, 0, 0.3)], "{}");
+        // Of two prompts.
+        check(
+            &[found("disk", 64, 48, 0.0112), found("remote", 0, 16, 0.004), found("disk", 32, 0, 0.001)],
+            r#"{"interbed":{"disk":{"found_tokens":96,"loaded_tokens":48,"read_ms":12.0},"remote":{"loaded_tokens":16,"read_ms":4.0}}}"#,
+        );
+        check(
+            &[found("disk", 8, 0, 0.0)],
+            r#"{"interbed":{"disk":{"found_tokens":8,"loaded_tokens":0,"read_ms":0.0}}}"#,
+        );
+    }
 
     #[test]
     fn what_was_on_disk_and_not_loaded_is_told_with_the_reason() {

@@ -18,7 +18,8 @@ pub(super) struct IdleBlocks {
 }
 
 impl IdleBlocks {
-    /// Lists blocks as due once `after` has passed since they were added. Memory holds `most` blocks.
+    /// Lists blocks as due once `after` has passed since they were added. `most` is the number of blocks in memory, or
+    /// 0 if no block is to be listed.
     pub(super) fn new(after: Duration, most: usize) -> Self {
         Self { after, most, blocks: VecDeque::new(), is_hurried: false }
     }
