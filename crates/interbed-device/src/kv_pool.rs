@@ -6,7 +6,7 @@ use std::sync::Arc;
 use interbed_kernels::{AttentionSpan, KvBytes, KvBytesMut, KvLayout, KvPlace};
 
 use crate::buffer::{HUGE_PAGE, page_size};
-use crate::{AllocError, Bytes, HostBuffer, KvSequences, KvStrips, SharedMemory, StripShape, StripStats};
+use crate::{AllocError, Bytes, HostBuffer, KvSequences, KvStrips, SharedMemory, StripShape};
 
 /// KV blocks of `[layer, k|v, kv_head, slot, head_dim]` in host memory, side by side. The layers are the layers that
 /// keep KV.

@@ -372,7 +372,7 @@ fn tables() -> impl Iterator<Item = &'static Habit> {
 }
 
 /// Returns whether a command has the option `typed`, such as `-n` or `--memory`.
-fn has_option(command: &Command, typed: &str) -> bool {
+pub fn has_option(command: &Command, typed: &str) -> bool {
     let mut letters = typed.chars().skip(1);
     let letter = letters.next().filter(|_| letters.next().is_none());
     let is_it = |arg: &Arg| match typed.strip_prefix("--") {

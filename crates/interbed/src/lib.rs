@@ -164,7 +164,7 @@ fn parse() -> anyhow::Result<(Cli, Vec<String>)> {
     let mut command = config_file::apply(command, &args)?;
     let matches = command.try_get_matches_from_mut(args);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command)));
-    Ok((cli.unwrap_or_else(|error| usage::exit(usage::mended(error))), lines))
+    Ok((cli.unwrap_or_else(|error| usage::exit(usage::mended(error, &command))), lines))
 }
 
 /// Returns clap's description of all commands and their options.

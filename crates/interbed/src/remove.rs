@@ -36,7 +36,7 @@ pub fn run(args: RemoveArgs) -> Result<()> {
     let mut found = Vec::new();
     for model in &args.models {
         let shown = model.display();
-        let Some((name, is_whole)) = hub::repository(model)? else {
+        let Ok(Some((name, is_whole))) = hub::repository(model) else {
             return Err(Advised::input(
                 format!("{shown} is no model's name"),
                 "`interbed list` tells the names; what is no part of the cache is removed by you: rm -r PATH",

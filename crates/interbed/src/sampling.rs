@@ -92,6 +92,25 @@ impl SamplingOptions {
         })
     }
 
+    /// Returns a note about options that change nothing at this temperature, if there are any.
+    pub fn unused_note(&self, temperature: f32) -> Option<String> {
+        let given = [
+            ("--top-k", self.top_k.is_some()),
+            ("--top-p", self.top_p.is_some()),
+            ("--min-p", self.min_p.is_some()),
+            ("--seed", self.seed.is_some()),
+        ];
+        let given: Vec<&str> = given.iter().filter(|(_, is_given)| *is_given).map(|(option, _)| *option).collect();
+        if temperature != 0.0 || given.is_empty() {
+            return None;
+        }
+        let (options, change) = (given.join(" and "), if given.len() == 1 { "changes" } else { "change" });
+        Some(format!(
+            "note: {options} {change} nothing at temperature 0, which takes the likeliest token each time; give \
+             --temperature 0.8, for instance"
+        ))
+    }
+
     /// Returns the settings for converting generated tokens to text.
     pub fn text_options(&self, loaded: &Loaded) -> TextOptions {
         TextOptions {
@@ -209,6 +228,22 @@ mod tests {
             "{text}"
         );
         assert_eq!(told(&GenerationConfig::default(), &usual), None);
+    }
+
+    #[test]
+    fn options_that_change_nothing_are_told() {
+        let options = |args: &[&str]| {
+            #[derive(clap::Parser)]
+            struct Line {
+                #[command(flatten)]
+                sampling: SamplingOptions,
+            }
+            <Line as clap::Parser>::parse_from([&["run"], args].concat()).sampling
+        };
+        let note = options(&["--top-k", "40", "--seed", "3"]).unused_note(0.0).expect("a note");
+        assert!(note.contains("--top-k and --seed change nothing") && note.contains("--temperature"), "{note}");
+        assert_eq!(options(&["--top-k", "40"]).unused_note(0.7), None);
+        assert_eq!(options(&["--repetition-penalty", "1.5"]).unused_note(0.0), None);
     }
 
     #[test]

@@ -2,15 +2,18 @@
 
 use std::path::Path;
 
+use clap::Command;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
+use crate::habits::has_option;
 use crate::report;
 use crate::spelling::is_near;
 
 /// Corrects misleading advice in clap's error. For an unknown option, clap explains how to pass a text that begins with
-/// a hyphen. For an unknown subcommand, clap does not consider that it may be the name of a model.
-pub fn mended(mut error: Error) -> Error {
+/// a hyphen. For an unknown subcommand, clap does not consider that it may be the name of a model. An option of other
+/// commands of `root` gets advice that names them.
+pub fn mended(mut error: Error, root: &Command) -> Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let typed = text_of(&error, ContextKind::InvalidArg);
@@ -19,7 +22,10 @@ pub fn mended(mut error: Error) -> Error {
                 error.remove(ContextKind::SuggestedArg);
             }
             let advice = error.remove(ContextKind::Suggested);
-            if let Some(ContextValue::StyledStrs(advice)) = advice {
+            if let Some(place) = commands_with(name_of(&typed), root) {
+                error.remove(ContextKind::SuggestedArg);
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![place.into()]));
+            } else if let Some(ContextValue::StyledStrs(advice)) = advice {
                 // Other advice names an option of another command, or explains how to pass a text.
                 let is_kept = |line: &StyledStr| {
                     let line = line.to_string();
@@ -50,6 +56,13 @@ pub fn mended(mut error: Error) -> Error {
         _ => {}
     }
     error
+}
+
+/// Returns a text that names the commands with the option `typed`, or `None` if there is none.
+fn commands_with(typed: &str, root: &Command) -> Option<String> {
+    let having = root.get_subcommands().filter(|command| has_option(command, typed));
+    let names: Vec<String> = having.map(|command| format!("interbed {}", command.get_name())).collect();
+    (!names.is_empty()).then(|| format!("{typed} is an option of {}, and goes behind the command", names.join(", ")))
 }
 
 fn text_of(error: &Error, kind: ContextKind) -> String {
