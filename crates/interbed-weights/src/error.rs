@@ -36,11 +36,6 @@ pub enum WeightError {
     /// The experts cannot be streamed.
     #[error(transparent)]
     Experts(#[from] crate::experts::ArenaError),
-    /// The experts do not fit, and the device has memory of its own.
-    #[error(
-        "experts that do not fit are streamed to the processor only: leave --device out, or give more --gpu-memory"
-    )]
-    ExpertsOnDevice,
     /// The header of a safetensors file cannot be trusted.
     #[error("{}: {problem}; the file is damaged or no safetensors file: fetch it again", file.display())]
     Header {

@@ -6,6 +6,7 @@ use interbed_device::{Device, DeviceError, PlacedBytes, Queue, Token};
 use interbed_io::IoError;
 
 use super::sight::UnitSight;
+use super::slab_driver::SlabDriver;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::source::Bands;
@@ -23,6 +24,9 @@ pub struct AcquiredBand {
 
 /// Moves bands as planners command, while a pass goes on.
 pub trait BandDriver: Send {
+    /// Driver that brings experts to the memory to which this driver brings bands.
+    type Experts: SlabDriver;
+
     /// Takes note that a pass of `tokens` rows begins.
     fn begin_pass(&mut self, _tokens: usize) {}
 
