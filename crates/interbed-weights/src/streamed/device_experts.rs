@@ -38,11 +38,12 @@ pub struct DeviceExperts {
     layer: Option<u32>,
     /// Experts of the visit that were on the device when it began, and have not been handed out.
     ready: VecDeque<u32>,
-    /// Experts of the visit that were not on the device when it began, with their tokens.
+    /// Experts of the visit that were not on the device when it began, with the numbers of their tokens.
     lacking: Vec<(u32, u32)>,
     /// Number of lacking experts that have not been copied.
     missing: usize,
-    /// Experts in host memory, each with the last copy that may still read it there, in the order of the copies.
+    /// Experts of the host's visit whose memory copies may still read, each with its last copy, in the order of copies.
+    /// The host's visit lasts until the next one begins, so that the slabs stay where they are.
     reading: VecDeque<(Expert, Token)>,
 }
 
@@ -69,7 +70,7 @@ impl DeviceExperts {
         device: &mut dyn Device,
         budget: u64,
     ) -> Result<Self, WeightError> {
-        // What is guessed is read to the host, but no router's products are at hand there.
+        // To guess, the host would have to wait for the device once more in each layer.
         host.set_reads_ahead(false);
         let (classes, in_host) = partition.experts().expect("a model with experts");
         let packed = classes.packed_bytes(partition.banks());
@@ -275,10 +276,13 @@ impl SlabDriver for DeviceExperts {
     }
 
     fn abandon(&mut self) {
-        self.end_visit();
-        // The device keeps the memory that copies still read, and other memory takes its place.
-        self.reading.clear();
-        self.host.abandon();
+        // A visit that came to its end may have left copies, which the next visit ends.
+        if self.layer.is_some() {
+            self.end_visit();
+            // The device keeps the memory that copies still read, and other memory takes its place.
+            self.reading.clear();
+            self.host.abandon();
+        }
     }
 
     fn poll(&mut self, device: &mut dyn Device, recorder: &mut Recorder) {
