@@ -406,8 +406,14 @@ impl<'a> Pass<'a> {
         Ok(token)
     }
 
-    /// Applies a norm to the hidden states, and returns the normalised values as a separate tensor. If the last branch
-    /// has not been added to the hidden states yet, adds it first.
+    /// Has the device execute later commands after a copy, if there is one. Uploads are done in order: one is waited
+    /// for with all before it.
+    fn wait_for_copy(&mut self, copied: Option<Token>) {
+        let known = self.upload.map_or(self.uploaded, |token| token.number);
+        self.upload = copied.filter(|token| token.number > known).or(self.upload);
+    }
+
+    /// Computes the norm of the hidden states, to which it first adds the last branch.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -465,10 +471,7 @@ impl<'a> Pass<'a> {
             if bands.is_empty() {
                 break;
             }
-            // Uploads are done in order: one is waited for with all before it.
-            let known = self.upload.map_or(self.uploaded, |token| token.number);
-            let copied = bands.iter().filter_map(|band| band.copied).max_by_key(|token| token.number);
-            self.upload = copied.filter(|token| token.number > known).or(self.upload);
+            self.wait_for_copy(bands.iter().filter_map(|band| band.copied).max_by_key(|token| token.number));
             // The host first, so that it computes beside the device.
             let submitted = match self.multiply(Queue::Host, x, (matrices, outs), &bands, None) {
                 Ok(token) => {

@@ -36,12 +36,7 @@ pub enum WeightError {
     /// The experts cannot be streamed with the given budget or settings.
     #[error(transparent)]
     Experts(#[from] crate::experts::ArenaError),
-    /// The experts do not fit into memory and the device has its own memory. Experts can only be streamed to the CPU.
-    #[error(
-        "experts that do not fit are streamed to the processor only: leave --device out, or give more --gpu-memory"
-    )]
-    ExpertsOnDevice,
-    /// The header of a safetensors file is invalid.
+    /// The header of a safetensors file cannot be trusted.
     #[error("{}: {problem}; the file is damaged or no safetensors file: fetch it again", file.display())]
     Header {
         /// Path of the file.

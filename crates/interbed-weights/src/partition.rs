@@ -279,10 +279,15 @@ impl Partition {
     /// pass needs all of them. Experts get the rest, at least [`ArenaShape::least_bytes`] and at most the size of all
     /// experts.
     pub fn divide(&self, budget: u64) -> (u64, u64) {
+        self.divide_with(budget, self.band_memory())
+    }
+
+    /// Divides `budget` in the way of [`divide`](Self::divide) where bands can use at most `of_bands` bytes.
+    pub fn divide_with(&self, budget: u64, of_bands: u64) -> (u64, u64) {
         let rest = budget.saturating_sub(self.fixed_bytes());
         let Some((_, shape)) = self.experts() else { return (rest, 0) };
-        let of_experts = rest.saturating_sub(self.band_memory()).max(shape.least_bytes()).min(shape.bank_bytes());
-        (rest.saturating_sub(of_experts), of_experts)
+        let of_experts = rest.saturating_sub(of_bands).max(shape.least_bytes()).min(shape.bank_bytes()).min(rest);
+        (rest - of_experts, of_experts)
     }
 
     /// Returns the number of bytes of all experts' weights.

@@ -161,7 +161,7 @@ impl WeightSource for ResidentWeights {
         Ok(Rows { table: self.whole(tensor), numbers: wanted })
     }
 
-    fn visit(&mut self, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError> {
+    fn visit(&mut self, _device: &mut dyn Device, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError> {
         let (visited, experts) = &mut self.visited;
         *visited = group;
         experts.clear();
@@ -174,7 +174,7 @@ impl WeightSource for ResidentWeights {
         let (group, Some(number)) = (*group, experts.pop()) else { return Ok(None) };
         let matrices = self.plan.experts[group].matrices_of(number);
         let matrices = matrices.map(|index| self.whole(TensorId { group, index })).collect();
-        Ok(Some(Expert { number, matrices }))
+        Ok(Some(Expert { number, matrices, copied: None }))
     }
 
     fn release_expert(

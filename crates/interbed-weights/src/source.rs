@@ -94,14 +94,15 @@ pub trait WeightSource: Send {
     /// other matrices before it takes the experts.
     ///
     /// # Errors
-    /// Fails if the experts cannot be loaded.
-    fn visit(&mut self, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError>;
+    /// Fails if the experts cannot be brought, or if `device`, which will compute with them, failed.
+    fn visit(&mut self, device: &mut dyn Device, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError>;
 
-    /// Returns one of the wanted experts that is in memory: each expert once, in any order. Waits if none is in memory
-    /// yet. Returns `None` once all have been handed out. While it waits for an expert, it may also wait for `device`.
+    /// Returns the next of the wanted experts that is in memory, in any order and each once. Waits for one if need be;
+    /// returns `None` once all have been handed out. While it waits for an expert, it may also wait for `device`. An
+    /// expert is released before the next is asked for.
     ///
     /// # Errors
-    /// Fails if the bytes of an expert could not be read; the visit then ends.
+    /// Fails if the bytes of an expert could not be read, or not be copied to `device`. The visit is over then.
     fn next_expert(&mut self, device: &mut dyn Device) -> Result<Option<Expert>, WeightError>;
 
     /// Releases an expert, so that its memory can be read into again once `device` has executed the submission `used`.
@@ -247,6 +248,9 @@ pub struct Expert {
     pub number: u32,
     /// Matrices of the expert, in the order of the group's spec.
     pub matrices: ArrayVec<Weights, EXPERT_MATRICES_MAX>,
+    /// Submission to [`Queue::Upload`](interbed_device::Queue::Upload) that copies the weights to the device; a reader
+    /// of the weights waits for it. `None` if there is no copy to wait for.
+    pub copied: Option<Token>,
 }
 
 /// Rows of a matrix that were looked up by index.

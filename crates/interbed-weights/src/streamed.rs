@@ -6,6 +6,7 @@
 
 mod band_driver;
 mod buffer;
+mod device_experts;
 mod driver;
 mod expert_driver;
 mod monitor;
@@ -13,6 +14,7 @@ mod pace;
 mod plan;
 mod rows;
 mod sight;
+mod slab_driver;
 mod telemetry;
 mod tiered;
 mod valued;
@@ -34,10 +36,12 @@ use crate::source::{
 use crate::window::UnitId;
 use band_driver::{AcquiredBand, BandDriver};
 use buffer::StreamBuffer;
+use device_experts::DeviceExperts;
 use driver::{Driver, OneTier};
 use expert_driver::ExpertDriver;
 use plan::BANDS_STREAMED;
 use rows::{RowMatrix, RowReader};
+use slab_driver::SlabDriver;
 use telemetry::Recorder;
 use tiered::TieredDriver;
 use valued::{ExpertFigures, Valued};
@@ -73,8 +77,8 @@ pub type StreamedWeights = BandwiseWeights<Driver>;
 /// the device, or let the host compute with it. The rest is read from disk in every forward pass.
 pub type TieredWeights = BandwiseWeights<TieredDriver>;
 
-/// Weights that a driver of type `D` loads band by band.
-pub struct BandwiseWeights<D> {
+/// Weights that a driver of type `D` brings band by band.
+pub struct BandwiseWeights<D: BandDriver> {
     partition: Partition,
     /// All vectors: first the memory in which the device reads them, then the memory in which the host reads them.
     vectors: [PlacedBytes; 2],
@@ -82,7 +86,7 @@ pub struct BandwiseWeights<D> {
     files: Vec<Arc<dyn DirectRead>>,
     driver: D,
     /// Driver that brings experts; `None` if the model has no experts.
-    experts: Option<ExpertDriver>,
+    experts: Option<D::Experts>,
     /// Group of the bands that were handed out last, and when they were handed out; `None` once they are released.
     computing_since: Option<(usize, Instant)>,
     /// When the last expert was handed out; `None` once it is released.
@@ -141,25 +145,13 @@ impl StreamedWeights {
         let (files, config) = hashed(catalog, files, config);
         let Parts { plan, slots, vectors, rows, engine, recorder } = Parts::new(plan, catalog, &config)?;
         let (partition, to_load) = (plan.partition, window.resident_bytes());
-        let experts = start_experts(&partition, &files, &config)?;
+        let experts = start_experts(&partition, partition.divide(config.budget).1, &files, &config)?;
         let (places, groups) = (partition.bands().to_vec(), partition.groups_of_bands());
         let mut driver = Driver::new(OneTier::new(window), engine, files.clone(), places, groups, recorder);
         progress(0, to_load);
         driver.warm_up(&mut |bytes| progress(bytes.min(to_load), to_load))?;
         let vectors = PlacedBytes::from(Arc::new(vectors));
         Ok(Self::over(partition, [vectors.clone(), vectors], rows, files, driver, experts, slots))
-    }
-
-    /// Returns the arena, which knows which experts are in memory, and which counts hits and misses. Returns `None` if
-    /// the model has no experts.
-    pub fn arena(&self) -> Option<&Arena> {
-        self.experts.as_ref().map(ExpertDriver::arena)
-    }
-
-    /// Returns the arena so that the caller can change it, for example by setting the use counts of earlier runs.
-    /// Returns `None` if the model has no experts.
-    pub fn arena_mut(&mut self) -> Option<&mut Arena> {
-        self.experts.as_mut().map(ExpertDriver::arena_mut)
     }
 }
 
@@ -181,17 +173,15 @@ fn hashed(
 /// of some MiB, of which one or two at a time may be enough; the byte ranges of an expert are smaller.
 const EXPERT_READS_MIN: usize = 4;
 
-/// Starts the driver that brings experts; returns `None` if the model has no experts.
+/// Starts the driver that brings experts to `budget` bytes of host memory; returns `None` if the model has no experts.
 fn start_experts(
     partition: &Partition,
+    budget: u64,
     files: &[Arc<dyn DirectRead>],
     config: &StreamConfig,
 ) -> Result<Option<ExpertDriver>, WeightError> {
     let Some((classes, shape)) = partition.experts() else { return Ok(None) };
-    let (of_bands, of_experts) = partition.divide(config.budget);
-    let rest = config.budget.saturating_sub(partition.fixed_bytes());
-    // What experts take at least is taken from bands, which may have no room left for it.
-    let arena = Arena::new(shape.clone(), of_experts.min(rest - of_bands))?;
+    let arena = Arena::new(shape.clone(), budget)?;
     let engine = start_engine(config, config.depth.max(EXPERT_READS_MIN))?;
     Ok(Some(ExpertDriver::new(arena, engine, files.to_vec(), partition.banks().to_vec(), classes)))
 }
@@ -205,16 +195,17 @@ fn start_engine(config: &StreamConfig, depth: usize) -> Result<Box<dyn ReadEngin
 }
 
 impl TieredWeights {
-    /// Reads the vectors and the bands that stay in host memory or device memory. [`StreamedWeights::start`] explains
-    /// `files` and `progress`.
+    /// Reads the vectors and the bands that stay in host memory, and copies to the device the vectors and the bands
+    /// that stay there. Experts get what bands leave of both memories. [`StreamedWeights::start`] explains `files` and
+    /// `progress`.
     ///
     /// `config.budget` is the budget for host memory. It may be so small that host memory holds only the slots, which
     /// are the buffers through which bands are streamed. `device_budget` is the number of bytes of device memory that
     /// the weights may take, vectors included.
     ///
     /// # Errors
-    /// Fails if the model has experts, if a budget is below [`Partition::least_budget`], if a read fails, or if host or
-    /// device memory cannot be allocated.
+    /// Fails if a budget is below [`Partition::least_budget`], if a read fails, or if the system or the device refuses
+    /// memory.
     pub fn start_on(
         device: &mut dyn Device,
         device_budget: u64,
@@ -224,13 +215,12 @@ impl TieredWeights {
         config: StreamConfig,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, WeightError> {
-        if plan.partition.experts().is_some() {
-            return Err(WeightError::ExpertsOnDevice);
-        }
         let (files, config) = hashed(catalog, files, config);
-        let (tiers, slots) = (plan.tiers(&config, device_budget)?, plan.device_slots(device_budget));
+        let [(on_host, host_experts), (on_device, device_experts)] = plan.divide(&config, device_budget);
+        let (tiers, slots) = (plan.tiers(&config, [on_host, on_device])?, plan.device_slots(on_device));
         let Parts { plan, rows, vectors, engine, recorder, .. } = Parts::new(plan, catalog, &config)?;
         let partition = plan.partition;
+        let experts = start_experts(&partition, host_experts, &files, &config)?;
         let to_load = tiers.host().resident_bytes() + tiers.device().resident_bytes();
         let (places, groups) = (partition.bands().to_vec(), partition.groups_of_bands());
         let host = Driver::new(tiers, engine, files.clone(), places.clone(), groups, recorder);
@@ -240,7 +230,24 @@ impl TieredWeights {
         let mut driver = TieredDriver::new(host, places, host_tokens_max);
         progress(0, to_load);
         driver.warm_up(device, &mut |bytes| progress(bytes.min(to_load), to_load))?;
-        Ok(Self::over(partition, vectors, rows, files, driver, None, slots))
+        // Bands have their memory by now, and come first where the device has less than it was said to have.
+        let experts = experts.map(|host| DeviceExperts::new(host, &partition, device, device_experts)).transpose()?;
+        Ok(Self::over(partition, vectors, rows, files, driver, experts, slots))
+    }
+
+    /// Returns the arena of host memory, which decides what stays there of the experts that the device lacks; `None` if
+    /// the model has no experts.
+    pub fn host_arena(&self) -> Option<&Arena> {
+        self.experts.as_ref().map(DeviceExperts::host_arena)
+    }
+
+    /// Checks the planners of both memories. The check looks at all bands and experts, so it is for tests.
+    ///
+    /// # Errors
+    /// Fails with a description of what does not agree.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.driver.tiers().check_invariants()?;
+        self.experts.as_ref().map_or(Ok(()), DeviceExperts::check_invariants)
     }
 
     /// Returns two totals in bytes: the size of the bands that stay on the device, and the size of the bands that stay
@@ -260,7 +267,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
         rows: Option<RowReader>,
         files: Vec<Arc<dyn DirectRead>>,
         driver: D,
-        experts: Option<ExpertDriver>,
+        experts: Option<D::Experts>,
         slots: usize,
     ) -> Self {
         let shape = |group: &Group| {
@@ -290,7 +297,19 @@ impl<D: BandDriver> BandwiseWeights<D> {
         weights
     }
 
-    /// Returns the monitor, through which other threads can watch these weights while forward passes run.
+    /// Returns the arena, which says which experts are in memory and what bringing experts has cost; `None` if the
+    /// model has no experts. Where a device has its own memory, it is the arena of that memory.
+    pub fn arena(&self) -> Option<&Arena> {
+        self.experts.as_ref().map(SlabDriver::arena)
+    }
+
+    /// Returns the arena for changes, such as warming it by the uses of earlier runs; `None` if the model has no
+    /// experts.
+    pub fn arena_mut(&mut self) -> Option<&mut Arena> {
+        self.experts.as_mut().map(SlabDriver::arena_mut)
+    }
+
+    /// Returns the monitor, through which other threads read about these weights while passes are computed.
     pub fn monitor(&self) -> Arc<StreamMonitor> {
         Arc::clone(&self.monitor)
     }
@@ -370,7 +389,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
     }
 }
 
-impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
+impl<D: Elastic> WeightSource for BandwiseWeights<D> {
     fn begin_pass(&mut self, tokens: usize) -> Result<(), WeightError> {
         self.monitor.check_running()?;
         self.driver.check_files()?;
@@ -400,7 +419,7 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
         let turns = self.turns(sweep);
         self.driver.poll(device);
         if let Some(experts) = &mut self.experts {
-            experts.poll(self.driver.recorder());
+            experts.poll(device, self.driver.recorder());
         }
         let mut streamed = 0;
         for turn in turns.start + sweep.cursor..turns.end {
@@ -460,17 +479,16 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
         self.experts.as_ref().is_some_and(|experts| experts.holds(group, expert))
     }
 
-    fn visit(&mut self, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError> {
+    fn visit(&mut self, device: &mut dyn Device, group: usize, wanted: &[(u32, u32)]) -> Result<(), WeightError> {
         self.monitor.check_running()?;
         let Self { experts, driver, .. } = self;
-        experts.as_mut().expect("a group with experts").visit(group, wanted, driver.recorder());
-        Ok(())
+        Ok(experts.as_mut().expect("a group with experts").visit(group, wanted, device, driver.recorder())?)
     }
 
-    fn next_expert(&mut self, _device: &mut dyn Device) -> Result<Option<Expert>, WeightError> {
+    fn next_expert(&mut self, device: &mut dyn Device) -> Result<Option<Expert>, WeightError> {
         self.monitor.check_running()?;
         let Self { experts, driver, .. } = self;
-        let next = experts.as_mut().expect("a group with experts").next_expert(driver.recorder());
+        let next = experts.as_mut().expect("a group with experts").next_expert(device, driver.recorder());
         self.expert_since = matches!(next, Ok(Some(_))).then(Instant::now);
         if self.expert_since.is_none() {
             // The visit is over.
@@ -540,8 +558,8 @@ impl<D: BandDriver + Elastic> WeightSource for BandwiseWeights<D> {
     }
 }
 
-/// A driver that states whether the memory budget of its weights can be changed between passes.
-pub trait Elastic: Sized {
+/// A driver that says whether its memory can become larger and smaller.
+pub trait Elastic: BandDriver + Sized {
     fn elastic(weights: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights>;
 }
 

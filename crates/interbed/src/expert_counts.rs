@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use interbed_weights::experts::Arena;
-use interbed_weights::{Catalog, StreamMonitor, StreamedWeights};
+use interbed_weights::{Catalog, StreamMonitor};
 
 use crate::fingerprint::Fingerprint;
 use crate::report::report;
@@ -36,10 +36,9 @@ pub struct KeptCounts {
 }
 
 impl KeptCounts {
-    /// Loads the expert counts of earlier runs into `weights`, and starts to save the counts of this run. Returns
-    /// `None` if there are no experts. Logs a message and returns `None` if counts cannot be saved.
-    pub fn keep(weights: &mut StreamedWeights, catalog: &Catalog) -> Option<Self> {
-        let (monitor, arena) = (weights.monitor(), weights.arena_mut()?);
+    /// Gives `arena` the counts of earlier runs, and saves those of this run, which `monitor` publishes. Returns `None`
+    /// if counts cannot be saved, which is logged.
+    pub fn keep(arena: &mut Arena, monitor: Arc<StreamMonitor>, catalog: &Catalog) -> Option<Self> {
         let Some(folder) = user_folders::cache() else {
             tracing::debug!("how often experts are used is not kept: neither XDG_CACHE_HOME nor HOME is set");
             return None;

@@ -32,7 +32,7 @@ pub struct Streaming {
     pub most_resident: u64,
     /// The number of bytes of weights that stay in a device's own memory.
     pub on_device: u64,
-    /// The shape of the mixture layers, and the bytes that experts may take, or `None` without experts.
+    /// The shape of the mixture layers, and the bytes that experts may take in all memories, or `None` without experts.
     pub experts: Option<(ArenaShape, u64)>,
     /// Saves how often experts are used until this value is dropped. The value is `None` if nothing is saved.
     pub counts: Option<KeptCounts>,
@@ -93,23 +93,41 @@ fn start_in_host_memory(
         Bytes(swept),
         Bytes(swept.saturating_sub(resident))
     );
-    if let Some(arena) = weights.arena() {
-        report_experts(arena);
-    }
     let experts = weights.arena().map(|arena| (arena.shape().clone(), arena.budget()));
-    let keeps_counts = limits.stream.keep_expert_counts;
-    let counts = if keeps_counts { KeptCounts::keep(&mut weights, &dir.catalog) } else { None };
+    if let Some(arena) = weights.arena() {
+        report_experts(arena, None);
+    }
+    let counts = keep_counts(weights.arena_mut(), &monitor, dir, limits);
     let files = files[..dir.catalog.stored_files().len()].to_vec();
     let (device, on_device) = (None, 0);
     let streaming = Streaming { monitor, settings, files, resident, most_resident, on_device, experts, counts, device };
     Ok((Box::new(weights), streaming))
 }
 
-/// Reports how many bytes of a mixture's experts fit into memory.
-fn report_experts(arena: &Arena) {
+/// Gives the arena the counts of earlier runs, and saves those of this run, if the options say so.
+fn keep_counts(
+    arena: Option<&mut Arena>,
+    monitor: &Arc<StreamMonitor>,
+    dir: &ModelDir,
+    limits: &LimitOptions,
+) -> Option<KeptCounts> {
+    let arena = arena.filter(|_| limits.stream.keep_expert_counts)?;
+    KeptCounts::keep(arena, Arc::clone(monitor), &dir.catalog)
+}
+
+/// Reports how many bytes of a mixture's experts have room where they are computed with, and in host memory if that is
+/// `beside`.
+fn report_experts(arena: &Arena, beside: Option<&Arena>) {
     let (room, shape) = (Bytes(arena.bytes()), arena.shape());
     let [bank, token] = [shape.bank_bytes(), shape.token_bytes()].map(Bytes);
-    report!("experts {room:>10}  of {bank} have room in memory, a token needs {token} of them");
+    match beside {
+        None => report!("experts {room:>10}  of {bank} have room in memory, a token needs {token} of them"),
+        Some(host) => report!(
+            "experts {room:>10}  of {bank} have room on the GPU, {} in host memory, a token needs {token} of them",
+            Bytes(host.bytes())
+        ),
+    }
+    let room = Bytes(room.0 + beside.map_or(0, Arena::bytes));
     if room < token {
         report!(
             "warning: the experts of one token do not fit into {room}, so nearly all of them are read for each token; \
@@ -136,7 +154,7 @@ fn start_on(
     let loading = Loading::begin(limits.watch.clone());
     let progress = &mut |done, all| loading.set(done, all);
     let catalog = &dir.catalog;
-    let weights = TieredWeights::start_on(device, of_device.0, plan, catalog, files.clone(), config, progress)?;
+    let mut weights = TieredWeights::start_on(device, of_device.0, plan, catalog, files.clone(), config, progress)?;
     drop(loading);
     let (monitor, [on_device, on_host]) = (weights.monitor(), weights.resident_bytes());
     let swept = monitor.swept_bytes();
@@ -147,9 +165,15 @@ fn start_on(
         Bytes(on_host),
         Bytes(swept.saturating_sub(on_device).saturating_sub(on_host))
     );
+    let arenas = weights.arena().zip(weights.host_arena());
+    if let Some((arena, host)) = arenas {
+        report_experts(arena, Some(host));
+    }
+    let experts = arenas.map(|(arena, host)| (arena.shape().clone(), arena.budget() + host.budget()));
+    let counts = keep_counts(weights.arena_mut(), &monitor, dir, limits);
     let resident = on_device + on_host;
     let files = files[..catalog.stored_files().len()].to_vec();
-    let (experts, counts, device, most_resident) = (None, None, None, resident);
+    let (device, most_resident) = (None, resident);
     let streaming = Streaming { monitor, settings, files, resident, most_resident, on_device, experts, counts, device };
     Ok((Box::new(weights), streaming))
 }

@@ -98,7 +98,7 @@ impl Pass<'_> {
     /// # Errors
     /// Fails if the experts cannot be loaded.
     pub fn visit_experts(&mut self, group: usize) -> Result<(), ForwardError> {
-        Ok(self.weights.visit(group, self.routes.wanted())?)
+        Ok(self.weights.visit(self.device, group, self.routes.wanted())?)
     }
 
     /// Calls `compute` with the number and matrices of each chosen expert, in the order in which the experts arrive.
@@ -110,6 +110,7 @@ impl Pass<'_> {
         mut compute: impl FnMut(&mut Self, u32, &[Weights]) -> Result<(), ForwardError>,
     ) -> Result<(), ForwardError> {
         while let Some(expert) = self.weights.next_expert(self.device)? {
+            self.wait_for_copy(expert.copied);
             let computed = compute(self, expert.number, &expert.matrices);
             let released = self.weights.release_expert(expert, self.device, self.last);
             computed?;

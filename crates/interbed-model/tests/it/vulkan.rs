@@ -17,8 +17,8 @@ use interbed_model::config::ModelConfig;
 use interbed_model::synth::{SynthSpec, synthesize};
 use interbed_model::{BatchSequence, LogitRows, Model, SequenceBlocks, layers};
 use interbed_weights::{
-    Catalog, GroupSpec, ResidentWeights, StreamConfig, StreamMonitor, StreamPlan, StreamPolicy, TieredWeights,
-    WeightSource, open_direct,
+    Catalog, GroupSpec, Partition, ResidentWeights, StreamConfig, StreamMonitor, StreamPlan, StreamPolicy,
+    TieredWeights, WeightSource, open_direct,
 };
 
 use crate::harness::{BLOCK_SIZE, BLOCKS_PER_SEQUENCE, argmax, fixtures};
@@ -214,13 +214,29 @@ fn streamed(
     shares: [f64; 2],
     host_tokens_max: usize,
 ) -> (OnGpu, Streamed) {
+    let budgets = |partition: &Partition| {
+        let (least, all) = (partition.least_budget(), partition.band_memory());
+        shares.map(|share| least + (all as f64 * share) as u64)
+    };
+    streamed_within(gpu, name, prompt, policy, band_bytes, budgets, host_tokens_max)
+}
+
+/// Weights in two tiers, within budgets of the host and of the device.
+fn streamed_within(
+    gpu: &Arc<Gpu>,
+    name: &str,
+    prompt: &[u32],
+    policy: StreamPolicy,
+    band_bytes: usize,
+    budgets: impl Fn(&Partition) -> [u64; 2],
+    host_tokens_max: usize,
+) -> (OnGpu, Streamed) {
     let mut found = None;
     let model = OnGpu::over(gpu, name, KvDType::F32, prompt, |device, catalog, specs| {
         let plan = StreamPlan::new(catalog, specs, band_bytes).unwrap();
-        let (least, all) = (plan.partition().least_budget(), plan.partition().band_memory());
-        let budget = |share: f64| least + (all as f64 * share) as u64;
+        let [budget, of_device] = budgets(plan.partition());
         let config = StreamConfig {
-            budget: budget(shares[0]),
+            budget,
             engine: EngineKind::Pread,
             depth: 2,
             disk_bytes_per_s: 0.0,
@@ -234,8 +250,7 @@ fn streamed(
             assert!(device.compute_on_host(Cpu::new(NonZeroUsize::new(2).unwrap()), &types).unwrap());
         }
         let (files, bands) = (open_direct(catalog).unwrap(), plan.partition().bands().len() as u64);
-        let weights =
-            TieredWeights::start_on(device, budget(shares[1]), plan, catalog, files, config, &mut |_, _| {}).unwrap();
+        let weights = TieredWeights::start_on(device, of_device, plan, catalog, files, config, &mut |_, _| {}).unwrap();
         found = Some(Streamed { resident: weights.resident_bytes(), bands, monitor: weights.monitor() });
         Box::new(weights)
     });
@@ -255,6 +270,30 @@ fn greedy_tokens_are_the_same_with_a_quarter_of_the_weights_on_the_gpu() {
         let expected = expected(name);
         let (mut model, _) = streamed(&gpu, name, &expected.prompt, policy, 2048, shares, host_tokens_max);
         assert_eq!(model.greedy(64), expected.greedy, "{name}, {policy:?}, {shares:?}");
+    }
+}
+
+#[test]
+fn greedy_tokens_are_the_same_with_part_of_the_experts_on_the_gpu() {
+    let Some(gpu) = gpu() else { return };
+    for name in ["qwen2_moe", "hunyuan_v1_moe", "gpt_oss"] {
+        let expected = expected(name);
+        // The shares of the experts that have room beside all bands, on the GPU and in host memory.
+        let copied = [(0.0, 0.0), (0.6, 0.0), (0.6, 0.3), (1.0, 0.0)].map(|(on_gpu, on_host)| {
+            let budgets = |partition: &Partition| {
+                let (beside, experts) = (partition.fixed_bytes() + partition.band_memory(), partition.experts());
+                let (classes, shape) = experts.unwrap();
+                // On the GPU, nothing is rounded up to pages.
+                let packed = classes.packed_bytes(partition.banks()).iter().sum::<u64>() * shape.experts() as u64;
+                [(on_host, shape.bank_bytes()), (on_gpu, packed)]
+                    .map(|(share, bytes)| (beside + (bytes as f64 * share) as u64).max(partition.least_budget()))
+            };
+            let (mut model, Streamed { monitor, .. }) =
+                streamed_within(&gpu, name, &expected.prompt, StreamPolicy::Resident, 2048, budgets, 0);
+            assert_eq!(model.greedy(64), expected.greedy, "{name}, {on_gpu}, {on_host}");
+            monitor.stats().bytes_copied
+        });
+        assert!(copied[0] > copied[1] && copied[1] > copied[3], "{name}: {copied:?}");
     }
 }
 

@@ -36,6 +36,9 @@ pub struct ExpertClasses {
     slot_bytes: Vec<u64>,
 }
 
+/// Each matrix of an expert begins on a multiple of this many bytes in a device's own memory: a cache line.
+const PACKED_ALIGN: usize = 64;
+
 /// Sizes in bytes of the buffers that make up a slot (memory for one expert), one buffer for each read.
 pub type Pieces = ArrayVec<usize, EXPERT_MATRICES_MAX>;
 
@@ -82,6 +85,17 @@ impl ExpertClasses {
     /// Returns the slot size of each bank, in bytes.
     pub fn slot_bytes(&self) -> &[u64] {
         &self.slot_bytes
+    }
+
+    /// Returns, for each of `banks`, the size in bytes of slots on a device, where the matrices of an expert lie
+    /// [packed](Slab::packed). Banks whose slots have one size in host memory have one size there, too.
+    pub fn packed_bytes(&self, banks: &[ExpertBank]) -> Vec<u64> {
+        let of_bank = |bank: &ExpertBank| bank.slabs.iter().map(|slab| slab.packed().1).max().unwrap_or(0) as u64;
+        let of_class = |bytes: &u64| {
+            let of_banks = self.slot_bytes.iter().zip(banks).filter(|(of, _)| *of == bytes);
+            of_banks.map(|(_, bank)| of_bank(bank)).max().unwrap_or(0)
+        };
+        self.slot_bytes.iter().map(of_class).collect()
     }
 
     /// Returns the sizes of the buffers that make up a slot of `slot_bytes` bytes.
@@ -180,6 +194,19 @@ impl SlabRead {
 }
 
 impl Slab {
+    /// Returns the range of bytes of each matrix where all matrices lie one behind the other, as in a device's own
+    /// memory, and the number of bytes of all.
+    pub fn packed(&self) -> (ArrayVec<Range<usize>, EXPERT_MATRICES_MAX>, usize) {
+        let mut end = 0usize;
+        let of_matrix = |matrix: &SlabMatrix| {
+            let start = end.next_multiple_of(PACKED_ALIGN);
+            end = start + matrix.range.len();
+            start..end
+        };
+        let ranges = self.matrices.iter().map(of_matrix).collect();
+        (ranges, end)
+    }
+
     /// Plans the reads that bring `matrices`. Matrices that lie at most `gap` bytes apart share a read; with no `gap`,
     /// each matrix has its own read. Returns `None` if sizes overflow.
     fn cut(matrices: &[StoredMatrix], gap: Option<u64>) -> Option<Self> {
@@ -245,6 +272,25 @@ mod tests {
         let apart = apart.unwrap();
         assert_eq!(apart.pieces[..], [12_288, 12_288, 12_288]);
         assert_eq!(apart.slabs[1].matrices[0].range, 1808..11_808);
+    }
+
+    #[test]
+    fn matrices_on_a_device_lie_one_behind_the_other() {
+        let banks = [0, 1].map(|bank| {
+            let matrix = |offset| StoredMatrix {
+                at: StoredAt { dtype: DType::BF16, file: 0, offset },
+                rows: 5 + bank,
+                cols: 9,
+                bytes: 2 * 9 * (5 + bank) as u64,
+            };
+            ExpertBank::new(bank, 1, &[[0, 5000, 200].map(matrix).into_iter().collect()]).unwrap()
+        });
+        let (ranges, bytes) = banks[0].slabs[0].packed();
+        assert_eq!((&ranges[..], bytes), (&[0..90, 128..218, 256..346][..], 346));
+        // Their slots in host memory are alike, and so are those on a device.
+        let classes = ExpertClasses::of(&banks);
+        assert_eq!(classes.slot_bytes()[0], classes.slot_bytes()[1]);
+        assert_eq!(classes.packed_bytes(&banks), [364, 364]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use interbed_device::{Device, DeviceError, PlacedBytes, Queue, Token};
 use interbed_io::IoError;
 
 use super::sight::UnitSight;
+use super::slab_driver::SlabDriver;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::source::Bands;
@@ -24,6 +25,9 @@ pub struct AcquiredBand {
 
 /// Loads and evicts bands during a forward pass, as a planner commands.
 pub trait BandDriver: Send {
+    /// Driver that brings experts to the memory to which this driver brings bands.
+    type Experts: SlabDriver;
+
     /// Takes note that a pass of `tokens` rows begins.
     fn begin_pass(&mut self, _tokens: usize) {}
 

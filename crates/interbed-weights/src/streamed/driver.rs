@@ -9,6 +9,7 @@ use interbed_io::{DirectRead, IoError, ReadDone, ReadEngine, ReadRequest};
 
 use super::band_driver::{AcquiredBand, BandDriver};
 use super::buffer::StreamBuffer;
+use super::expert_driver::ExpertDriver;
 use super::sight::UnitSight;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
@@ -447,6 +448,8 @@ impl Driver {
 }
 
 impl BandDriver for Driver {
+    type Experts = ExpertDriver;
+
     fn poll(&mut self, _device: &mut dyn Device) {
         Driver::poll(self);
     }

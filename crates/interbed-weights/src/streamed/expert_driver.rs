@@ -9,6 +9,7 @@ use interbed_device::{Device, DeviceError, HostBuffer, PlacedBytes, Token, Weigh
 use interbed_io::{DirectRead, ReadDone, ReadEngine, ReadRequest};
 
 use super::buffer::StreamBuffer;
+use super::slab_driver::SlabDriver;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::experts::{Arena, ArenaError, Foresight, Placement, SlabId, SlabSlot, UNDER_WAY_MAX};
@@ -99,73 +100,26 @@ impl ExpertDriver {
         }
     }
 
-    /// Returns the arena, which decides what is in memory.
-    pub fn arena(&self) -> &Arena {
-        &self.arena
-    }
-
-    /// Returns the arena so that the caller can change it, for example by setting the use counts of earlier runs.
-    pub fn arena_mut(&mut self) -> &mut Arena {
-        &mut self.arena
-    }
-
-    /// Returns whether an expert of `group` is in memory. `expert` is its index in the group.
-    pub fn holds(&self, group: usize, expert: u32) -> bool {
-        self.layer_of(group).is_some_and(|layer| self.arena.slot_of(SlabId { layer, expert }).is_some())
-    }
-
-    /// Returns the group of the current visit, or `None` if there is no visit.
-    pub fn group(&self) -> Option<u32> {
-        self.layer.map(|layer| self.banks[layer as usize].group as u32)
-    }
-
     /// Returns whether reads are in flight.
     pub fn is_loading(&self) -> bool {
         !self.loads.is_empty()
     }
 
-    /// Begins a visit to the experts of `group`, as [`WeightSource::visit`](crate::WeightSource::visit) describes.
-    pub fn visit(&mut self, group: usize, wanted: &[(u32, u32)], recorder: &mut Recorder) {
-        self.end_visit();
-        let layer = self.layer_of(group).expect("a group with experts");
-        self.take_all(recorder);
-        self.arena.begin_visit(layer, wanted);
-        if self.reads_ahead {
-            self.foresight.came(layer, wanted, self.arena.lacking());
-        }
-        self.layer = Some(layer);
-        recorder.stats.experts_wanted += wanted.len() as u64;
-        recorder.stats.experts_arriving += self.arena.arriving().len() as u64;
-        self.ready.extend(self.arena.hits());
-        self.unplaced.extend(self.arena.misses());
-        self.coming = self.arena.arriving().len();
-        self.place(recorder);
+    /// Returns whether experts of the visit wait for slots while none of the visit's experts is ready or being read. A
+    /// release ends that, or the end of a read for an earlier visit.
+    pub fn lacks_room(&self) -> bool {
+        self.ready.is_empty() && self.coming == 0 && !self.unplaced.is_empty()
     }
 
-    /// Returns whether it is worth guessing which experts of `group` a pass will need.
-    pub fn looks_ahead(&mut self, group: usize) -> bool {
-        self.reads_ahead && self.layer_of(group).is_some_and(|layer| self.foresight.should_guess(layer))
+    /// Returns whether an expert is of the visit and in memory.
+    pub fn is_visited(&self, expert: u32) -> bool {
+        let in_memory = |layer| self.arena.slot_of(SlabId { layer, expert }).is_some();
+        self.arena.is_wanted(expert) && self.layer.is_some_and(in_memory)
     }
 
     /// Sets whether guessed experts are read ahead, and drops all earlier guesses.
     pub fn set_reads_ahead(&mut self, reads_ahead: bool) {
         self.reads_ahead = reads_ahead;
-        self.foresight.forget();
-    }
-
-    /// Accepts guesses about the experts that `group` will need, as [`WeightSource::guess`](crate::WeightSource::guess)
-    /// describes, and begins to read these experts ahead.
-    pub fn guess(&mut self, group: usize, guesses: &[(u32, u32)], recorder: &mut Recorder) {
-        let of_later = |layer: &u32| self.reads_ahead && self.layer != Some(*layer);
-        let Some(layer) = self.layer_of(group).filter(of_later) else { return };
-        self.foresight.guess(layer, guesses);
-        self.read_ahead(recorder);
-    }
-
-    /// Ends the current visit, if there is one, and drops all guesses. Reads in flight continue, and the slabs that
-    /// they read are kept.
-    pub fn abandon(&mut self) {
-        self.end_visit();
         self.foresight.forget();
     }
 
@@ -179,72 +133,7 @@ impl ExpertDriver {
         (self.coming, self.failure) = (0, None);
     }
 
-    /// Returns the next expert of the visit, as [`WeightSource::next_expert`](crate::WeightSource::next_expert)
-    /// describes.
-    pub fn next_expert(&mut self, recorder: &mut Recorder) -> Result<Option<Expert>, WeightError> {
-        let Some(layer) = self.layer else { return Ok(None) };
-        let group = self.banks[layer as usize].group as u32;
-        loop {
-            self.take_all(recorder);
-            // Reads for an earlier visit may have held the slots until now.
-            self.place(recorder);
-            if let Some(error) = self.failure.take() {
-                self.abandon();
-                return Err(error);
-            }
-            if let Some(number) = self.ready.pop_front() {
-                return Ok(Some(self.hand_out(SlabId { layer, expert: number })));
-            }
-            if self.coming == 0 && self.unplaced.is_empty() {
-                self.end_visit();
-                return Ok(None);
-            }
-            let start = Instant::now();
-            let Some(done) = self.engine.wait() else {
-                // All slots are held by someone, and nothing is coming.
-                self.abandon();
-                return Err(WeightError::Stuck { group });
-            };
-            self.take(done, recorder);
-            recorder.stall(group, start, Instant::now());
-        }
-    }
-
-    /// Releases an expert, as [`WeightSource::release_expert`](crate::WeightSource::release_expert) describes.
-    pub fn release(
-        &mut self,
-        expert: Expert,
-        device: &mut dyn Device,
-        used: Option<Token>,
-        recorder: &mut Recorder,
-    ) -> Result<(), DeviceError> {
-        let completed = used.map_or(Ok(()), |token| device.complete(token));
-        let number = expert.number;
-        drop(expert);
-        // A failed pass has abandoned the visit, and with it what it held.
-        let Some(layer) = self.layer else { return completed };
-        let slot = self.arena.slot_of(SlabId { layer, expert: number }).expect("what was handed out is in memory");
-        let is_alone = self.slot(slot).0.iter().flatten().all(|buffer| Arc::strong_count(buffer) == 1);
-        self.arena.release(number);
-        self.under_way.retain(|&mut placed| placed != number);
-        completed?;
-        self.place(recorder);
-        if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
-    }
-
-    /// Drops the guesses whose reads have not begun. The caller does this at the end of the pass that the guesses were
-    /// for.
-    pub fn forget_guesses(&mut self) {
-        self.foresight.forget();
-    }
-
-    /// Processes the reads that have ended. If few reads are then in flight, begins to read guessed experts.
-    pub fn poll(&mut self, recorder: &mut Recorder) {
-        self.take_all(recorder);
-        self.read_ahead(recorder);
-    }
-
-    /// Processes the reads that have ended, without waiting for others.
+    /// Takes in the reads that have ended.
     pub fn take_all(&mut self, recorder: &mut Recorder) {
         while let Some(done) = self.engine.poll() {
             self.take(done, recorder);
@@ -433,6 +322,128 @@ impl ExpertDriver {
             Weights::new(dtype, rows, cols, PlacedBytes::from(Arc::clone(memory)), range.clone())
         };
         let slab_place = &self.banks[slab.layer as usize].slabs[slab.expert as usize];
-        Expert { number: slab.expert, matrices: slab_place.matrices.iter().map(matrix).collect() }
+        let matrices = slab_place.matrices.iter().map(matrix).collect();
+        Expert { number: slab.expert, matrices, copied: None }
+    }
+}
+
+impl SlabDriver for ExpertDriver {
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn arena_mut(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+
+    fn holds(&self, group: usize, expert: u32) -> bool {
+        self.layer_of(group).is_some_and(|layer| self.arena.slot_of(SlabId { layer, expert }).is_some())
+    }
+
+    fn group(&self) -> Option<u32> {
+        self.layer.map(|layer| self.banks[layer as usize].group as u32)
+    }
+
+    fn visit(
+        &mut self,
+        group: usize,
+        wanted: &[(u32, u32)],
+        _device: &mut dyn Device,
+        recorder: &mut Recorder,
+    ) -> Result<(), DeviceError> {
+        self.end_visit();
+        let layer = self.layer_of(group).expect("a group with experts");
+        self.take_all(recorder);
+        self.arena.begin_visit(layer, wanted);
+        if self.reads_ahead {
+            self.foresight.came(layer, wanted, self.arena.lacking());
+        }
+        self.layer = Some(layer);
+        recorder.stats.experts_wanted += wanted.len() as u64;
+        recorder.stats.experts_arriving += self.arena.arriving().len() as u64;
+        self.ready.extend(self.arena.hits());
+        self.unplaced.extend(self.arena.misses());
+        self.coming = self.arena.arriving().len();
+        self.place(recorder);
+        Ok(())
+    }
+
+    fn next_expert(
+        &mut self,
+        _device: &mut dyn Device,
+        recorder: &mut Recorder,
+    ) -> Result<Option<Expert>, WeightError> {
+        let Some(layer) = self.layer else { return Ok(None) };
+        let group = self.banks[layer as usize].group as u32;
+        loop {
+            self.take_all(recorder);
+            // Reads for an earlier visit may have held the slots until now.
+            self.place(recorder);
+            if let Some(error) = self.failure.take() {
+                self.abandon();
+                return Err(error);
+            }
+            if let Some(number) = self.ready.pop_front() {
+                return Ok(Some(self.hand_out(SlabId { layer, expert: number })));
+            }
+            if self.coming == 0 && self.unplaced.is_empty() {
+                self.end_visit();
+                return Ok(None);
+            }
+            let start = Instant::now();
+            let Some(done) = self.engine.wait() else {
+                // All slots are held by someone, and nothing is coming.
+                self.abandon();
+                return Err(WeightError::Stuck { group });
+            };
+            self.take(done, recorder);
+            recorder.stall(group, start, Instant::now());
+        }
+    }
+
+    fn release(
+        &mut self,
+        expert: Expert,
+        device: &mut dyn Device,
+        used: Option<Token>,
+        recorder: &mut Recorder,
+    ) -> Result<(), DeviceError> {
+        let completed = used.map_or(Ok(()), |token| device.complete(token));
+        let number = expert.number;
+        drop(expert);
+        // A failed pass has abandoned the visit, and with it what it held.
+        let Some(layer) = self.layer else { return completed };
+        let slot = self.arena.slot_of(SlabId { layer, expert: number }).expect("what was handed out is in memory");
+        let is_alone = self.slot(slot).0.iter().flatten().all(|buffer| Arc::strong_count(buffer) == 1);
+        self.arena.release(number);
+        self.under_way.retain(|&mut placed| placed != number);
+        completed?;
+        self.place(recorder);
+        if is_alone { Ok(()) } else { Err(DeviceError::WeightsInUse) }
+    }
+
+    fn abandon(&mut self) {
+        self.end_visit();
+        self.foresight.forget();
+    }
+
+    fn poll(&mut self, _device: &mut dyn Device, recorder: &mut Recorder) {
+        self.take_all(recorder);
+        self.read_ahead(recorder);
+    }
+
+    fn looks_ahead(&mut self, group: usize) -> bool {
+        self.reads_ahead && self.layer_of(group).is_some_and(|layer| self.foresight.should_guess(layer))
+    }
+
+    fn guess(&mut self, group: usize, guesses: &[(u32, u32)], recorder: &mut Recorder) {
+        let of_later = |layer: &u32| self.reads_ahead && self.layer != Some(*layer);
+        let Some(layer) = self.layer_of(group).filter(of_later) else { return };
+        self.foresight.guess(layer, guesses);
+        self.read_ahead(recorder);
+    }
+
+    fn forget_guesses(&mut self) {
+        self.foresight.forget();
     }
 }

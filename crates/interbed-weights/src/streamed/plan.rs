@@ -101,15 +101,34 @@ impl StreamPlan {
         })?)
     }
 
-    /// Returns the windows of two tiers: [`window`](Self::window) describes the host's, and the device's stays within
-    /// `device_budget` bytes.
-    pub(super) fn tiers(&self, config: &StreamConfig, device_budget: u64) -> Result<Tiers, WeightError> {
+    /// Divides the memory of two tiers into bytes for bands and bytes for experts: first the host's, under `config`'s
+    /// budget, and then the device's, `device_budget` bytes. Bands come first, as [`Partition::divide`] says. In host
+    /// memory, this goes for bands that do not stay on the device, and for the slots through which the others pass.
+    pub(super) fn divide(&self, config: &StreamConfig, device_budget: u64) -> [(u64, u64); 2] {
         let partition = &self.partition;
-        let (slots, layers) = (self.device_slots(device_budget), partition.layers_of_bands());
+        let on_device = partition.divide(device_budget);
+        let (all, largest) = (partition.band_memory(), partition.largest_band() as u64);
+        let stays = match config.policy {
+            StreamPolicy::Resident if on_device.0 >= all => all,
+            StreamPolicy::Resident => on_device.0.saturating_sub(self.device_slots(on_device.0) as u64 * largest),
+            // Both windows slide over all bands.
+            StreamPolicy::Ring => 0,
+        };
+        let slots = (self.slots_wished(config) as u64).saturating_mul(largest);
+        let of_host = (all - stays.min(all)).saturating_add(slots).min(all);
+        [partition.divide_with(config.budget, of_host), on_device]
+    }
+
+    /// Returns the windows of two tiers: [`window`](Self::window) describes the host's, and each has one of `of_bands`
+    /// bytes for its bands, first the host and then the device.
+    pub(super) fn tiers(&self, config: &StreamConfig, of_bands: [u64; 2]) -> Result<Tiers, WeightError> {
+        let partition = &self.partition;
+        let [of_host, of_device] = of_bands;
+        let layers = partition.layers_of_bands();
         let policies = match config.policy {
             StreamPolicy::Resident => {
                 let policy = |stream_slots| Policy::Resident(ResidentConfig { stream_slots });
-                [policy(self.slots(config)), policy(slots)]
+                [policy(self.host_slots(config, of_host)), policy(self.device_slots(of_device))]
             }
             StreamPolicy::Ring => {
                 let host = RingConfig { slots: true, ..RingConfig::host(layers.clone()) };
@@ -118,9 +137,6 @@ impl StreamPlan {
             }
         };
         let [host, device] = policies;
-        // The embedding's rows and all vectors have memory of their own.
-        let [of_host, of_device] =
-            [config.budget, device_budget].map(|all| all.saturating_sub(partition.fixed_bytes()));
         Ok(Tiers::new(TiersConfig {
             unit_bytes: partition.bands().iter().map(|band| band.memory() as u64).collect(),
             order: (0..partition.bands().len() as u32).map(UnitId).collect(),
@@ -131,23 +147,32 @@ impl StreamPlan {
         })?)
     }
 
-    /// Returns the number of slots that bands pass through: enough to keep the disk busy while a few bands are computed
-    /// with, but only a small part of the budget.
+    /// Returns the number of slots that bands pass through.
     pub(super) fn slots(&self, config: &StreamConfig) -> usize {
-        let of_bands = self.partition.fixed_bytes().saturating_add(self.partition.divide(config.budget).0);
-        self.slots_within(of_bands, 2 * config.depth + 2 * BANDS_STREAMED)
+        self.host_slots(config, self.partition.divide(config.budget).0)
     }
 
-    /// Returns the number of slots that bands pass through on a device with a budget of `budget` bytes.
-    pub(super) fn device_slots(&self, budget: u64) -> usize {
-        self.slots_within(budget, DEVICE_SLOTS)
+    /// Returns the number of slots that bands pass through in host memory with `of_bands` bytes for bands.
+    fn host_slots(&self, config: &StreamConfig, of_bands: u64) -> usize {
+        self.slots_within(of_bands, self.slots_wished(config))
     }
 
-    /// Returns `wished`, or the number of slots that a sixteenth of `budget` pays for if that is fewer, but no fewer
-    /// than the number of bands that are swept side by side.
-    fn slots_within(&self, budget: u64, wished: usize) -> usize {
+    /// Returns the number of slots that bands pass through on a device with `of_bands` bytes for bands.
+    pub(super) fn device_slots(&self, of_bands: u64) -> usize {
+        self.slots_within(of_bands, DEVICE_SLOTS)
+    }
+
+    /// Returns the number of slots that keep the disk busy while a few bands are computed with.
+    fn slots_wished(&self, config: &StreamConfig) -> usize {
+        2 * config.depth + 2 * BANDS_STREAMED
+    }
+
+    /// Returns `wished`, or the number of slots that a sixteenth of the memory for bands and vectors pays for if that
+    /// is fewer, but no fewer than the number of bands that are swept side by side.
+    fn slots_within(&self, of_bands: u64, wished: usize) -> usize {
         let least = self.partition.slots_least();
-        let affordable = (budget / 16).checked_div(self.partition.largest_band() as u64).unwrap_or(0);
+        let part = self.partition.fixed_bytes().saturating_add(of_bands) / 16;
+        let affordable = part.checked_div(self.partition.largest_band() as u64).unwrap_or(0);
         wished.min(usize::try_from(affordable).unwrap_or(usize::MAX)).max(least)
     }
 }

@@ -15,6 +15,7 @@ use interbed_device::{Command, Device, DeviceError, PlacedBytes, Queue, Token};
 use interbed_io::IoError;
 
 use super::band_driver::{AcquiredBand, BandDriver};
+use super::device_experts::DeviceExperts;
 use super::driver::Driver;
 use super::sight::UnitSight;
 use super::telemetry::Recorder;
@@ -198,6 +199,8 @@ impl TieredDriver {
 }
 
 impl BandDriver for TieredDriver {
+    type Experts = DeviceExperts;
+
     fn begin_pass(&mut self, tokens: usize) {
         let phase = if tokens <= DECODE_TOKENS { Phase::Decode } else { Phase::Prefill };
         self.host.planner.set_phase(phase, &mut self.host.commands);

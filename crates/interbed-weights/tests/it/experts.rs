@@ -104,7 +104,7 @@ impl Mixture {
         give_up: usize,
     ) -> Result<(), WeightError> {
         let mut device = processor();
-        weights.visit(group, wanted)?;
+        weights.visit(&mut device, group, wanted)?;
         let mut came = Vec::new();
         while let Some(expert) = weights.next_expert(&mut device)? {
             assert_eq!(expert.matrices.len(), 3);

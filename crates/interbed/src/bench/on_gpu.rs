@@ -62,9 +62,10 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
             Some(streaming) => (streaming.settings.bytes_per_s, streaming.on_device),
             None => (0.0, work.swept_bytes()),
         };
-        let passes = MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size);
-        let mut bench =
-            GpuBench { passes, rates, disk, resident, policy: streamed.is_some().then_some(policy), work: &work };
+        let passes = Passes::new(runnable, dir.config.blueprint.vocab_size);
+        let (policy, work) = (streamed.is_some().then_some(policy), &work);
+        let has_experts = streamed.as_ref().is_some_and(|streaming| streaming.experts.is_some());
+        let mut bench = GpuBench { passes, rates, disk, resident, has_experts, policy, work };
         bench.measure_all(&wanted.sizes, &mut figures)?;
         used = bench.passes.runner.device_stats();
         if let (Some(path), Some(streaming)) = (wanted.timeline, &streamed) {
@@ -84,6 +85,8 @@ struct GpuBench<'a> {
     disk: f64,
     /// The number of bytes of weights that stay on the GPU.
     resident: u64,
+    /// Whether experts are streamed, of which a pass copies only those that it needs.
+    has_experts: bool,
     /// The streaming policy, if weights are streamed.
     policy: Option<StreamPolicyOption>,
     work: &'a ModelWork,
@@ -144,7 +147,8 @@ impl GpuBench<'_> {
         }
         let (stream, now) = (self.stream().since(&stream), self.stats());
         let each = |bytes: u64| bytes as f64 / repeat as f64;
-        let through = (self.work.swept_bytes().saturating_sub(self.resident) * of.passes as u64) as f64;
+        let swept = self.work.swept_bytes().saturating_sub(self.resident) * of.passes as u64;
+        let through = if self.has_experts { each(stream.bytes_copied) } else { swept as f64 };
         let read = each(stream.bytes_read);
         let terms = [
             ("GPU memory", of.work.bytes / self.rates.device),

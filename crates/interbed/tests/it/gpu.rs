@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::kv_disk::metric;
+use crate::mixtures::mixture;
 use crate::serve::Server;
 use crate::support::{ended, interbed, refused, succeeded, tiny};
 
@@ -53,6 +54,33 @@ fn weights_that_do_not_fit_on_the_gpu_are_streamed_and_change_nothing() {
         let ended = ended(&args);
         assert_eq!((ended.code, &ended.stdout), (Some(0), &told), "{more:?}: {}", ended.stderr);
         assert!(ended.stderr.contains("stay on the GPU") && ended.stderr.contains("copied"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn experts_that_do_not_fit_on_the_gpu_are_streamed_and_change_nothing() {
+    let Some(gpu) = gpu() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let model = mixture(dir.path(), 96);
+    let counts = dir.path().join("cache");
+    let run = |more: &[&str]| {
+        let args = ["run", "--stats", &model, "--raw", "--prompt", "Once upon", "--max-tokens", "12", "--ignore-eos"];
+        let exact = ["--temperature", "0", "--kv-dtype", "f32", "--max-model-len", "64"];
+        let output = interbed(&[&args[..], &exact, more].concat())
+            .env("INTERBED_CPU", "portable")
+            .env("XDG_CACHE_HOME", &counts)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{more:?}: {said}");
+        (String::from_utf8(output.stdout).unwrap(), said)
+    };
+    let (told, _) = run(&[]);
+    for begins_with_counts in [false, true] {
+        let (on_gpu, said) = run(&["--device", &gpu, "--gpu-memory", "16M"]);
+        assert_eq!(on_gpu, told, "{said}");
+        assert!(said.contains("have room on the GPU") && said.contains("experts"), "{said}");
+        assert_eq!(said.contains("how often earlier runs have used them"), begins_with_counts, "{said}");
     }
 }
 

@@ -21,7 +21,7 @@ impl interbed_plan::Progress for Unwatched {
 }
 
 /// A mixture of a few MiB: three layers of experts, of which a token goes through 3, and a dense one first.
-fn mixture(dir: &Path, experts: usize) -> String {
+pub fn mixture(dir: &Path, experts: usize) -> String {
     let config = json!({
         "model_type": "glm4_moe", "vocab_size": 600, "hidden_size": 128, "intermediate_size": 256,
         "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
