@@ -9,8 +9,9 @@ use crate::{GrammarSource, Trigger, json_value};
 pub struct Binding {
     /// The grammar that the constrained part must match.
     pub source: GrammarSource,
-    /// The trigger after which the grammar applies, and whether the answer becomes unconstrained again after the
-    /// constrained part. If this is `None`, the grammar constrains the whole answer.
+    /// The trigger after which the grammar applies; `None` means that the grammar constrains the whole answer. If the
+    /// Boolean is true, the grammar applies after each trigger, and all other text is unconstrained. If it is false,
+    /// the grammar applies once, and the answer has to end after the constrained part.
     pub after: Option<(Trigger, bool)>,
 }
 

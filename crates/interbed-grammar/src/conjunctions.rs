@@ -14,12 +14,12 @@ const PLACES_MAX: usize = 50_000;
 /// The deepest nesting that is followed, also through references.
 const DEPTH_MAX: usize = 100;
 
-/// Checks that `schema` can be enforced after `%json` in a grammar. Returns the schema without keywords that constrain
-/// nothing.
+/// Checks that `schema` can be enforced in a Lark grammar that embeds it with `%json`. Returns the schema without
+/// keywords that are ignored, such as an unknown `format`.
 ///
 /// # Errors
-/// Fails at the first keyword that cannot be enforced, or at a string to which too many patterns apply. The error
-/// contains a JSON pointer to this place.
+/// Fails if a keyword cannot be enforced, or if more than 6 patterns and formats apply to one string. The error
+/// contains a JSON pointer to the first such place.
 pub fn checked_schema(schema: &Value) -> Result<Value, GrammarError> {
     let checked = schema::checked(schema)?;
     check(schema)?;

@@ -25,8 +25,8 @@ pub struct Constraint {
 
 #[derive(Clone)]
 enum State {
-    /// Any token is allowed, unless it begins a constrained part in a way that the grammar forbids. The scan looks for
-    /// a marker.
+    /// The text is unconstrained, and the scan looks for a marker. A token is forbidden only if it completes a marker
+    /// and continues with text that the grammar does not allow.
     Free(Scan),
     /// The grammar decides which tokens are allowed.
     Bound(Box<Matching>),
@@ -54,8 +54,8 @@ impl Constraint {
         Self { tokens, state: State::Free(Scan::at_start()), lazy, preface: None, heading: None }
     }
 
-    /// Puts a preface before the text that this constraint applies to. The answer cannot end within the preface unless
-    /// the constraint allows an empty text.
+    /// Allows `preface` before the text that this constraint applies to. Inside the preface, an end-of-sequence token
+    /// is allowed only if the constraint allows an empty text.
     #[must_use]
     pub fn behind(mut self, preface: Preface) -> Self {
         let stage = preface.first();
@@ -63,9 +63,9 @@ impl Constraint {
         self
     }
 
-    /// Requires the answer to begin with a complete text that `heading` allows. This constraint then applies to what
-    /// follows the heading. No text that `heading` allows may be a prefix of another one. The last token of the heading
-    /// must end where the heading ends.
+    /// Requires the answer to begin with a complete text that `heading` allows. This constraint then applies to the
+    /// text after the heading. No token may contain both the end of the heading and text after it. The caller ensures
+    /// that no text that `heading` allows is a prefix of another such text.
     #[must_use]
     pub fn headed(mut self, heading: Self) -> Self {
         self.heading = Some(Box::new(heading));
@@ -105,14 +105,14 @@ impl Constraint {
         }
     }
 
-    /// Computes the mask at the position of each draft token in `drafts` and after the last one, without changing the
-    /// state. Mask `i` assumes that the first `i` draft tokens were accepted. The list ends at the first draft token
-    /// that is not allowed or that completes the answer.
+    /// Computes the masks for the positions of the draft tokens in `drafts` and for the position after the last one,
+    /// without changing the state. Mask `i` assumes that the first `i` draft tokens were accepted. If a draft token is
+    /// not allowed or completes the answer, the last mask is the one for the position of this token.
     ///
     /// # Errors
-    /// Fails if the grammar is too complex in the current state. If the grammar becomes too complex only after a draft
-    /// token, the list ends before the mask after this token. This is not an error, because a different token may be
-    /// sampled instead of the draft token.
+    /// Fails if the grammar is too complex in the current state. It is not an error if the grammar becomes too complex
+    /// only after a draft token, because a different token may be sampled. In that case, too, the last mask is the one
+    /// for the position of this draft token.
     pub fn masks_along(&mut self, drafts: &[u32]) -> Result<Vec<Option<TokenMask>>, GrammarError> {
         let mut masks = vec![self.mask()?];
         if drafts.is_empty() {
@@ -132,8 +132,8 @@ impl Constraint {
     /// Advances the state by `token`. An end-of-sequence token completes the answer.
     ///
     /// # Errors
-    /// Fails if the token is not allowed in this state, and leaves the state unchanged. Also fails if the grammar is
-    /// too complex in this state.
+    /// Fails if the token is not allowed in this state; the state is then unchanged. Also fails if the grammar is too
+    /// complex in this state.
     pub fn advance(&mut self, token: u32) -> Result<Standing, GrammarError> {
         if let Some(heading) = &mut self.heading {
             if heading.advance(token)? == Standing::Complete {

@@ -199,7 +199,7 @@ enum Step {
     Away,
     /// An unfinished array item can still become equal to an earlier item of its array. Contains the new state.
     Alike(Entries),
-    /// The search does not continue after this token. The token completes a repeated array item, is white space outside
-    /// of strings, or makes a number too long.
+    /// The search does not continue after this token, because the token completes a repeated array item, is white space
+    /// outside of strings, or makes a number longer than the search follows.
     Repeated,
 }

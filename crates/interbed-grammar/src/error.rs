@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// The reason why a grammar is rejected or can no longer be followed.
+/// The reason why a grammar is rejected, or why an answer cannot continue under it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GrammarError {
     /// The schema contains a keyword that cannot be enforced.

@@ -21,7 +21,7 @@ pub(crate) struct Opening {
 
 /// The effect of a token on an answer that no grammar constrains so far.
 pub(crate) enum Opened {
-    /// The answer stays free.
+    /// No constrained part begins, so the answer stays unconstrained.
     No,
     /// The token completes a marker and begins a constrained part. Contains the state of this part after the token.
     Yes(Box<Matching>, Standing),

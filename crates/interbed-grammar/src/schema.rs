@@ -82,7 +82,7 @@ const WITH_OBJECT: [&str; 6] =
 /// Deepest nesting of schemas.
 const DEPTH_MAX: usize = 64;
 
-/// Checks that `schema` can be enforced, and returns it without keywords that constrain nothing.
+/// Checks that `schema` can be enforced, and returns it without keywords that are ignored, such as an unknown `format`.
 ///
 /// # Errors
 /// Fails at the first keyword that cannot be enforced. The error contains a JSON pointer to this keyword.
@@ -95,7 +95,8 @@ pub fn checked(schema: &Value) -> Result<Value, GrammarError> {
     }
 }
 
-/// Checks that every `format` in the schema can be enforced, as clients that send `strict: true` expect.
+/// Checks that every `format` in the schema can be enforced. Clients that send `strict: true` expect this, while
+/// [`checked_schema`](crate::checked_schema) ignores an unknown `format`.
 ///
 /// # Errors
 /// Fails at the first `format` or other keyword that cannot be enforced. The error contains a JSON pointer to this

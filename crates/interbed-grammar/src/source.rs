@@ -43,7 +43,7 @@ impl GrammarSource {
         if ebnf::is_ebnf(&text) { Self::Ebnf(text) } else { Self::Lark(text) }
     }
 
-    /// Returns the kind of the source for messages, such as "regular expression".
+    /// Returns a name of the source's kind for use in messages, such as "regular expression".
     pub fn what(&self) -> &'static str {
         match self {
             Self::JsonObject | Self::JsonSchema(_) => "JSON schema",

@@ -28,8 +28,8 @@ impl Dice {
     }
 }
 
-/// Returns a random schema of at most `depth` levels of nesting. The schema describes only short strings and short
-/// arrays.
+/// Returns a random JSON schema that is nested at most `depth` levels deep. The strings and arrays that it allows are
+/// short.
 pub fn random_schema(dice: &mut Dice, depth: usize) -> Value {
     match dice.below(if depth == 0 { 6 } else { 10 }) {
         0 => json!({"type": "boolean"}),
@@ -62,7 +62,8 @@ pub fn random_schema(dice: &mut Dice, depth: usize) -> Value {
     }
 }
 
-/// Returns a random JSON number of either sign. The number is spelled as an integer, as a decimal or with an exponent.
+/// Returns a random JSON number, which may be negative. The number is written as an integer, as a decimal fraction, or
+/// with an exponent.
 pub fn random_number(dice: &mut Dice) -> Value {
     let sign = *dice.one(&["", "-"]);
     let text = match dice.below(6) {
@@ -76,8 +77,8 @@ pub fn random_number(dice: &mut Dice) -> Value {
     json_value(&text).unwrap_or_default()
 }
 
-/// Returns a schema of randomly combined keywords, of at most `depth` levels of nesting. The schema may have no valid
-/// values, or require something that a grammar cannot enforce.
+/// Returns a JSON schema of randomly combined keywords that is nested at most `depth` levels deep. The schema may be
+/// impossible to satisfy, or may require something that a grammar cannot enforce.
 pub fn random_combination(dice: &mut Dice, depth: usize) -> Value {
     match dice.below(if depth == 0 { 5 } else { 10 }) {
         0 | 1 => random_numbers(dice),
@@ -139,8 +140,9 @@ fn random_numbers(dice: &mut Dice) -> Value {
     schema
 }
 
-/// Returns whether `value` satisfies `schema`. Only the keywords of [`random_schema`] and [`random_combination`] are
-/// supported. Bounds are compared in floating point. Numbers in `const` and `enum` are compared as text.
+/// Returns whether `value` satisfies `schema`. Supports only schemas that [`random_schema`] or [`random_combination`]
+/// can generate. Bounds are compared in floating point. Numbers in `const` and `enum` are compared as text, so `1.0`
+/// differs from `1`.
 pub fn is_valid(schema: &Value, value: &Value) -> bool {
     if let Value::Bool(allows) = schema {
         return *allows;

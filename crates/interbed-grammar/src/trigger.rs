@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 /// A text that starts a constrained part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
-    /// The marker's text. A special token is written as its name.
+    /// The marker's text. If the marker contains a special token, the text contains the name of this token.
     pub text: String,
-    /// Whether the marker counts only at the start of the answer or right after a constrained part. White space may
-    /// precede the marker.
+    /// Whether the marker counts only at the start of the answer or right after a constrained part. White space before
+    /// the marker is allowed. If this is `false`, the marker counts anywhere in unconstrained text.
     pub at_start: bool,
     /// Whether the marker itself is part of the text that the grammar describes.
     pub included: bool,
@@ -83,7 +83,7 @@ pub(crate) struct Scan {
 /// The position of the text so far: whether it is only white space and the beginning of a marker, and what it follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// The text begins the answer.
+    /// The text is at the start of the answer.
     OfAnswer,
     /// The text directly follows a constrained part.
     BehindPart,

@@ -36,14 +36,15 @@ const GRAMMAR_FACTOR: usize = 8;
 /// Memory that is charged for each rule and each terminal, in bytes.
 const SYMBOL_BYTES: usize = 1 << 10;
 
-/// The form in which a grammar sees a token.
+/// How a grammar can match a token: by bytes, by name, or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenText {
-    /// The token is part of a text and has these bytes, which need not be whole characters.
+    /// The token stands for these bytes of text, which need not be whole characters.
     Text(Vec<u8>),
-    /// The token is a special token with this name. A grammar allows the token only if the grammar names it.
+    /// The token is a special token with this name. A grammar allows the token only where the grammar refers to
+    /// it by this name.
     Special(String),
-    /// The token is never allowed.
+    /// No grammar allows the token.
     Unknown,
 }
 
@@ -61,12 +62,12 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// The maximum number of bytes of stack that compiling a grammar or advancing a [`Constraint`] may need. The need
-    /// grows with the nesting of patterns.
+    /// The stack size, in bytes, that is enough for a thread to compile any grammar and to advance any [`Constraint`].
+    /// Deeply nested patterns need the most stack.
     pub const STACK_BYTES: usize = 64 << 20;
 
-    /// Builds the trie of `tokens`, which are in the order of their ids. `eos` lists the ids of the end-of-sequence
-    /// tokens.
+    /// Builds the trie of `tokens`, which lists all tokens in the order of their ids. `eos` lists the ids of the
+    /// end-of-sequence tokens.
     ///
     /// # Errors
     /// Fails if there are too many tokens, if no token is text, or if the trie cannot be built.
@@ -117,11 +118,11 @@ impl Vocabulary {
         self.tokens.len()
     }
 
-    /// Compiles a binding with [`compile`](Self::compile) or [`compile_after`](Self::compile_after). Returns the state
-    /// of an answer before its first token.
+    /// Compiles the grammar of a binding. Calls [`compile`](Self::compile) if the grammar constrains the whole answer,
+    /// and [`compile_after`](Self::compile_after) otherwise. Returns the state of an answer before its first token.
     ///
     /// # Errors
-    /// Fails for the reasons for which [`compile`](Self::compile) and [`compile_after`](Self::compile_after) fail.
+    /// Fails if [`compile`](Self::compile) or [`compile_after`](Self::compile_after) fails.
     pub fn bind(&self, binding: &Binding) -> Result<Constraint, GrammarError> {
         match &binding.after {
             None => self.compile(&binding.source),
@@ -146,9 +147,12 @@ impl Vocabulary {
         Ok(Constraint::new(self.tokens.clone(), matching))
     }
 
-    /// Compiles a grammar that constrains parts of an answer. The answer is unconstrained until a marker of `trigger`
-    /// is complete. Then the answer must match `source`. After a match, the answer is unconstrained again if `repeats`
-    /// is set, and must end otherwise.
+    /// Compiles a grammar that constrains parts of an answer. Returns the state of an answer before its first token.
+    ///
+    /// The answer is unconstrained until it contains a marker of `trigger`. The text after the marker must then match
+    /// `source`. If the marker has [`included`](crate::Marker::included) set, the text that must match begins with the
+    /// marker itself. After a match, the answer is unconstrained until the next marker if `repeats` is set. Otherwise,
+    /// the answer must end.
     ///
     /// # Errors
     /// Fails for the reasons for which [`Vocabulary::compile`] fails.
@@ -167,8 +171,8 @@ impl Vocabulary {
         self.tokens.words()
     }
 
-    /// Returns the bytes that a token adds to a text, or the name of a special token. Returns an empty slice for a
-    /// token that is never allowed.
+    /// Returns the bytes that a token adds to a text, or the name of a special token. Returns an empty slice for an
+    /// end-of-sequence token, for a token that no grammar allows, and for an id that is not in the vocabulary.
     pub fn text(&self, token: u32) -> &[u8] {
         self.tokens.text(token)
     }

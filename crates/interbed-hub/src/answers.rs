@@ -78,8 +78,8 @@ pub(crate) fn tree(text: &[u8]) -> Result<(Vec<TreeFile>, Vec<String>), String> 
     Ok((files, left_out))
 }
 
-/// Returns whether a path from a server stays inside the folder that it is joined to. Such a path is relative, has no
-/// `..`, and has no characters that are special on some system.
+/// Returns whether a path from a server stays inside the folder that it is joined to, on every system. Such a path is
+/// relative, has no `..`, is not too long, and has no characters that are special on some system.
 pub fn safe_path(path: &str) -> bool {
     let is_safe = |part: &str| {
         !part.is_empty() && part.len() <= PART_MAX && part != "." && part != ".." && !part.ends_with(".incomplete")

@@ -53,8 +53,8 @@ pub struct FileChoice {
     /// Whether the weights are in GGUF files. A GGUF model is opened by its first weight file, any other model by its
     /// folder.
     pub is_gguf: bool,
-    /// Path of the safetensors index, if the repository has one that still has to be read. Until then, `weights` is
-    /// empty, because the index determines the weight files.
+    /// Path of the safetensors index, if the index has to be read to find the weight files. In that case, `weights` is
+    /// empty, and [`choose`] has to be called again with [`FileWish::shards`].
     pub unread_index: Option<String>,
 }
 
@@ -93,8 +93,7 @@ fn others(tags: &[String]) -> String {
     if tags.is_empty() { ", nor for any other".into() } else { format!("; it has {}", tags.join(", ")) }
 }
 
-/// Chooses the files to download. `paths` are the paths of all files in a repository or in one of its snapshots in the
-/// cache.
+/// Chooses the files to download. `paths` lists all files of a repository, or all cached files of one of its commits.
 ///
 /// # Errors
 /// Fails if there are no weights, if no GGUF file matches the tag, or if a shard is missing.
@@ -138,7 +137,8 @@ pub fn choose(paths: &[&str], wish: FileWish<'_>) -> Result<FileChoice, ChoicePr
 /// Parses a safetensors index and returns the names of the weight files that it lists.
 ///
 /// # Errors
-/// Fails if `index` is not a valid index, lists more than 10,000 files, or lists a file in another folder.
+/// Fails if `index` is not a valid index, lists more than 10,000 files, or lists a file that is not in the folder of
+/// the index.
 pub fn shards_of(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
     struct RawIndex {

@@ -32,8 +32,8 @@ impl BlobId {
         is_hex(digits, 40).then(|| Self::GitSha1(digits.to_owned()))
     }
 
-    /// Returns the digest that names the target of the symbolic link at `path`. Returns `None` if `path` is not a link
-    /// into the `blobs` folder of a cache.
+    /// Reads the target of the symbolic link at `path`, and returns the digest that is the target's file name. Returns
+    /// `None` if `path` is not a link into the `blobs` folder of a cache.
     pub fn of_link(path: &Path) -> Option<Self> {
         let target = fs::read_link(path).ok()?;
         let digits = target.file_name()?.to_str()?;

@@ -156,8 +156,7 @@ impl HubProblem {
         move |source| Self::File { action, path, source }
     }
 
-    /// Returns whether the cause is the network, TLS or the server. A later attempt with the same request may then
-    /// succeed.
+    /// Returns whether the network, TLS or the server caused the problem. If so, the same request may succeed later.
     pub fn is_of_the_network(&self) -> bool {
         use HubProblem::{BadAnswer, Damaged, Later, NoTls, Status, Unreachable};
         matches!(

@@ -75,12 +75,12 @@ impl Hub {
     }
 
     /// Looks up a model on the Hub and chooses which of its files to use. In offline mode, or if the Hub is
-    /// unavailable, looks up the model in the cache instead. The only file that this method downloads is the
-    /// safetensors index, if the model needs one that the cache lacks.
+    /// unavailable, looks up the model in the cache instead. Downloads no file except the safetensors index, and only
+    /// if the model needs the index and the cache lacks it.
     ///
     /// # Errors
-    /// Fails if the model, revision or quantization does not exist, if access is denied, or if the network fails. In
-    /// offline mode, fails if the cache lacks the model.
+    /// Fails if the model, revision or quantization does not exist, if access is denied, or if a response is invalid.
+    /// In offline mode, or if the Hub is unavailable, fails if the cache lacks the model or a cached file is damaged.
     pub fn find(&self, name: &HubName) -> Result<HubModel<'_>, HubError> {
         let error = |problem| HubError { model: name.repository(), problem };
         let cached = || {
@@ -223,8 +223,8 @@ impl HubModel<'_> {
         self.choice.is_gguf
     }
 
-    /// Returns the path of the safetensors index in the cache. The file exists once it is downloaded. Returns `None` if
-    /// the model has no index or its only weight file is `model.safetensors`.
+    /// Returns the path that the safetensors index has in the cache, even if the index is not downloaded yet. Returns
+    /// `None` if the model has no index or its only weight file is `model.safetensors`.
     pub fn index(&self) -> Option<PathBuf> {
         let takes_index = !self.choice.is_gguf && self.choice.weights != [SINGLE];
         let has_index = self.choice.small.iter().any(|path| path == INDEX);
@@ -264,7 +264,8 @@ impl HubModel<'_> {
         disk_bytes_free(there).ok()
     }
 
-    /// Checks that the disk has room for the missing files and 64 MiB more.
+    /// Checks that the disk will have at least 64 MiB free after the missing files are downloaded. Succeeds if nothing
+    /// is missing or the free space is unknown.
     ///
     /// # Errors
     /// Fails with [`HubProblem::NoRoom`] if the disk has too little free space.
@@ -348,9 +349,9 @@ impl HubModel<'_> {
         Ok(())
     }
 
-    /// Records in the cache which commit the revision refers to. Offline lookups need this record, so call this method
-    /// once all files are in the cache. If the record cannot be written, for instance to a read-only cache, a warning
-    /// is logged.
+    /// Records in the cache which commit the revision refers to, because offline lookups need this record.
+    /// [`fetch`](Self::fetch) calls this method. Call it directly if all files are already in the cache. If the record
+    /// cannot be written, for instance to a read-only cache, a warning is logged.
     pub fn settle(&self) {
         if self.files.is_empty() {
             return;

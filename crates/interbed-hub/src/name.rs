@@ -25,8 +25,8 @@ const PAGES: [&str; 4] = ["resolve", "blob", "raw", "tree"];
 /// File extensions. A text with one of them names a file, not a model.
 const FILE_ENDINGS: [&str; 5] = [".gguf", ".safetensors", ".interbed", ".json", ".bin"];
 
-/// The name of a model on the Hub. The form is `org/name`, optionally with a revision, and with a quantization tag or a
-/// file name.
+/// The name of a model on the Hub: `org/name` with an optional revision and an optional tag, as in `org/name@REV:TAG`.
+/// The tag selects a quantization or a GGUF file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubName {
     /// The owner, which is a user or an organization.
@@ -59,7 +59,7 @@ pub enum NameProblem {
 }
 
 impl HubName {
-    /// Parses `org/name`, `org/name:TAG` or `org/name@REV`, optionally after a prefix such as `hf.co/` or
+    /// Parses `org/name`, optionally followed by `:TAG`, `@REV` or both. Ignores a prefix such as `hf.co/` or
     /// `https://huggingface.co/`. Also parses addresses of GGUF files, such as `org/name/FILE.gguf` or
     /// `https://huggingface.co/org/name/resolve/REV/FILE.gguf`. Returns `None` for any other text. Does not check
     /// whether a local file has this name.

@@ -11,7 +11,7 @@ pub struct HubPatience {
     pub wait_max: Duration,
     /// Time limit for receiving the body of an API response.
     pub answer: Duration,
-    /// Maximum time for which a failing download is retried without receiving new bytes of the file.
+    /// Time without new bytes of the file after which a failing download is no longer retried.
     pub standstill: Duration,
 }
 

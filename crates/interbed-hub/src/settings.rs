@@ -69,7 +69,8 @@ impl HubSettings {
         Self::from_variables(&|name| std::env::var(name).ok())
     }
 
-    /// Reads the settings from environment variables, whose values `get` returns. Blank values count as unset.
+    /// Reads the settings from environment variables. `get` returns the value of the variable with the given name.
+    /// Blank values count as unset.
     ///
     /// # Errors
     /// Fails for the reasons for which [`from_env`](Self::from_env) fails.

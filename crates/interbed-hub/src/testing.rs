@@ -180,8 +180,8 @@ impl LocalHub {
         format!("http://{}", self.hub)
     }
 
-    /// Adds a file to a repository, or replaces it. If `is_large` is true, the Hub redirects requests for the file to a
-    /// second server.
+    /// Adds a file to a repository, or replaces the file at `path`. If `is_large` is true, the Hub redirects requests
+    /// for the file to a second server.
     pub fn add(&self, repository: &str, path: &str, content: FileContent, is_large: bool) {
         let kind = if is_large { BlobId::Sha256(String::new()) } else { BlobId::GitSha1(String::new()) };
         let (mut hasher, mut at, len) = (kind.hasher(content.len()), 0, content.len());
@@ -230,7 +230,8 @@ impl LocalHub {
         locked(&self.inside.seen).clear();
     }
 
-    /// Returns the number of file bytes that were sent for all requests whose path and query contain `part`.
+    /// Returns the sum of [`Seen::sent`] for those requests in [`seen`](Self::seen) whose [`Seen::target`] contains
+    /// `part`.
     pub fn sent(&self, part: &str) -> u64 {
         self.seen().iter().filter(|seen| seen.target.contains(part)).map(|seen| seen.sent).sum()
     }

@@ -49,7 +49,8 @@ pub struct ServerConfig {
     /// The parts of the host memory, each with its name and its size in bytes, for display. The rest of the memory is
     /// unused.
     pub reserved: Vec<(String, u64)>,
-    /// The size of all weights in bytes, in memory and on disk, for display. 0 stands for an unknown size.
+    /// The size of all weights in bytes, whether they are in memory or on disk, for display. 0 stands for an unknown
+    /// size.
     pub model_bytes: u64,
     /// A description of the processor that computes, for display, such as "2 cores, avx2".
     pub processor: String,
@@ -60,8 +61,8 @@ pub struct ServerConfig {
     /// or three TLS connections.
     pub request_bytes_max: usize,
     /// The maximum number of connections that are served at the same time. Connections from one address may take at
-    /// most three quarters of them. A new connection replaces an idle one. If all connections are busy, a few new
-    /// connections wait.
+    /// most three quarters of them. At the limit, a new connection replaces an idle one. If no connection is idle, a
+    /// few more connections are accepted, and their requests wait.
     pub connections_max: usize,
     /// The addresses of proxies that forward requests from many clients. The limit on connections from one address does
     /// not apply to proxies.

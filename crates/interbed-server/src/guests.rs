@@ -60,9 +60,10 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Place,
-    /// The connection has no place. All places were busy when the server admitted it.
+    /// The connection has no place among the served connections, because none was free for it when it was admitted. It
+    /// has not yet sent a request that needs a place.
     Kept,
-    /// The connection has no place, and its request waits for one.
+    /// The connection has no place among the served connections, and its request waits for one.
     Waiting,
     /// The connection is being closed, and counts towards no limit.
     Leaving,

@@ -41,14 +41,15 @@ pub(crate) struct HarmonyParser {
 enum State {
     Header,
     Content(Kind),
-    /// The parser is inside arguments, which are a JSON object. The strings of the object may contain marks.
+    /// The parser is inside a call's arguments, which are a JSON object. Marks inside the object do not end the
+    /// message.
     Arguments(JsonScan),
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// A message of thinking. The flag is false if an earlier message of thinking was reported and no part of this
-    /// message was reported. The first reported part of this message then begins with an empty line.
+    /// A message of thinking. If the flag is false, the next reported part begins with an empty line, which separates
+    /// this message from the thinking in earlier messages.
     Thinking(bool),
     Text(bool),
     /// A call. The flag says whether arguments have been reported.

@@ -7,12 +7,13 @@ use serde_json::value::RawValue;
 use crate::error::ApiError;
 use crate::fields::FromJson;
 
-/// The time for which a model stays in memory after the last request for it.
+/// The time for which a model stays in memory after the last request for it. A request for another model ends this
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepAlive {
     /// The model stays in memory for this time.
     For(Duration),
-    /// The model stays in memory as long as the server runs.
+    /// The model stays in memory without a time limit.
     Always,
 }
 

@@ -114,9 +114,9 @@ pub use traces::OtlpEndpoint;
 /// reports how much of the model is loaded, and the server refuses requests that need the model.
 ///
 /// The returned future serves the connections of `listener` until `shutdown` completes. After that, the server takes no
-/// new requests, and gives the requests in flight `drain_timeout` to finish. The output of `shutdown` is a second
-/// future. If the second future completes before that time is over, the server stops waiting. Requests that do not
-/// finish get an error.
+/// new requests, and waits for the requests in flight, for at most [`ServerConfig::drain_timeout`]. The output of
+/// `shutdown` is a second future. When the second future completes, the server stops waiting. Requests that have not
+/// finished by then get an error.
 pub fn listen<F: Future<Output = ()>, S: Future<Output = F>>(
     config: &ServerConfig,
     listener: TcpListener,
@@ -139,8 +139,8 @@ pub fn listen<F: Future<Output = ()>, S: Future<Output = F>>(
 }
 
 /// Serves a loaded model on `listener` until `shutdown` completes. After that, the server takes no new requests, and
-/// gives the requests in flight `drain_timeout` to finish. The output of `shutdown` is a second future. If the second
-/// future completes before that time is over, the server stops waiting.
+/// waits for the requests in flight, for at most [`ServerConfig::drain_timeout`]. The output of `shutdown` is a second
+/// future. When the second future completes, the server stops waiting.
 pub async fn serve<F: Future<Output = ()>>(
     config: ServerConfig,
     engine: EngineHandle,

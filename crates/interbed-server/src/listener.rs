@@ -62,8 +62,8 @@ const LINGER: Duration = Duration::from_millis(250);
 pub enum Drained {
     /// All requests were answered.
     Completely,
-    /// The server cut this number of connections. They were still open when `drain_timeout` expired, or when draining
-    /// was ended early.
+    /// The server cut this number of connections. They were still open when the time in [`ServerConfig::drain_timeout`]
+    /// was over, or when the server was told to wait no longer.
     Cut(usize),
 }
 

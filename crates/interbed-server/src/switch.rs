@@ -22,11 +22,11 @@ pub(crate) enum Action {
     Lease(Ticket),
     /// The request has waited for too long, and must be refused.
     Refuse(Ticket),
-    /// The request's model could not be loaded.
+    /// The request must fail, because its model could not be loaded.
     Fail(Ticket),
-    /// The model must be loaded, after which [`Switch::loaded`] is called.
+    /// The caller must load the model with this name, and then report the outcome by [`Switch::loaded`].
     Load(String),
-    /// The model in memory must be removed, after which [`Switch::left`] is called.
+    /// The caller must remove the model from memory, and then call [`Switch::left`].
     Unload,
 }
 

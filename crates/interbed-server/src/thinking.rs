@@ -65,7 +65,7 @@ enum State {
     Before,
     /// The text is inside thinking. The flag says whether some of the thinking was reported.
     Inside(bool),
-    /// The text is in white space after thinking.
+    /// Thinking has ended, and only white space has followed.
     Closed,
     Behind,
 }

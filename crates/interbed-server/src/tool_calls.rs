@@ -74,7 +74,7 @@ pub(crate) struct Family {
 
 /// The result of parsing the beginning of a text.
 pub(crate) enum Reading {
-    /// The text may become a call.
+    /// The text may be the beginning of a call, but more text is needed.
     More,
     /// The text begins a call, which has been parsed up to its arguments.
     Begun(Begun),

@@ -22,7 +22,7 @@ const SHOWN_TOOLS: usize = 8;
 /// Says which call is required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// The model decides.
+    /// The model decides whether to call a tool.
     Auto,
     Required,
     Named(String),

@@ -48,9 +48,9 @@ Ctrl-C stops an answer that is being written.";
 
 /// Talk to a model that has a chat template
 ///
-/// The KV cache keeps the conversation, so that each turn computes only what is new. Sampling defaults to what the
-/// model's authors recommend in generation_config.json or in the GGUF file. A GGUF file that recommends nothing is
-/// sampled as llama.cpp does by default: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05. If stdin is not a terminal,
+/// The KV cache keeps the conversation, so that each turn computes only what is new. The sampling defaults are those
+/// that the model's authors recommend in generation_config.json or in the GGUF file. If a GGUF file recommends nothing,
+/// the defaults are those of llama.cpp: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05. If stdin is not a terminal,
 /// each line is a message; lines between two lines of """ are one message. `interbed run MODEL` on a terminal does the
 /// same.
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ Ctrl-C stops an answer that is being written.";
     printf 'Hello!\\nAnd in French?\\n' | interbed chat models/1b-instruct\n\n\
     In the conversation, /? lists the commands. A model without a chat template is for `interbed run`.")]
 pub struct ChatArgs {
-    /// Instructions that go before the conversation
+    /// Instructions that precede the conversation (the system message)
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
 

@@ -8,24 +8,24 @@ use clap_complete::Shell;
 
 use crate::failure::Advised;
 
-/// Write completions for a shell: what Tab offers
+/// Print a script with which a shell completes the command line when Tab is pressed
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed completions bash > ~/.local/share/bash-completion/completions/interbed\n  \
     interbed completions zsh > ~/.zfunc/_interbed              # with fpath+=~/.zfunc before compinit in ~/.zshrc\n  \
     interbed completions fish > ~/.config/fish/completions/interbed.fish")]
 pub struct CompletionsArgs {
-    /// The shell
+    /// The shell that will use the script
     pub shell: Shell,
 }
 
-/// Write a manual page
+/// Print a manual page
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed man | man -l -\n  \
     interbed man serve > ~/.local/share/man/man1/interbed-serve.1")]
 pub struct ManArgs {
-    /// The command that the page is of; without it, of all
+    /// The command whose manual page is printed. By default, the page is about `interbed` as a whole.
     pub command: Option<String>,
 }
 

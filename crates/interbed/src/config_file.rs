@@ -55,7 +55,8 @@ fn option() -> Arg {
         )
 }
 
-/// Returns `root` with the options of a TOML file as defaults. `--config` in `args` names the file.
+/// Returns `root` with the options of a TOML file as defaults. `--config` in `args` names the file. Without `--config`,
+/// returns `root` unchanged.
 ///
 /// # Errors
 /// Fails if the file cannot be read, is not TOML, or contains an unknown option or a value of the wrong kind.

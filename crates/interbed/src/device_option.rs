@@ -6,8 +6,8 @@ use std::str::FromStr;
 /// The device that computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceOption {
-    /// A GPU that is not emulated in software, if there is one and its memory holds the weights, and otherwise the
-    /// processor.
+    /// A GPU whose memory holds the weights, or the processor if there is no such GPU. GPUs that are emulated in
+    /// software do not count.
     Auto,
     /// The processor.
     #[default]

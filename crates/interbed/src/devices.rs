@@ -8,14 +8,14 @@ use interbed_device::{GpuInfo, HostMemory, Vulkan, usable_cores};
 use interbed_kernels::Level;
 use serde_json::json;
 
-/// List what could compute on this machine: the processor, and GPUs with a Vulkan driver
+/// List the devices of this machine that can compute: the processor, and GPUs with a Vulkan driver
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed devices\n  \
     interbed run models/1b --device vulkan:0 --prompt Hi   # on the first GPU of the list\n  \
     interbed devices --json | jq '.gpus[].name'")]
 pub struct DevicesArgs {
-    /// One JSON object instead of the table
+    /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
 }

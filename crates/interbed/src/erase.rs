@@ -10,21 +10,23 @@ use interbed_kv_disk::{Directory, DirectoryError, erase};
 use crate::failure::Advised;
 use crate::progress;
 
-/// Erase what the clients with an API key have in a directory of --kv-disk
+/// Erase the data of all clients with one API key from a directory of --kv-disk
 ///
-/// The KV and the prompts of these clients are overwritten, of all models. Blocks of others are forgotten where they
-/// lie in the same records, and are computed again when they are wanted. No server may use the directory meanwhile.
+/// The KV and the prompts of these clients are overwritten, for all models. If a record also holds blocks of other
+/// clients, these blocks are lost, too, and are computed again when they are needed. No server may use the directory
+/// meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed erase /var/cache/interbed --api-key sk-…   # what clients with this key have there\n  \
     interbed erase /var/cache/interbed                  # what clients have that sent no key\n\n\
     To erase all, remove the directory. Neither removes what a file system or a drive keeps of earlier versions.")]
 pub struct EraseArgs {
-    /// The directory
+    /// The directory that was given to `interbed serve --kv-disk`
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 
-    /// The client's key. Without a key, erases what was stored for clients while the server asked for no key
+    /// The API key of the clients. Without this option, erases the data that was stored while the server required no
+    /// key.
     #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Option<String>,
 }

@@ -28,7 +28,7 @@ const PIECES: u64 = 8;
 /// The interval at which counts are written while the process runs, so that not all are lost if it is killed.
 const EVERY: Duration = Duration::from_secs(300);
 
-/// Saves expert counts to a file periodically, and when this value is dropped.
+/// Saves the counts of how often each expert was used to a file, periodically and when this value is dropped.
 pub struct KeptCounts {
     /// The sender that keeps the writing thread running. Dropping it tells the thread to end.
     goes_on: Option<Sender<()>>,
@@ -36,8 +36,8 @@ pub struct KeptCounts {
 }
 
 impl KeptCounts {
-    /// Gives `arena` the counts of earlier runs, and saves those of this run, which `monitor` publishes. Returns `None`
-    /// if counts cannot be saved, which is logged.
+    /// Gives `arena` the counts that earlier runs have saved, and starts to save the counts of this run, which
+    /// `monitor` publishes. Returns `None` if counts cannot be saved, and logs the reason.
     pub fn keep(arena: &mut Arena, monitor: Arc<StreamMonitor>, catalog: &Catalog) -> Option<Self> {
         let Some(folder) = user_folders::cache() else {
             tracing::debug!("how often experts are used is not kept: neither XDG_CACHE_HOME nor HOME is set");

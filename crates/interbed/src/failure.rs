@@ -22,7 +22,7 @@ pub const FAILED: u8 = 1;
 /// The exit code after Ctrl-C, by the convention of shells: 128 plus the signal's number.
 pub const INTERRUPTED: u8 = 130;
 
-/// The user ended the command with Ctrl-C, so no message is printed.
+/// The error for a command that the user ended with Ctrl-C. No message is printed for it.
 #[derive(Debug)]
 pub struct Interrupted;
 

@@ -8,8 +8,8 @@ use interbed_io::RandomAccessFile;
 /// The number of bytes of each piece of a file that is hashed.
 const SAMPLE_BYTES: u64 = 4096;
 
-/// A hash over fields that are added one by one. Names and lengths are hashed too, so different lists of fields cannot
-/// have the same bytes.
+/// A hash over fields that are added one by one. The names and lengths of the fields are hashed too, so that different
+/// lists of fields are never hashed as the same bytes.
 #[derive(Default)]
 pub struct Fingerprint(blake3::Hasher);
 

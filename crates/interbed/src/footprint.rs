@@ -48,14 +48,14 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Computes the footprint. Call this after the model has been opened and before anything large is loaded.
-    /// First returns freed memory to the operating system.
+    /// Returns freed memory to the operating system, and then computes the footprint. Call this after the model has
+    /// been opened and before anything large is loaded.
     pub fn of(tokenizer: Option<&Tokenizer>) -> Self {
         tokenizer.map_or(Self::of_vocabulary(0, 0), Self::counted).at_least_measured(0)
     }
 
-    /// Computes the footprint of a newly opened model in a process that has served models before. Memory that serving
-    /// still holds does not count, because it is reserved separately.
+    /// Computes the footprint of a newly opened model in a process that has served models before. Memory that the
+    /// process holds for serving requests is not included, because it is reserved separately.
     pub fn in_server(tokenizer: &Tokenizer) -> Self {
         Self::counted(tokenizer).at_least_measured(MANY)
     }

@@ -54,8 +54,9 @@ pub enum Takes {
 pub enum Meaning {
     /// The option becomes this option of Interbed, with the same value.
     Ours(&'static str),
-    /// The option becomes the first option if the command has that option, and otherwise is refused. For a server, the
-    /// second text is the hint. For other commands, the hint lists the commands that have the first option.
+    /// The option becomes the Interbed option in the first field, if the command has that option. Otherwise, the option
+    /// is refused with a hint. For a server, the hint is the second field. For other commands, the hint lists the
+    /// commands that have the Interbed option.
     OursOr(&'static str, &'static str),
     /// The option's value becomes the MODEL argument.
     Model,

@@ -143,8 +143,8 @@ fn gguf_names(hub: &Hub, name: &str) -> Vec<String> {
     }
 }
 
-/// Returns the path of a model in the cache. `name` is its name on the Hub or its short name. Returns `None` for other
-/// texts, and for models that are not in the cache.
+/// Returns the path of the model `name` in the cache. `name` is the model's name on the Hub or its short name. Returns
+/// `None` if `name` is neither, or if the cache does not have the model.
 pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
     let long = short_names::find(name).ok()?;
     let name = name_in(long.as_deref().unwrap_or(name))?;
@@ -152,11 +152,11 @@ pub fn path_of(name: &str, options: &HubOptions) -> Option<PathBuf> {
     Some(hub.find_here(&name).ok()?.path())
 }
 
-/// Opens a model in order to look at it. If the cache lacks the model, headers and small files are fetched, but no
-/// weights.
+/// Opens a model that will be described but not loaded. If the cache lacks the model, only its headers and small files
+/// are downloaded, but no weights.
 ///
 /// # Errors
-/// Fails if the model does not exist, access is denied, there is no network, or the model cannot be computed.
+/// Fails if the model does not exist or is not supported, access is denied, or there is no network.
 pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
     let Some(name) = named(model, options)? else { return ModelDir::open(model) };
     let hub = open(options)?;
@@ -170,8 +170,8 @@ pub fn glance(model: Option<&Path>, options: &HubOptions) -> Result<ModelDir> {
     Ok(dir)
 }
 
-/// Returns the names that clients may use for `model`, if it is on the Hub: `org/name`, and also `model` itself if it
-/// is a short name.
+/// Returns the names that clients may use for `model`: `org/name`, and also `model` itself if it is a short name.
+/// Returns no names if `model` is a path.
 pub fn names_of(model: Option<&Path>) -> Vec<String> {
     let Some(text) = model.filter(|model| !model.exists()).and_then(Path::to_str) else { return Vec::new() };
     let long = |text: &str| name_in(text).map(|name| name.repository());
@@ -181,11 +181,11 @@ pub fn names_of(model: Option<&Path>) -> Vec<String> {
     }
 }
 
-/// Returns the repository that `model` names, and whether the name means all of it rather than one revision or file.
-/// Returns `None` if `model` is not a name.
+/// Returns the Hub name that `model` stands for, and whether it stands for the whole repository rather than one
+/// revision or file. Short names count as the whole repository. Returns `None` if `model` has the form of a path.
 ///
 /// # Errors
-/// Fails if `model` is a short name that stands for no model, or a word that is no name.
+/// Fails if `model` is a short name that stands for no model, or is neither a path nor a model's name.
 pub fn repository(model: &Path) -> Result<Option<(HubName, bool)>> {
     let Some(text) = model.to_str() else { return Ok(None) };
     if let Some(model) = short_names::find(text)? {

@@ -56,8 +56,8 @@ enum State {
 }
 
 impl WeightsIdentity {
-    /// Finds the identity of the weights that `specs` name, from a note or from checksums. If neither has the identity,
-    /// the weights are hashed as they are read.
+    /// Finds the identity of the weights that `specs` name, in a note that an earlier process has written, or from
+    /// checksums that came with the files. If neither gives the identity, the weights are hashed as they are read.
     pub fn begin(catalog: &mut Catalog, specs: &[GroupSpec]) -> Self {
         Self::begin_in(user_folders::cache().map(|folder| folder.join(FOLDER)).as_deref(), catalog, specs)
     }

@@ -24,8 +24,8 @@ use memory::Memory;
 
 /// Show what a model is and what it needs, without loading it
 ///
-/// Says the least --memory that works, what a few budgets would give, and where weights would be streamed because they
-/// do not fit.
+/// Shows the minimum --memory and what several budgets would allow. Also shows which of these budgets cannot hold all
+/// weights, so that weights would be streamed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed info                                  # the bundled model\n  \
@@ -39,7 +39,7 @@ pub struct InfoArgs {
     #[command(flatten)]
     pub model: ModelOptions,
 
-    /// One JSON object instead of the table
+    /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
 }

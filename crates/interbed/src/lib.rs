@@ -245,9 +245,10 @@ pub fn start_logging(verbosity: u8, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs a panic hook that hides two kinds of panics from users. First, `println!` panics when the reader of a pipe
-/// has ended, as in `interbed bench | head -1`, which is not a failure. Second, the `tokenizers` crate panics on some
-/// invalid input. Such a panic is caught elsewhere and becomes an error, so the hook only logs it.
+/// Installs a panic hook that hides some panics from users. `println!` panics when the reader of a pipe has ended, as
+/// in `interbed bench | head -1`. This is not a failure, so the hook ends the program with exit code 0. The
+/// `tokenizers` crate panics on some invalid input. Such a panic is caught elsewhere and becomes an error, so the hook
+/// only logs it.
 pub fn set_panic_hook() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

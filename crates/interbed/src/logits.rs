@@ -22,11 +22,11 @@ use crate::options::{ComputeOptions, LimitOptions};
     Prints {\"logits\": [[one row of vocab_size numbers], ...]}, one row a token. With --kv-dtype f32 nothing but the \
     weights themselves is rounded below f32.")]
 pub struct LogitsArgs {
-    /// A Hugging Face directory or a GGUF file; without it the model that ships with Interbed
+    /// A Hugging Face directory or a GGUF file. The default is the model that ships with Interbed.
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// Token ids, as the model's tokenizer gives them
+    /// The token ids of the sequence, separated by commas
     #[arg(long, value_name = "ID,ID,...", value_delimiter = ',', required = true)]
     pub tokens: Vec<u32>,
 

@@ -21,7 +21,7 @@ use crate::printable::printable;
     The cache is that of Python's huggingface_hub too, in HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub. \
     `interbed pull NAME` fetches a model, `interbed rm NAME` removes one.")]
 pub struct ModelsArgs {
-    /// One JSON object instead of the table
+    /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
 }

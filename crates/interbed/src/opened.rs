@@ -25,10 +25,10 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens the model at the path `model`, or the bundled model.
+    /// Opens the model at the path `model`, or the bundled model if `model` is `None`.
     ///
     /// # Errors
-    /// Fails if the model cannot be computed, or has no tokenizer.
+    /// Fails if the model cannot be opened, is not supported, or has no tokenizer.
     pub fn open(model: Option<&Path>) -> Result<Self> {
         let mut dir = ModelDir::open(model)?;
         let tokenizer = dir.tokenizer()?;

@@ -30,17 +30,17 @@ const POSITIONS_MAX: usize = 1 << 30;
 /// Sizes below this number of bytes must have a unit, because they are probably mistakes.
 const LEAST_WITHOUT_UNIT: u64 = 1 << 20;
 
-/// Which model, and what it may use of this machine.
+/// The model, and the limits on its use of this machine.
 #[derive(Debug, Clone, Args)]
 pub struct ModelOptions {
-    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), a GGUF file (of a split one, any part), a
-    /// packed store, or the name of a model on the Hub, which is fetched: ORG/NAME, ORG/NAME@REVISION, or
-    /// ORG/NAME:QUANT for one of several GGUF files; or a short name of it, such as llama3.2:1b. Without it: the small
-    /// storyteller that ships with Interbed
+    /// A Hugging Face directory (config.json, *.safetensors, tokenizer.json), a GGUF file (any part of a split model),
+    /// a packed store, or the name of a model on the Hub, which is downloaded if necessary. A name is ORG/NAME,
+    /// ORG/NAME@REVISION, ORG/NAME:QUANT for one of several GGUF files, or a short name such as llama3.2:1b. The
+    /// default is the small storyteller model that ships with Interbed.
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// What the engine may use.
+    /// The limits on what the engine may use.
     #[command(flatten)]
     pub limits: LimitOptions,
 }
@@ -53,62 +53,65 @@ const ENGINE: &str = "Engine";
 /// The help heading of options for models that are fetched by name.
 const MODELS: &str = "Models by name";
 
-/// What an engine may use.
+/// The limits on what an engine may use, such as memory and threads, and the settings for how it works.
 #[derive(Debug, Clone, Args)]
 pub struct LimitOptions {
-    /// Memory that Interbed may use in all: weights, KV cache, scratch and the process itself. Weights that do not fit
-    /// are read from disk in each pass. Binary units: 6G is 6 GiB. Without it: the lesser of 97 % of the cgroup's limit
-    /// and 90 % of what is available
+    /// The total memory that Interbed may use: weights, KV cache, scratch memory and the process itself. Weights that
+    /// do not fit are read from disk in each forward pass. Units are binary: 6G is 6 GiB. The default is 90 % of the
+    /// available memory, or 97 % of the cgroup's memory limit if that is less.
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = MEMORY)]
     pub memory: Option<Bytes>,
 
-    /// The part of --memory that the KV cache may take, with the buffers through which KV goes to disk and back. The
-    /// default is all memory that nothing else needs, as far as it is of use. With --kv-disk, a request may have more
-    /// KV than this
+    /// The part of --memory that the KV cache may take, including the buffers for moving KV to and from disk. By
+    /// default, the KV cache may take all memory that nothing else needs, up to the most that it can use. With
+    /// --kv-disk, a request may have more KV than this.
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = MEMORY, hide_short_help = true)]
     pub kv_memory: Option<Bytes>,
 
-    /// Accept a --memory beyond what this machine, or the cgroup, has
+    /// Accept a --memory that exceeds this machine's memory or the cgroup's memory limit
     #[arg(long, help_heading = MEMORY, hide_short_help = true)]
     pub overcommit: bool,
 
-    /// Most tokens of prompt and answer together; 2k is 2000, 2K is 2048. Without it: the model's context, as far as
-    /// memory allows
+    /// The maximum number of tokens of a prompt and its answer together. 2k is 2000, and 2K is 2048. The default is the
+    /// model's context length, or less if memory does not allow that.
     #[arg(long, value_name = "TOKENS", value_parser = tokens::<POSITIONS_MAX>, help_heading = MEMORY)]
     pub max_model_len: Option<NonZeroUsize>,
 
-    /// Compute threads. Without it: the cores that this process may use
+    /// The number of threads that compute. The default is the number of cores that this process may use.
     #[arg(long, value_name = "N", value_parser = count::<THREADS_MAX>, help_heading = MEMORY)]
     pub threads: Option<NonZeroUsize>,
 
-    /// How keys and values are kept. `auto` is the type of the weights, or f16 beside quantised ones; `q8` is integers
-    /// of 8 bits with a scale for each 32, which hold nearly twice the tokens of f16 in the same memory
+    /// The type in which keys and values are stored. `auto` is the type of the weights, or f16 if the weights are
+    /// quantised. `q8` stores 8-bit integers with one scale per 32 integers, and holds nearly twice as many tokens as
+    /// f16 in the same memory.
     #[arg(long, value_name = "TYPE", default_value = "auto", help_heading = ENGINE, hide_short_help = true)]
     pub kv_dtype: KvDtype,
 
-    /// Sequences that are computed together; `interbed run` and `chat` have one
+    /// The maximum number of sequences that are computed together. `interbed run` and `interbed chat` compute one.
     #[arg(long, value_name = "N", default_value = "64", value_parser = count::<SEQUENCES_MAX>, help_heading = ENGINE,
           hide_short_help = true)]
     pub max_num_seqs: NonZeroUsize,
 
-    /// Tokens of one pass, prompt chunks and decodes together; 2k is 2000, 2K is 2048. More is faster for long prompts,
-    /// and makes those who are decoding wait longer. Without it: 512; where weights are streamed 1024, as far as memory
-    /// allows, for there a pass waits for the disk, however many tokens it has
+    /// The maximum number of tokens in one forward pass, from prompts and decoding sequences together. 2k is 2000, and
+    /// 2K is 2048. A larger number makes long prompts faster, but decoding sequences wait longer for each token. The
+    /// default is 512. If weights are streamed and memory allows it, the default is 1024, because such a pass waits for
+    /// the disk anyway, however many tokens it has.
     #[arg(long, value_name = "TOKENS", value_parser = tokens::<BATCHED_TOKENS_MAX>, help_heading = ENGINE,
           hide_short_help = true)]
     pub max_num_batched_tokens: Option<NonZeroUsize>,
 
-    /// Tokens of one KV block: a power of two from 1 to 256. The default is 16. With --kv-layout virtual, the default is
-    /// the least number from 16 on with which a block fills huge pages of 2 MiB, or 16 if there is none
+    /// The number of tokens in one KV block, a power of two from 1 to 256. The default is 16. With --kv-layout virtual,
+    /// the default is the smallest number, 16 or more, with which a block exactly fills huge pages of 2 MiB, or 16 if
+    /// there is no such number.
     #[arg(long, value_name = "TOKENS", help_heading = ENGINE, hide_short_help = true)]
     pub block_size: Option<usize>,
 
-    /// How the KV of a request lies in memory: `paged` in blocks anywhere, `virtual` side by side, in addresses to
-    /// which the same blocks are mapped. Answers do not depend on it
+    /// How the KV of a request is placed in memory. `paged` uses blocks at any addresses. `virtual` maps the blocks to
+    /// consecutive virtual addresses. Answers do not depend on this option.
     #[arg(long, value_name = "HOW", default_value = "paged", help_heading = ENGINE, hide_short_help = true)]
     pub kv_layout: KvLayoutOption,
 
-    /// Compute every prompt anew, even if its beginning is in the cache
+    /// Compute every prompt completely, without reusing the KV of earlier requests
     #[arg(long, help_heading = ENGINE, hide_short_help = true)]
     pub no_prefix_caching: bool,
 
@@ -132,7 +135,7 @@ pub struct LimitOptions {
     #[arg(skip)]
     pub compute: ComputeOptions,
 
-    /// How preempted requests come back; set by commands that serve many requests.
+    /// How preempted requests get their KV back; set by commands that serve many requests.
     #[arg(skip)]
     pub swap: Option<SwapOptions>,
 
@@ -140,15 +143,15 @@ pub struct LimitOptions {
     #[arg(skip)]
     pub max_token_gap: Option<Duration>,
 
-    /// KV on disk; set by commands that support it.
+    /// The options for keeping KV on disk; set by commands that support it.
     #[arg(skip)]
     pub kv_disk: Option<KvDiskOptions>,
 
-    /// KV in a store that servers share; set by commands that serve many requests.
+    /// The options for KV in a store that servers share; set by commands that serve many requests.
     #[arg(skip)]
     pub kv_remote: Option<KvRemoteOptions>,
 
-    /// Events about the prefix cache for routers; set by commands that serve many requests.
+    /// The options for events that tell routers about the prefix cache; set by commands that serve many requests.
     #[arg(skip)]
     pub kv_events: Option<KvEventOptions>,
 }
@@ -168,46 +171,51 @@ impl LimitOptions {
 /// How models are found by name.
 #[derive(Debug, Clone, Args, Default)]
 pub struct HubOptions {
-    /// Branch, tag or commit of a model by name, such as main
+    /// The branch, tag or commit of a model that is given by name, such as main
     #[arg(long, value_name = "REVISION", help_heading = MODELS, hide_short_help = true)]
     pub revision: Option<String>,
 
-    /// Take models by name from the cache alone; HF_HUB_OFFLINE=1 means the same
+    /// Take models that are given by name only from the cache, without network access. HF_HUB_OFFLINE=1 has the same
+    /// effect.
     #[arg(long, help_heading = MODELS, hide_short_help = true)]
     pub offline: bool,
 }
 
-/// What computes.
+/// The device that computes, and how it computes.
 #[derive(Debug, Clone, Args, Default)]
 pub struct ComputeOptions {
-    /// What computes: `cpu`, `vulkan:N` for a GPU that `interbed devices` lists, or `auto` for a GPU if one holds the
-    /// model. On a GPU, weights and KV are in its memory
+    /// The device that computes: `cpu`, `vulkan:N` for a GPU that `interbed devices` lists, or `auto`. `auto` is a GPU
+    /// whose memory holds the model, or the processor if there is no such GPU. With a GPU, weights and KV are in the
+    /// GPU's memory.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceOption::Cpu, help_heading = MEMORY)]
     pub device: DeviceOption,
 
-    /// The GPU's memory that Interbed may use in all. Without it: 90 % of it, or 40 % if the processor shares it
+    /// The total GPU memory that Interbed may use. The default is 90 % of the GPU's memory, or 40 % if the GPU shares
+    /// its memory with the processor.
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = MEMORY, hide_short_help = true)]
     pub gpu_memory: Option<Bytes>,
 
-    /// How a GPU multiplies with quantised weights. `float` rounds nothing; `integer` rounds activations to bytes, as
-    /// the processor does, and takes a GPU with integer dot products, which `interbed devices` lists
+    /// How a GPU multiplies with quantised weights. `float` does not round activations. `integer` rounds activations to
+    /// 8-bit integers, as the processor does, and requires a GPU with integer dot products, which `interbed devices`
+    /// shows.
     #[arg(long, value_name = "HOW", default_value = "float", help_heading = MEMORY, hide_short_help = true)]
     pub gpu_products: GpuProducts,
 
-    /// Whether the processor computes with weights that `--memory` holds beside a GPU, instead of having them copied in
-    /// each pass. `auto`: in passes of so few tokens that it is faster, as measured at the start, and if the results
-    /// are the GPU's to the bit; `on`: whenever sequences are decoded
+    /// Whether the processor multiplies with weights that the GPU does not hold and that are in host memory
+    /// (`--memory`). Otherwise, each pass copies these weights to the GPU. With `auto`, the processor does so in passes
+    /// with so few tokens that it is faster than copying, as measured at the start, but only if its results equal the
+    /// GPU's bit by bit. With `on`, it does so whenever sequences are decoded.
     #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = MEMORY, hide_short_help = true)]
     pub host_products: HostProducts,
 }
 
-/// Whether the processor multiplies with weights in host memory, beside a GPU.
+/// Whether the processor helps a GPU by multiplying with weights that are in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum HostProducts {
-    /// Where the processor is fast enough to help
+    /// In passes with so few tokens that the processor is faster than copying the weights to the GPU
     #[default]
     Auto,
-    /// Always
+    /// Whenever sequences are decoded
     On,
     /// Never
     Off,
@@ -216,10 +224,10 @@ pub enum HostProducts {
 /// How a GPU multiplies with quantised weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum GpuProducts {
-    /// With weights expanded to floating point
+    /// Weights are expanded to floating point, and activations are not rounded
     #[default]
     Float,
-    /// With integers, as the processor does
+    /// Activations are rounded to 8-bit integers, as on the processor
     Integer,
 }
 
@@ -235,17 +243,18 @@ impl From<GpuProducts> for ProductArithmetic {
 /// What happens to requests that are preempted when memory for KV runs out.
 #[derive(Debug, Clone, Args)]
 pub struct SwapOptions {
-    /// How requests that had to make room come back. `swap` writes their KV to disk and reads it again, `recompute`
-    /// drops and computes it again, `auto` does whichever takes less time, as measured
+    /// How a preempted request gets its KV back. `swap` writes the KV to disk and reads it again later. `recompute`
+    /// drops the KV and computes it again later. `auto` chooses whichever takes less time, according to measurements.
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Server", hide_short_help = true)]
     pub preemption: PreemptionOption,
 
-    /// Disk space that KV is swapped to, taken at the start; 0 for none. Without it: as much as KV has memory, but no
-    /// more than 4G and an eighth of what the disk has free
+    /// The disk space for the KV of preempted requests, which is reserved at the start. 0 turns swapping off. The
+    /// default is the size of the KV memory, but at most 4G and at most an eighth of the disk's free space.
     #[arg(long, value_name = "SIZE", value_parser = size_or_none, help_heading = "Server", hide_short_help = true)]
     pub swap_space: Option<Bytes>,
 
-    /// Directory on a disk, whose room is taken for it. Without it: that for temporary files
+    /// The directory in which the swap space is reserved; it must be on a disk. The default is the directory for
+    /// temporary files.
     #[arg(long, value_name = "DIR", help_heading = "Server", hide_short_help = true)]
     pub swap_dir: Option<PathBuf>,
 }
@@ -257,10 +266,10 @@ impl Default for SwapOptions {
     }
 }
 
-/// How a preempted request comes back; see [`PreemptionMode`].
+/// How a preempted request gets its KV back; see [`PreemptionMode`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PreemptionOption {
-    /// Whichever takes less time.
+    /// KV is swapped or computed again, whichever takes less time.
     Auto,
     /// KV is dropped, and computed again.
     Recompute,
@@ -281,8 +290,9 @@ impl From<PreemptionOption> for PreemptionMode {
 /// How weights that do not fit into memory are streamed.
 #[derive(Debug, Clone, Args)]
 pub struct StreamOptions {
-    /// Which weights stay in memory where not all fit. `resident` keeps as many as fit and reads the others in each
-    /// pass; `ring` slides a window over all of them, and so reads all: slower, for comparison
+    /// Which weights stay in memory if not all of them fit. `resident` keeps as many as fit, and reads the others in
+    /// each pass. `ring` moves a window over all weights and reads all of them in each pass. It is slower, and is meant
+    /// for comparisons.
     #[arg(long, value_name = "POLICY", default_value = "resident", help_heading = ENGINE, hide_short_help = true)]
     pub stream_policy: StreamPolicyOption,
 
@@ -295,26 +305,26 @@ pub struct StreamOptions {
     #[arg(skip)]
     pub keep_expert_counts: bool,
 
-    /// The file to which the experts of each token are written; set by the command that supports it.
+    /// The file that records which experts each token uses; set by the command that supports it.
     #[arg(skip)]
     pub record_routing: Option<PathBuf>,
 }
 
-/// A timeline of streamed weights.
+/// The option that records a timeline of streamed weights.
 #[derive(Debug, Clone, Args)]
 pub struct TimelineOption {
-    /// Write down every read, wait and computation of streamed weights as Chrome trace JSON; open the file at
-    /// ui.perfetto.dev. Nothing is written if all weights fit into memory
+    /// Record every read, wait and computation of streamed weights in this file, as Chrome trace JSON that
+    /// ui.perfetto.dev can open. Nothing is written if all weights fit into memory.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub timeline: Option<PathBuf>,
 }
 
-/// What is remembered of a streamed mixture.
+/// The option that turns expert counts off.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct ExpertCountsOption {
-    /// Of a mixture of experts that does not fit into memory, neither use nor keep how often each expert was used,
-    /// which otherwise is kept in ~/.cache/interbed/experts and says from the start which experts stay in memory.
-    /// Answers do not depend on it
+    /// Neither use nor save the counts of how often each expert was used. If a mixture of experts does not fit into
+    /// memory, these counts are usually saved in ~/.cache/interbed/experts, and decide which experts are in memory from
+    /// the start. Answers do not depend on the counts.
     #[arg(long, help_heading = ENGINE, hide_short_help = true)]
     pub no_expert_counts: bool,
 }
@@ -322,9 +332,9 @@ pub struct ExpertCountsOption {
 /// Which weights stay in memory; see [`StreamPolicy`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StreamPolicyOption {
-    /// A fixed subset stays, the rest is read in each pass.
+    /// A fixed subset of the weights stays in memory. The rest is read in each pass.
     Resident,
-    /// Everything passes through a window.
+    /// All weights pass through a window in memory.
     Ring,
 }
 
@@ -340,17 +350,17 @@ impl From<StreamPolicyOption> for StreamPolicy {
 /// How the KV of a sequence is placed in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum KvLayoutOption {
-    /// In blocks anywhere, listed in a table.
+    /// In blocks at any addresses, which a table lists.
     #[default]
     Paged,
-    /// Side by side, in addresses to which memory is mapped block by block.
+    /// At consecutive virtual addresses, to which memory is mapped block by block.
     Virtual,
 }
 
-/// Element type of the KV cache.
+/// The element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvDtype {
-    /// The type of the weights, or half precision beside quantised ones.
+    /// The type of the weights, or half precision if the weights are quantised.
     Auto,
     /// Single precision.
     F32,
@@ -358,24 +368,24 @@ pub enum KvDtype {
     F16,
     /// Brain float.
     Bf16,
-    /// Integers of 8 bits with a scale for each 32.
+    /// 8-bit integers, with one scale per 32 integers.
     Q8,
 }
 
-/// KV that is kept on disk.
+/// The options for keeping KV on disk.
 #[derive(Debug, Clone, Args)]
 pub struct KvDiskOptions {
-    /// Directory on a disk in which KV is kept, so that prompts that were seen need not be computed again: more of them
-    /// than memory holds, and after a restart. One server uses it at a time
+    /// The directory in which KV is kept; it must be on a disk. Prompts whose KV is there need not be computed again,
+    /// even if memory could not hold the KV, and even after a restart. Only one server can use the directory at a time.
     #[arg(long, value_name = "DIR", help_heading = "KV on disk")]
     pub kv_disk: Option<PathBuf>,
 
-    /// Disk space that it may take. Without it: an eighth of what is free there, at most 100G
+    /// The maximum disk space for KV. The default is an eighth of the disk's free space, at most 100G.
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "kv_disk", help_heading = "KV on disk")]
     pub kv_disk_size: Option<Bytes>,
 
-    /// What is written: `evict`, what memory has no room for any more; `eager`, prompts as soon as they are computed as
-    /// well; `mirror`, answers too
+    /// Which KV is written to disk. `evict` writes KV for which memory has no more room. `eager` also writes the KV of
+    /// prompts as soon as it is computed. `mirror` also writes the KV of answers.
     #[arg(
         long,
         value_name = "MODE",
@@ -386,12 +396,13 @@ pub struct KvDiskOptions {
     )]
     pub kv_disk_mode: KvDiskModeOption,
 
-    /// The most that is written in a day, such as 100G, so that the disk is not worn out; without it there is no limit
+    /// The maximum amount of KV that is written per day, such as 100G, to limit the wear of the disk. By default there
+    /// is no limit.
     #[arg(long, value_name = "SIZE", requires = "kv_disk", help_heading = "KV on disk", value_parser = per_day,
           hide_short_help = true)]
     pub kv_disk_writes: Option<Bytes>,
 
-    /// How long KV is kept after it was written, such as 12h or 7d; without it, until its room is needed
+    /// How long KV is kept after it was written, such as 12h or 7d. By default, KV is kept until its space is needed.
     #[arg(long, value_name = "TIME", requires = "kv_disk", help_heading = "KV on disk", value_parser = duration,
           hide_short_help = true)]
     pub kv_disk_ttl: Option<Duration>,
@@ -414,12 +425,13 @@ impl From<String> for SecretText {
     }
 }
 
-/// KV in a store that servers share.
+/// The options for KV in a store that servers share.
 #[derive(Debug, Clone, Args)]
 pub struct KvRemoteOptions {
-    /// Store in which servers of the same model share the KV of prompts, so that what one has computed the others need
-    /// not: redis://HOST:6379, rediss://USER:PASSWORD@HOST:6380/1 (Redis or Valkey), or s3://BUCKET/PREFIX. A store
-    /// that is slow or gone costs its hits and a short wait now and then. Whoever reads it reads prompts
+    /// The store in which servers with the same model share the KV of prompts, so that only one of them has to compute
+    /// it: redis://HOST:6379, rediss://USER:PASSWORD@HOST:6380/1 (Redis or Valkey), or s3://BUCKET/PREFIX. If the store
+    /// is slow or unreachable, servers compute the KV themselves, sometimes after a short wait. Everyone who can read
+    /// the store can read the prompts.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -429,37 +441,38 @@ pub struct KvRemoteOptions {
     )]
     pub kv_remote: Option<SecretText>,
 
-    /// File with a secret that all these servers have, such as 32 random bytes: what others write there is then not
-    /// believed. Without it, whoever writes to the store can change answers
+    /// A file with a secret, such as 32 random bytes, that all servers of the store have. Servers then ignore KV that
+    /// was written without the secret. Without this option, everyone who can write to the store can change answers.
     #[arg(long, value_name = "FILE", requires = "kv_remote", help_heading = "Shared KV")]
     pub kv_remote_key: Option<PathBuf>,
 
-    /// The most that this server writes there in a day, such as 100G; without it there is no limit
+    /// The maximum amount of KV that this server writes to the store per day, such as 100G. By default there is no
+    /// limit.
     #[arg(long, value_name = "SIZE", requires = "kv_remote", help_heading = "Shared KV", value_parser = per_day,
           hide_short_help = true)]
     pub kv_remote_writes: Option<Bytes>,
 
-    /// How long KV there is used after it was written, such as 12h or 7d. Redis and Valkey then forget it; in S3 a
-    /// lifecycle rule has to
+    /// How long KV in the store is used after it was written, such as 12h or 7d. Redis and Valkey then delete it. S3
+    /// needs a lifecycle rule that deletes it.
     #[arg(long, value_name = "TIME", default_value = "1d", requires = "kv_remote", help_heading = "Shared KV",
           value_parser = duration, hide_short_help = true)]
     pub kv_remote_ttl: Duration,
 }
 
-/// KV events: what the prefix cache holds, for routers.
+/// The options for KV events, which tell routers what the prefix cache holds.
 #[derive(Debug, Clone, Args)]
 pub struct KvEventOptions {
-    /// Address and port where routers are told which prefixes are cached, in vLLM's messages over ZeroMQ, so that they
-    /// send a prompt to the server that has computed its beginning; *:5557 is every address. Whoever reaches it learns
-    /// the tokens of prompts
+    /// The address and port at which routers are told which prefixes are cached, in vLLM's messages over ZeroMQ. A
+    /// router can then send a prompt to the server that has computed its beginning. The address * stands for all
+    /// addresses, as in *:5557. Everyone who can reach the port can learn the tokens of prompts.
     #[arg(long, value_name = "ADDRESS", help_heading = "KV events")]
     pub kv_events: Option<Endpoint>,
 
-    /// Address and port where they ask for the messages that they have missed
+    /// The address and port at which routers can ask for messages that they have missed
     #[arg(long, value_name = "ADDRESS", requires = "kv_events", help_heading = "KV events")]
     pub kv_events_replay: Option<Endpoint>,
 
-    /// Topic of the messages, which some routers want to name the server
+    /// The topic of the messages. Some routers require that it names the server.
     #[arg(
         long,
         value_name = "TEXT",
@@ -475,11 +488,11 @@ pub struct KvEventOptions {
 /// Which KV is written to disk; see [`StoreMode`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvDiskModeOption {
-    /// What memory has no room for.
+    /// KV for which memory has no more room.
     Evict,
-    /// Prompts, and what memory has no room for.
+    /// The KV of prompts, and KV for which memory has no more room.
     Eager,
-    /// Everything.
+    /// All KV.
     Mirror,
 }
 

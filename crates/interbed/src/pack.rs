@@ -23,7 +23,7 @@ use crate::printable::printable;
 use crate::report::report;
 use crate::{progress, small_files};
 
-/// Write a model as one file or onto a raw block device, in the order in which it is streamed
+/// Write a model into one file or onto a raw block device, with the weights in the order in which they are streamed
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed pack models/8b 8b.interbed          # from a Hugging Face directory\n  \
@@ -45,10 +45,10 @@ pub struct PackArgs {
     pub model: PathBuf,
     /// The file to write, or a block device
     pub out: PathBuf,
-    /// Overwrite a file of that name, or what lies on the device
+    /// Overwrite an existing file, or the data on the device
     #[arg(long)]
     pub force: bool,
-    /// Do not code bf16 matrices: every tensor keeps its bytes
+    /// Store bf16 matrices unchanged instead of compressing them without loss
     #[arg(long)]
     pub as_is: bool,
 

@@ -13,7 +13,7 @@ use crate::model_dir::{Division, ModelDir};
 use crate::needs::{self, threads};
 use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, LimitOptions};
 
-/// A place where a model can be computed.
+/// The hardware on which a model is computed: the processor or a GPU.
 pub trait ComputePlace {
     /// The type of the place's device.
     type Device: Device + 'static;
@@ -69,10 +69,10 @@ impl ComputePlace for Processor {
 }
 
 impl Processor {
-    /// Checks that no option is given that only a GPU heeds.
+    /// Checks that `compute` sets no option that only affects a GPU.
     ///
     /// # Errors
-    /// Fails if there is one; the error names it.
+    /// Fails if such an option is set. The error names the option.
     pub fn check(compute: &ComputeOptions) -> Result<()> {
         let given = [
             ("--gpu-memory", compute.gpu_memory.is_some()),

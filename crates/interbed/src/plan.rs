@@ -24,13 +24,14 @@ use crate::printable::printable;
 use crate::progress::Bars;
 use crate::synth::DTypeArg;
 
-/// Show what would lie where, what bounds the speed, and how fast it would be, on this machine or another
+/// Show where a model's weights would lie, how fast it would run, and what limits the speed, here or on another machine
 ///
-/// The first two lines say whether it fits, how fast it will be, and what limits that; then come the figures. Nothing
-/// but headers is read, and no weights are needed. The window planners themselves run over simulated hardware.
+/// The first two lines say whether the model fits into memory, how fast it will be, and what limits its speed. The
+/// detailed figures follow. Of a model's files, only the headers are read, and a plan needs no weights. The forecast
+/// for a dense model runs Interbed's own streaming planners on simulated hardware.
 ///
-/// Without a model, a table says what this machine can run: the shapes that Interbed knows, mixtures first, by tokens a
-/// second.
+/// Without a model, a table shows how fast this machine would run each shape that Interbed knows. Mixtures of experts
+/// come first, and faster shapes come before slower ones.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     interbed plan                                     # what can this machine run?\n  \
@@ -48,23 +49,23 @@ pub struct PlanArgs {
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// How weights are stored, where there are none to tell. Without it: for well-known shapes q4_k, or mxfp4 for
-    /// gpt-oss; for a config.json as it says
+    /// Type of the weights, for a model without weight files. By default, it is q4_k for well-known shapes, mxfp4 for
+    /// gpt-oss, and for a config.json the type that it names
     #[arg(long, value_enum)]
     pub dtype: Option<DTypeArg>,
 
     #[command(flatten)]
     pub machine: MachineOptions,
 
-    /// Sequences that decode together, several to compare
+    /// Numbers of sequences that decode together; the plan compares them
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1,8,32,64")]
     pub batch: Vec<NonZeroUsize>,
 
-    /// Tokens of the prompt; also those that each sequence has when it decodes
+    /// Number of tokens in the prompt, and in the context of each sequence that decodes
     #[arg(long, value_name = "TOKENS", default_value = "512")]
     pub prompt_tokens: NonZeroUsize,
 
-    /// Tokens of KV cache to have room for; without it, as much as Interbed would give
+    /// Number of tokens that the KV cache must have room for; by default, as many as Interbed would choose
     #[arg(long, value_name = "TOKENS")]
     pub kv_tokens: Option<NonZeroUsize>,
 
@@ -76,8 +77,8 @@ pub struct PlanArgs {
     #[arg(long, value_name = "SIZE", requires = "gpu_memory")]
     pub gpu_weights: Option<Bytes>,
 
-    /// Of a mixture of experts: which experts tokens go through, as `interbed run --record-routing` wrote it down.
-    /// Without it, a routing is made
+    /// File in which `interbed run --record-routing` recorded the experts that each token uses, for a mixture of
+    /// experts. By default, the plan makes up a routing
     #[arg(long, value_name = "FILE")]
     pub routing: Option<PathBuf>,
 
@@ -89,23 +90,23 @@ pub struct PlanArgs {
     pub limits: LimitOptions,
 }
 
-/// A machine that may be elsewhere.
+/// The figures of the machine to plan for, which may be another machine than this one.
 #[derive(Debug, Clone, Args)]
 pub struct MachineOptions {
-    /// Bytes a second that the disk gives, as in 4.45e9 or 4.45G (1G = 1e9 here). Without it, it is measured on a file
-    /// of the model
+    /// Speed of the disk in bytes per second, such as 4.45e9 or 4.45G (1G = 1e9 here). By default, it is measured on a
+    /// file of the model
     #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine")]
     pub disk_bw: Option<f64>,
 
-    /// Bytes a second that cores read from memory; measured without it
+    /// Bytes per second that the cores read from memory; by default, this machine is measured
     #[arg(long, value_name = "RATE", value_parser = bandwidth, help_heading = "Another machine")]
     pub host_bw: Option<f64>,
 
-    /// Operations a second of all cores together, a multiply-add being two; measured without it
+    /// Operations per second of all cores together; a multiply-add counts as two. By default, this machine is measured
     #[arg(long, value_name = "RATE", value_parser = operations, help_heading = "Another machine")]
     pub flops: Option<f64>,
 
-    /// Memory of a GPU. Without it there is none. Needs --pcie-bw and --hbm-bw
+    /// Memory of the GPU; without this option, the machine has no GPU. Needs --pcie-bw and --hbm-bw
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Another machine",
           requires_all = ["pcie_bw", "hbm_bw"])]
     pub gpu_memory: Option<Bytes>,
@@ -120,7 +121,7 @@ pub struct MachineOptions {
           requires = "gpu_memory")]
     pub hbm_bw: Option<f64>,
 
-    /// Operations a second of the GPU. Without it arithmetic is left out of the account
+    /// Operations per second of the GPU; without this option, the plan ignores the time for arithmetic on the GPU
     #[arg(long, value_name = "RATE", value_parser = operations, help_heading = "Another machine",
           requires = "gpu_memory")]
     pub gpu_flops: Option<f64>,

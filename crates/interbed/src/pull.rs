@@ -14,7 +14,7 @@ use crate::hub;
 use crate::model_dir::ModelDir;
 use crate::options::HubOptions;
 
-/// Fetch a model by name, to be used later, also without a network
+/// Download a model by name, so that it can be used later, even without a network
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed pull HuggingFaceTB/SmolLM2-135M-Instruct\n  \
@@ -26,7 +26,7 @@ pub struct PullArgs {
     /// The model's name: ORG/NAME, ORG/NAME@REVISION, ORG/NAME:QUANT for one of several GGUF files, or a short name
     pub model: PathBuf,
 
-    /// One JSON object a line on stdout: how far it is, and at last the path
+    /// Print one JSON object per line to stdout: first the progress, and at the end the path
     #[arg(long)]
     pub json: bool,
 

@@ -13,7 +13,7 @@ use crate::hub;
 use crate::options::HubOptions;
 use crate::report::report;
 
-/// Remove models that were fetched by name from the cache
+/// Remove from the cache models that were fetched by name
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed rm HuggingFaceTB/SmolLM2-135M-Instruct\n  \
@@ -21,7 +21,7 @@ use crate::report::report;
     All that the cache has of a model goes, whichever revision or file it is; Python's huggingface_hub uses the same \
     cache. `interbed list` tells what there is.")]
 pub struct RemoveArgs {
-    /// The models' names, as `interbed list` tells them
+    /// The models' names, as `interbed list` shows them
     #[arg(value_name = "MODEL", required = true)]
     pub models: Vec<PathBuf>,
 }

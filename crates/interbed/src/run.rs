@@ -36,13 +36,13 @@ const BYTES_PER_TOKEN: usize = 4;
 /// The number of bytes that a prompt token takes, in the prompt's list and in lists of the engine.
 const BYTES_PER_ID: usize = 32;
 
-/// Ask a model, or continue a text; without a prompt, on a terminal: chat
+/// Ask a model, or continue a text; without a prompt, on a terminal, start a chat
 ///
-/// The prompt goes through the model's chat template, and the answer is printed as it is made. --raw continues the
-/// prompt as it stands, which is what a model without a chat template does anyway; the prompt is printed too then, so
-/// that the whole reads as one text, and at most 256 tokens are made without --max-tokens.
+/// The prompt goes through the model's chat template, and the answer is printed while it is generated. With --raw, or
+/// without a chat template, the model continues the prompt as it stands. The prompt is then printed before the new
+/// text, and at most 256 tokens are generated unless --max-tokens is given.
 ///
-/// Greedy (temperature 0) unless --temperature is given, so that the same prompt always gives the same text; with a
+/// Without --temperature, decoding is greedy (temperature 0), so the same prompt always gives the same text. With a
 /// temperature, the other settings default to those of the model's generation_config.json, and --seed to 0. A chat
 /// samples as `interbed chat` does.
 #[derive(Debug, Args)]
@@ -72,26 +72,26 @@ pub struct RunArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub system: Option<String>,
 
-    /// Where a text is continued, print what is new only
+    /// If a text is continued, print only the new part
     #[arg(long)]
     pub no_echo: bool,
 
-    /// Afterwards, tell on stderr how fast it was, what memory it took and, where weights are streamed, what was read
+    /// At the end, print to stderr the speed, the memory used and, if weights are streamed, the amount of data read
     #[arg(long)]
     pub stats: bool,
 
     #[command(flatten)]
     pub timeline: TimelineOption,
 
-    /// Of a mixture of experts, write down which experts each token goes through, for `interbed-lab replay` and
-    /// `interbed plan --routing`
+    /// Record in this file which experts each token uses, for `interbed-lab replay` and `interbed plan --routing`. The
+    /// model must be a mixture of experts
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub record_routing: Option<PathBuf>,
 
     #[command(flatten)]
     pub model: ModelOptions,
 
-    /// The prompt, as --prompt; what is piped in follows it
+    /// The prompt, in place of --prompt; text that is piped in is appended to it
     #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "prompt_file"])]
     pub words: Vec<String>,
 

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The maximum size of an answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// Tell which model the server on this machine has loaded, and how it is
+/// Show which model the server on this machine has loaded, and the state of the server
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed ps\n  \
@@ -25,11 +25,11 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
     interbed ps --json | jq -r '.models[]'\n\n\
     The page at the same address shows what is running, and /metrics has the figures.")]
 pub struct RunningArgs {
-    /// The server, by HTTP
+    /// HTTP address of the server
     #[arg(long, default_value = "http://127.0.0.1:8000")]
     pub url: String,
 
-    /// Key that the server asks for
+    /// API key, if the server requires one
     #[arg(long, value_name = "KEY", env = "INTERBED_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
 

@@ -25,7 +25,7 @@ const TOKENS_MAX: usize = 1 << 30;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingOptions {
-    /// Divides logits before a token is drawn: 0 always takes the likeliest, 1 samples as the model learned
+    /// Divides the logits before a token is drawn: 0 always takes the likeliest token, 1 leaves the logits unchanged
     #[arg(long, value_name = "T", value_parser = temperature, allow_negative_numbers = true)]
     pub temperature: Option<f32>,
 
@@ -42,16 +42,16 @@ pub struct SamplingOptions {
           hide_short_help = true)]
     pub min_p: Option<f32>,
 
-    /// Above 1, makes tokens that have occurred less likely
+    /// A value above 1 makes tokens that have already occurred less likely to be drawn again
     #[arg(long, value_name = "R", value_parser = repetition_penalty, allow_negative_numbers = true,
           hide_short_help = true)]
     pub repetition_penalty: Option<f32>,
 
-    /// Chooses the draws: the same seed gives the same text; -1 takes a random one
+    /// Seed of the random draws: the same seed gives the same text; -1 takes a random seed
     #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,
 
-    /// Text that ends generation and is left out; may be given several times
+    /// Text that ends generation, and is not part of the output; may be given several times
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
 
@@ -59,7 +59,7 @@ pub struct SamplingOptions {
     #[arg(long)]
     pub ignore_eos: bool,
 
-    /// Most tokens to generate, at least 1
+    /// Maximum number of tokens to generate, at least 1
     #[arg(long, short = 'n', value_name = "TOKENS", value_parser = count::<TOKENS_MAX>)]
     pub max_tokens: Option<NonZeroUsize>,
 }

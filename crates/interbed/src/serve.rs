@@ -68,23 +68,24 @@ const STACK_BYTES: usize = 8 << 20;
 /// The time that work in progress gets after the server has drained.
 const LAST_CALL: Duration = Duration::from_secs(1);
 
-/// Serve a model over HTTP, or all that are on this machine
+/// Serve a model over HTTP, or all models on this machine
 ///
-/// Without MODEL, it serves the models that were fetched by name, and the storyteller that ships with Interbed: the
-/// model that a request names is loaded when it is its turn, one at a time, and stays for --keep-alive after the last
-/// request for it.
+/// Without MODEL, the server offers all models that were fetched by name, and the storyteller that ships with Interbed.
+/// One model is in memory at a time. The server loads the model that a request names when it is the request's turn, and
+/// keeps the model for --keep-alive after the last request for it.
 ///
-/// Answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/responses,
-/// /v1/embeddings, /v1/models, /tokenize, /detokenize, /health, /version, /metrics and /openapi.json; and for clients
-/// of Ollama /api/chat, /api/generate, /api/embed, /api/embeddings, /api/tags, /api/show, /api/ps, /api/pull and
-/// /api/version. What a request leaves out comes from the model's generation_config.json, or the GGUF file's sampling
-/// defaults (else llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). While the model is loaded, /health
-/// tells how far it is. Ctrl-C or SIGTERM lets requests in flight finish within --drain-seconds; a second one cuts
-/// them, and tells their clients. SIGHUP reads --api-key-file, --tls-cert and --tls-key again.
+/// The server answers /v1/completions, /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/responses,
+/// /v1/embeddings, /v1/models, /tokenize, /detokenize, /health, /version, /metrics and /openapi.json. For clients of
+/// Ollama, it answers /api/chat, /api/generate, /api/embed, /api/embeddings, /api/tags, /api/show, /api/ps, /api/pull
+/// and /api/version. Sampling parameters that a request leaves out come from the model's generation_config.json, or
+/// from the GGUF file's sampling defaults (else llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05). While
+/// a model is being loaded, /health reports the progress. After Ctrl-C or SIGTERM, requests in flight may finish within
+/// --drain-seconds; a second signal cuts them off, and tells their clients. At SIGHUP, the server reads --api-key-file,
+/// --tls-cert and --tls-key again.
 ///
-/// What is limited: a body by --max-body (413), the tokens of a request by --max-model-len (400), sequences that are
-/// computed together by --max-num-seqs, requests that wait for that by --max-waiting (429, with Retry-After), and
-/// connections by --max-connections.
+/// These options set limits: --max-body for the size of a request body (413), --max-model-len for the tokens of a
+/// request (400), --max-num-seqs for the sequences that are computed together, --max-waiting for the requests that wait
+/// to be computed (429, with Retry-After), and --max-connections for connections.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed serve                                         # all models here, on http://127.0.0.1:8000/v1\n  \
@@ -101,7 +102,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub compute: ComputeOptions,
 
-    /// Address to listen on; 0.0.0.0 is every one of this machine
+    /// Address to listen on; 0.0.0.0 stands for all IPv4 addresses of this machine
     #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
     pub host: String,
 
@@ -109,18 +110,19 @@ pub struct ServeArgs {
     #[arg(long, default_value_t = 8000, help_heading = "Server")]
     pub port: u16,
 
-    /// Key that clients must send; several with commas, or given several times. Without any, everybody is served
+    /// API key that clients must send; for several keys, separate them by commas or repeat the option. Without keys,
+    /// the server accepts all clients
     #[arg(long, value_name = "KEY", env = "INTERBED_API_KEY", hide_env_values = true, help_heading = "Server",
           value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Vec<String>,
 
-    /// File of keys that clients may send, one a line; a name may follow, which logs tell, and # begins a comment. It
-    /// is read again at SIGHUP: what cannot be used leaves the keys as they were
+    /// File with the API keys that clients may send, one per line. A key may be followed by a name, which appears in
+    /// logs; # begins a comment. At SIGHUP, the file is read again; if it is invalid, the old keys stay in use
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub api_key_file: Option<PathBuf>,
 
-    /// Certificate of the server with its chain, as PEM: clients then come over https. It and its key are read again at
-    /// SIGHUP
+    /// Certificate of the server with its chain, as PEM; clients must then use https. At SIGHUP, the certificate and
+    /// its key are read again
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Server", hide_short_help = true)]
     pub tls_cert: Option<PathBuf>,
 
@@ -128,25 +130,26 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Server", hide_short_help = true)]
     pub tls_key: Option<PathBuf>,
 
-    /// Web page whose scripts may call, by its origin, such as `https://example.org`, or * for every page; may be given
-    /// several times
+    /// Origin of web pages whose scripts may call the server, such as `https://example.org`, or * for all web pages;
+    /// may be given several times
     #[arg(long, value_name = "ORIGIN", help_heading = "Server", hide_short_help = true, value_parser = origin)]
     pub allow_origin: Vec<String>,
 
-    /// Name that clients may call a server without keys by, besides localhost, IP addresses, the machine's own name,
-    /// *.local and *.internal: gpu.example.org, *.example.org for all that end so, or * for any; may be given several
-    /// times. By other names web pages could reach it, so these are refused
+    /// Host name by which clients may address a server without keys: gpu.example.org, *.example.org for all names with
+    /// that ending, or * for any name; may be given several times. Always allowed are localhost, IP addresses, the
+    /// machine's own name, *.local and *.internal. The server refuses other names, because web pages could use them to
+    /// reach it
     #[arg(long, value_name = "NAME", help_heading = "Server", hide_short_help = true, value_parser = host_name)]
     pub allow_host: Vec<String>,
 
-    /// Names that clients may ask for, instead of the directory's: several with commas, or given several times. Answers
-    /// carry the first, and /v1/models lists all. * takes any other name too, for clients that send one of their own;
-    /// answers then carry the name that was sent
+    /// Name by which clients request the model, in place of the directory's name; for several names, separate them by
+    /// commas or repeat the option. Answers contain the first name, and /v1/models lists all. With *, the server also
+    /// accepts any other name, and its answer contains the name that the client sent
     #[arg(long, value_name = "NAME", help_heading = "Server", value_delimiter = ',', value_parser = served_name)]
     pub served_model_name: Vec<String>,
 
-    /// How the model writes calls of tools; by default, what its chat template tells. Where that shows no tools, the
-    /// system's message tells of them in this form, or in that of hermes
+    /// Syntax in which the model writes tool calls; by default, it is detected from the chat template. If the template
+    /// does not support tools, the system message describes them in this syntax, or by default in that of hermes
     #[arg(long, value_name = "NAME", help_heading = "Server",
           value_parser = clap::builder::PossibleValuesParser::new(interbed_server::tool_parsers()))]
     pub tool_parser: Option<String>,
@@ -170,31 +173,31 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub swap: SwapOptions,
 
-    /// Longest time between two tokens of an answer while prompts of others are computed. Each pass takes as much of
-    /// the prompts as the measured speed allows in that time; a pass that takes longer without any, because weights
-    /// come from disk, may take twice its time. More is faster for long prompts beside answers: a pass has some cost
-    /// of its own. While no answer is generated, prompts take whole passes
+    /// Longest time between two tokens of an answer while prompts of other requests are computed. A forward pass
+    /// computes as many prompt tokens as should fit into this time at the measured speed. If a pass takes longer even
+    /// without prompt tokens, because weights come from disk, a pass with prompt tokens may take twice as long. A
+    /// larger value makes long prompts faster, because each pass has a fixed cost. While no answer is generated, this
+    /// option has no effect
     #[arg(long, value_name = "SECONDS", default_value = "0.5", help_heading = "Server", hide_short_help = true,
           value_parser = token_gap)]
     pub max_token_gap: Duration,
 
-    /// Requests that may wait for their turn; one more is refused with 429, and told when to try again
+    /// Maximum number of requests that wait for their turn; further requests are refused with 429 and Retry-After
     #[arg(long, value_name = "N", default_value_t = MAX_WAITING, help_heading = "Server", hide_short_help = true,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     pub max_waiting: usize,
 
-    /// Connections that are served at a time, three quarters of them from one address; the memory for requests allows
-    /// 1024
+    /// Maximum number of connections that are served at a time, up to 1024. One address may have three quarters of them
     #[arg(long, value_name = "N", default_value_t = ServerConfig::default().connections_max, help_heading = "Server",
           hide_short_help = true, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub max_connections: usize,
 
-    /// Proxy in front, which speaks for many: its address, or a network such as 10.0.0.0/8, may have all connections;
-    /// may be given several times
+    /// Address of a proxy that forwards requests of many clients, or a network of proxies such as 10.0.0.0/8; may be
+    /// given several times. A proxy may have all connections
     #[arg(long, value_name = "ADDRESS", help_heading = "Server", hide_short_help = true, value_parser = Network::read)]
     pub proxy: Vec<Network>,
 
-    /// Largest request body, at most 8M: a sixteenth of the memory that is set aside for requests
+    /// Largest request body, up to 8M, which is a sixteenth of the memory that is set aside for requests
     #[arg(long, value_name = "SIZE", default_value = "4M", help_heading = "Server", hide_short_help = true,
           value_parser = body_size)]
     pub max_body: Bytes,
@@ -210,8 +213,8 @@ pub struct ServeArgs {
     )]
     pub drain_seconds: u64,
 
-    /// How logs and reports on stderr are written: as text, or as one JSON object a line. Each request has a line at
-    /// its end; its texts and its key are never in it
+    /// How logs and reports on stderr are written: as text, or as one JSON object per line. Each request is logged in
+    /// one line when it ends; the line never contains the request's texts or its key
     #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Server", hide_short_help = true)]
     pub log_format: LogFormat,
 

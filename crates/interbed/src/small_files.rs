@@ -43,8 +43,9 @@ fn name_in_store(path: &str) -> String {
     path.replace('/', "_")
 }
 
-/// Returns the model's configuration and its sampling defaults. If weights are missing or damaged, there is no catalog,
-/// and both are read from the folder `path`.
+/// Returns the model's configuration and its sampling defaults. If `catalog` describes a GGUF file or a packed store,
+/// both come from there. Otherwise, both are read from the folder `path`. This also works if weights are missing or
+/// damaged, in which case there is no catalog.
 pub fn configuration(catalog: Option<&Catalog>, path: &Path) -> Result<(ModelConfig, GenerationConfig)> {
     if let Some(gguf) = catalog.and_then(GgufModel::of) {
         return Ok((gguf.config()?, gguf.generation_config()?));

@@ -48,13 +48,13 @@ pub struct SynthArgs {
     /// Choose the weights: the same seed gives the same model
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Let the routers of a mixture choose unevenly: 0 for alike, 1 for very unevenly
+    /// How unevenly the routers of a mixture choose experts: 0 for evenly, 1 for very unevenly
     #[arg(long, value_name = "POWER", default_value_t = 0.0, value_parser = skew)]
     pub router_skew: f32,
     /// Largest size of a weight file, such as 5G or 512M (1G = 1024 x 1024 x 1024 bytes)
     #[arg(long, value_name = "SIZE", default_value = "5G")]
     pub shard_size: Bytes,
-    /// Write one GGUF file, also of a plain type
+    /// Write one GGUF file, even if the weights are not quantised
     #[arg(long)]
     pub gguf: bool,
 }
@@ -64,20 +64,20 @@ pub struct SynthArgs {
 pub enum DTypeArg {
     /// 4 bytes a number
     F32,
-    /// 2 bytes a number, more precise than bf16 and of smaller range
+    /// 2 bytes a number, more precise than bf16, but with a smaller range
     F16,
-    /// 2 bytes a number, what most models come in
+    /// 2 bytes a number, the type of most published models
     Bf16,
-    /// 8.5 bits a number, as a GGUF file
+    /// 8.5 bits a number, in a GGUF file
     #[value(name = "q8_0")]
     Q8_0,
-    /// 4.5 bits a number, as a GGUF file
+    /// 4.5 bits a number, in a GGUF file
     #[value(name = "q4_0")]
     Q4_0,
-    /// 4.5 bits a number in larger blocks, as a GGUF file
+    /// 4.5 bits a number, with larger blocks than q4_0, in a GGUF file
     #[value(name = "q4_k")]
     Q4K,
-    /// 4.25 bits a number of experts, and 16 bits of all others, as a GGUF file
+    /// 4.25 bits a number in experts and 16 bits elsewhere, in a GGUF file
     #[value(name = "mxfp4")]
     Mxfp4,
 }

@@ -16,9 +16,9 @@ use crate::streaming::Streaming;
 /// The number of the timeline's line for the forward pass. The lines for reads follow.
 const PASS_LINE: usize = 0;
 
-/// Writes the events since the last call as Chrome trace events. One line of the trace shows when forward passes
-/// compute and when they wait. Reads that are in flight at the same time appear on separate lines. Each GPU queue has
-/// its own line.
+/// Writes to the file `path` the events of streaming and of the GPU since the last call, in the format of Chrome
+/// traces. One line of the trace shows when forward passes compute and when they wait. Reads that are in flight at the
+/// same time appear on separate lines. Each GPU queue has its own line.
 ///
 /// # Errors
 /// Fails if the file cannot be written.

@@ -10,9 +10,9 @@ use crate::habits::has_option;
 use crate::report;
 use crate::spelling::is_near;
 
-/// Corrects misleading advice in clap's error. For an unknown option, clap explains how to pass a text that begins with
-/// a hyphen. For an unknown subcommand, clap does not consider that it may be the name of a model. An option of other
-/// commands of `root` gets advice that names them.
+/// Replaces misleading advice in clap's error. For an unknown option, clap's explanation of how to pass a text that
+/// begins with a hyphen is removed. If other commands of `root` have the option, the advice names these commands. For
+/// an unknown subcommand that looks like a model's name, the advice is to put a command before it.
 pub fn mended(mut error: Error, root: &Command) -> Error {
     match error.kind() {
         ErrorKind::UnknownArgument => {

@@ -23,7 +23,7 @@ use crate::progress;
 /// The maximum size, in bytes, of a file besides the weights that is checked.
 const BESIDE_BYTES_MAX: u64 = 256 << 20;
 
-/// Read a model's weights wholly and compare checksums
+/// Read all weights of a model and check them against their checksums
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed verify 8b.interbed            # every group against its checksum\n  \

@@ -47,11 +47,11 @@ struct Tagged {
 
 /// The result of parsing the beginning of a text between tags.
 pub(super) enum Parameter<'t> {
-    /// The text may become a parameter, or the end.
+    /// The text may be the beginning of a parameter or of the call's end, but more text is needed.
     More,
-    /// A parameter, with its length in bytes.
+    /// The text begins with a parameter. The length is that of the parameter with its tags, in bytes.
     One { key: &'t str, value: &'t str, length: usize },
-    /// The end of the call, with its length in bytes.
+    /// The text begins with the end of the call. The number is the length of that end in bytes.
     End(usize),
     /// The text does not continue a call.
     Nothing,

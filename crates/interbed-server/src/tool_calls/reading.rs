@@ -75,7 +75,7 @@ fn behind_value(text: &str) -> Result<Option<&str>, ()> {
 enum Head<'t> {
     /// The name, and the text that begins with the arguments. The arguments are a JSON object.
     Named(String, &'t str),
-    /// The whole object must be parsed, because no arguments in the form of an object follow the name.
+    /// The call must be parsed as a whole, because its name is not followed by arguments that are a JSON object.
     Whole,
 }
 

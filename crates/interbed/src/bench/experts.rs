@@ -47,16 +47,20 @@ const REPEATS: usize = 7;
 /// The maximum number of repetitions of a pass until [`REPEATS`] of them have read nothing.
 const REPEATS_MAX: usize = 40;
 
-/// Measure a mixture whose experts are streamed: bytes and seconds a token, beside what its own routing allows
+/// Measure the bytes and seconds per token of a model with streamed experts, compared with a bound
 ///
-/// Random tokens are decoded. Their routing is written down and then given to the simulator of `interbed-lab replay`,
-/// with the same memory, which tells what the same decisions read, and what no decisions read less than (PFOO-L). Plain
-/// direct reads, before each pass at another place of the files, tell what the disk gives. The bound of a pass is that
-/// of one that knows a layer's experts only once its router has spoken: layer by layer, experts that are there are
-/// computed while others come, one after the other at the disk's rate, each of which is computed once it has come. What
-/// computing takes is measured on a pass that is repeated until it reads nothing, of one token and of copies of it. All
-/// is measured twice: without reading ahead, which is what the simulator does, and with it, which may take less than
-/// that bound. Run nothing else meanwhile.
+/// Random tokens are decoded, and the experts that they use are recorded. The simulator of `interbed-lab replay` then
+/// gets this record, and the same memory. It computes how many bytes are read if experts are kept in memory by the same
+/// rules, and a number of bytes (PFOO-L) that must be read whichever experts are kept.
+///
+/// The benchmark also computes the minimum time of each pass, which assumes that the experts of a layer are known only
+/// when the layer's router has run. Experts in memory are then computed while missing experts are read one after the
+/// other, and each missing expert is computed once it has been read. The speed of the disk is measured before each
+/// pass, by plain direct reads, each time at another place of the files. The computing times are measured with one
+/// token and with copies of it, in a pass that is repeated until it reads nothing.
+///
+/// All passes are measured twice: without reading experts ahead, as in the simulation, and with reading ahead, which
+/// may take less than the minimum time. Run nothing else on the machine meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed bench experts models/30b-a3b --memory 4G\n  \
@@ -67,19 +71,19 @@ pub struct ExpertsArgs {
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// Sequences that decode together, several to compare
+    /// The numbers of sequences that decode together, separated by commas; each number is measured
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1,8")]
     pub batch: Vec<NonZeroUsize>,
 
-    /// Passes that are measured; the median counts
+    /// The number of measured passes, whose median is reported
     #[arg(long, value_name = "N", default_value = "64")]
     pub tokens: NonZeroUsize,
 
-    /// Passes before them, which fill the memory
+    /// The number of passes before the measured ones, which fill the memory with experts
     #[arg(long, value_name = "N", default_value = "32")]
     pub warm_up: usize,
 
-    /// One JSON object a line on stdout instead of the table
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     pub json: bool,
 

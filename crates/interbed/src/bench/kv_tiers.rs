@@ -24,44 +24,47 @@ const SEQUENCES: usize = 4;
 /// The number of tokens that each of these sequences generates.
 const ANSWER: usize = 256;
 
-/// Measure KV on disk: a prompt that was seen, after `kill -9` and a new start, and decode beside spilling
+/// Measure KV on disk: the first token of a known prompt after a restart, and decode while KV is written
 ///
-/// Servers are started as `interbed serve` is, killed, and started again. The time to the first token of the prompt is
-/// compared with the time in which plain direct reads bring the same bytes from the same files, measured right before,
-/// and one decode step; and with the prefill that it replaces. Then two servers, one with `--kv-disk-mode mirror` and
-/// one without KV on disk, decode in turns. Medians of ratios count. Run nothing else meanwhile.
+/// The benchmark starts `interbed serve`, kills it as `kill -9` does, and starts it again. It compares the time to the
+/// first token of a prompt whose KV is on disk with two other times. The first is a bound: the time of reading the same
+/// bytes from the same files by plain direct reads, measured right before, plus the time of one decode step. The second
+/// is the time of computing the whole prompt.
+///
+/// Then two servers decode in turns, one with `--kv-disk-mode mirror` and one without KV on disk. Reported ratios are
+/// medians over the repetitions. Run nothing else on the machine meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed bench kv-tiers models/1b --kv-disk /var/tmp/kv --memory 8G\n  \
     interbed bench kv-tiers models/1b --prompt-tokens 2048 --json\n  \
     interbed bench kv-tiers models/1b -- --kv-dtype q8         # options of interbed serve")]
 pub struct KvTiersArgs {
-    /// A Hugging Face directory, a GGUF file or a packed store; without it the model that ships with Interbed
+    /// A Hugging Face directory, a GGUF file or a packed store. The default is the model that ships with Interbed.
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// A directory on the disk that is measured, in which a new one is made and removed; by default that for temporary
-    /// files
+    /// A directory on the disk to measure. The benchmark creates a directory there, and removes it at the end. The
+    /// default is the directory for temporary files.
     #[arg(long, value_name = "DIR")]
     pub kv_disk: Option<PathBuf>,
 
-    /// Tokens of the prompt, rounded down to a multiple of 256, and one more
+    /// The number of tokens of the prompt, which is rounded down to a multiple of 256 and then increased by 1
     #[arg(long, value_name = "TOKENS", default_value = "8192")]
     pub prompt_tokens: NonZeroUsize,
 
-    /// Measurements of each kind; the median counts
+    /// The number of measurements of each kind, whose median is reported
     #[arg(long, value_name = "N", default_value = "5")]
     pub repeat: NonZeroUsize,
 
-    /// Memory of each server
+    /// The memory of each server
     #[arg(long, value_name = "SIZE", default_value = "6G")]
     pub memory: Bytes,
 
-    /// One JSON object a line on stdout instead of the table
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     pub json: bool,
 
-    /// Options of `interbed serve`
+    /// Additional options for `interbed serve`
     #[arg(last = true, value_name = "OPTIONS")]
     pub server: Vec<String>,
 }

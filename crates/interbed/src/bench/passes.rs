@@ -9,7 +9,7 @@ use interbed_model::{BatchSequence, LogitRows, SequenceBlocks};
 
 use crate::load::Runnable;
 
-/// A runner, with what its passes are made of.
+/// A model runner whose forward passes are measured.
 pub struct MeasuredPasses<D> {
     pub runner: ModelRunner<D>,
     /// The maximum number of tokens of a prompt that one pass computes.
@@ -60,7 +60,7 @@ impl Sizes {
 }
 
 impl<D: Device> MeasuredPasses<D> {
-    /// Takes the runner of a model with a vocabulary of `vocab` tokens.
+    /// Takes the runner from `runnable`, whose model has a vocabulary of `vocab` tokens.
     pub fn new(runnable: Runnable<ModelRunner<D>>, vocab: usize) -> Self {
         let Runnable { runner, batched_tokens, block_size, .. } = runnable;
         Self { runner, chunk: batched_tokens, block_size, vocab }
@@ -88,8 +88,8 @@ impl<D: Device> MeasuredPasses<D> {
         Ok(tables)
     }
 
-    /// Decodes one token of each sequence at `position`. Returns the time until the device has finished and all reads
-    /// ahead of weights have ended.
+    /// Computes one token, at `position`, of each sequence. `tables` holds the sequences' block tables. Returns the
+    /// time until the device has finished and all weights that are read ahead have arrived.
     pub fn decode(&mut self, tables: &[Vec<u32>], position: usize) -> Result<Duration> {
         let begin = Instant::now();
         self.pass(tables, position, 1, self.wanted_rows())?;
@@ -98,7 +98,7 @@ impl<D: Device> MeasuredPasses<D> {
     }
 
     /// Computes a prompt of `tokens` tokens in chunks, with the logits of its last token. Returns the time until the
-    /// device has finished and all reads ahead of weights have ended.
+    /// device has finished and all weights that are read ahead have arrived.
     pub fn prefill(&mut self, tokens: usize) -> Result<Duration> {
         let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
         let begin = Instant::now();

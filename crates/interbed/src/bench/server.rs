@@ -61,8 +61,9 @@ pub fn disk_rate(store: &Path, written: u64) -> Result<f64> {
 
 /// Reads the segment files in `store` in the way that streamed KV is read, and returns the speed in bytes per second.
 /// The reads are small, the buffers have the same total size as for streamed KV, and each byte that was read is used.
-/// `written` is the number of bytes that have been written to the segments. On machines where a processor copies the
-/// disk's data, such as virtual machines, a buffer is slower to fill if its previous content was used.
+/// `written` is the number of bytes that have been written to the segments. The speed can be lower than [`disk_rate`]:
+/// on machines where a processor copies the disk's data, such as virtual machines, reading into a buffer takes longer
+/// if the buffer's previous content was used.
 pub fn used_rate(store: &Path, written: u64) -> Result<f64> {
     let files = segments(store, written)?;
     let pieces = |(file, len)| (0..len / PIECE as u64).map(move |at| (file, at * PIECE as u64));

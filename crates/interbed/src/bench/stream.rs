@@ -39,13 +39,16 @@ const SWEEP: Bytes = Bytes(256 << 20);
 /// The number of tokens of each sequence before decode is measured.
 const CONTEXT: usize = 8;
 
-/// Measure a model that is larger than memory: seconds a token, bytes a token, beside what this disk allows
+/// Measure the seconds and bytes per token of a model that is larger than memory, compared with a bound
 ///
-/// The disk is measured between the passes, by plain direct reads of a part of the same files, for it may wander; what
-/// is reported is the median of the ratios. It is the same part each time: passes, too, read the same bytes again and
-/// again, and a cache that lies below the disk may favour those. A pass counts until everything has come that it read
-/// ahead for the next one. Bytes fall with more memory; a share of the bound well below 100 % means that something else
-/// is in the way: see --timeline. Run nothing else meanwhile.
+/// The speed of the disk may vary, so plain direct reads of a part of the model's files measure it before each
+/// repetition. The bound is the minimum time that the disk at this speed, the memory and the processor allow. The
+/// median of the ratios of bound and measured time is reported. The disk reads use the same part of the files each
+/// time. Passes also read the same bytes again and again, so a cache below the disk may speed up both.
+///
+/// The time of a pass includes the time until all weights that it reads ahead for the next pass have arrived. With more
+/// memory, passes read fewer bytes. If the share of the bound is well below 100 %, something else slows the passes
+/// down, which --timeline can show. Run nothing else on the machine meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     interbed bench stream models/8b --memory 6G                        # both policies\n  \
@@ -58,23 +61,23 @@ pub struct StreamArgs {
     #[arg(value_name = "MODEL", env = "INTERBED_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// Sequences that decode together, several to compare
+    /// The numbers of sequences that decode together, separated by commas; each number is measured
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1,32")]
     pub batch: Vec<NonZeroUsize>,
 
-    /// Tokens of the prompt whose prefill is measured, several to compare
+    /// The lengths, in tokens, of the prompts whose prefill is measured, separated by commas
     #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "128")]
     pub prompt_tokens: Vec<NonZeroUsize>,
 
-    /// Passes of each measurement; the median counts
+    /// The number of repetitions of each measurement, whose median is reported
     #[arg(long, value_name = "N", default_value = "5")]
     pub repeat: NonZeroUsize,
 
-    /// Policies to measure, in place of --stream-policy
+    /// The streaming policies to measure, separated by commas; they replace --stream-policy
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "resident,ring")]
     pub policy: Vec<StreamPolicyOption>,
 
-    /// One JSON object a line on stdout instead of the table
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     pub json: bool,
 

@@ -10,9 +10,10 @@ use super::limits::Summary;
 use super::work::Work;
 use crate::options::StreamPolicyOption;
 
-/// Returns the minimum time, in seconds, of forward passes over streamed weights: the maximum of `streamed / disk`,
-/// `(work.bytes + streamed) / read_bandwidth` and `work.flops / peak`. Here `streamed` is in bytes and `disk` in bytes
-/// per second. Streamed bytes cross the memory bus twice.
+/// Returns the minimum time, in seconds, of forward passes that read `streamed` bytes of weights from a disk. `disk` is
+/// the disk's speed in bytes per second. The result is the maximum of three times: the time of reading `streamed` bytes
+/// from the disk, the time of moving `work.bytes + streamed` bytes over the memory bus, and the time of computing
+/// `work.flops` operations. `work.bytes` already includes the streamed bytes, because they cross the memory bus twice.
 pub fn bound_seconds(streamed: f64, disk: f64, work: Work, machine: &Summary) -> f64 {
     let peak = machine.peaks.first().map_or(f64::INFINITY, |(_, peak)| *peak);
     let terms = [streamed / disk, (work.bytes + streamed) / machine.read_bandwidth, work.flops / peak];

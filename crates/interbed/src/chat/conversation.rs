@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-/// A message of the conversation.
+/// A message of the user or an answer of the model.
 pub struct ChatTurn {
     pub role: &'static str,
     pub content: String,
 }
 
-/// The instructions, and the messages with their answers.
+/// The system message, and the messages of the user with the model's answers.
 pub struct Conversation {
     pub system: Option<String>,
     pub turns: Vec<ChatTurn>,

@@ -40,7 +40,7 @@ impl Screen {
         Self { width: width.filter(|&width| width > 1), colours, ..Self::default() }
     }
 
-    /// Returns the text to write for the next piece of the answer.
+    /// Takes `text`, the next piece of the answer, and returns the text to write to the terminal.
     pub fn show(&mut self, text: &str) -> String {
         let mut out = String::with_capacity(text.len() + 16);
         let before = self.is_dim;

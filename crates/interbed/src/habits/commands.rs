@@ -10,7 +10,7 @@ const OF_SERVERS: &str = "`interbed bench MODEL` measures prompts and decode wit
                           measured by any client of OpenAI's API, such as `vllm bench serve --base-url \
                           http://127.0.0.1:8000`";
 
-/// Words that follow `bench` in other programs, with hints.
+/// Words that follow `bench` in other programs, with hints at what to use instead.
 pub const OF_BENCH: &[(&str, &str)] =
     &[("serve", OF_SERVERS), ("latency", OF_SERVERS), ("throughput", OF_SERVERS), ("sweep", OF_SERVERS)];
 
