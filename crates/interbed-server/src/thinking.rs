@@ -49,7 +49,7 @@ pub(crate) enum Begins {
     Before,
     /// The answer begins inside thinking.
     Inside,
-    /// The answer begins after thinking.
+    /// The first generated token is part of the answer itself, because no thinking follows.
     Behind,
 }
 

@@ -35,7 +35,7 @@ pub enum Audience<'a> {
 pub struct Surroundings<'a> {
     /// The memory of the process before the model is loaded.
     pub footprint: Footprint,
-    /// The sender of prompts.
+    /// Who sends prompts, which decides how much memory their texts take.
     pub audience: Audience<'a>,
 }
 

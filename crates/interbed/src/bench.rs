@@ -68,7 +68,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TOKENS", default_value = "32")]
     pub context: NonZeroUsize,
 
-    /// Tokens of the prompt whose prefill is measured, several to compare
+    /// Length of the prompt whose prefill is measured, in tokens; several lengths to compare
     #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "512")]
     pub prompt_tokens: Vec<NonZeroUsize>,
 

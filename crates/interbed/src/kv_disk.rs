@@ -46,7 +46,7 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     Bytes(DiskTier::buffer_bytes(&shape, wanted, frames(layout, wanted)) as u64 + index)
 }
 
-/// A directory that this process has locked, with the settings of the store in it.
+/// A directory that this process has locked, and the settings of the store that the directory is for.
 pub struct DiskPlace {
     directory: Directory,
     path: PathBuf,

@@ -36,11 +36,15 @@ pub fn run(args: RemoveArgs) -> Result<()> {
     let mut found = Vec::new();
     for model in &args.models {
         let shown = model.display();
-        let Ok(Some((name, is_whole))) = hub::repository(model) else {
-            return Err(Advised::input(
-                format!("{shown} is no model's name"),
-                "`interbed list` tells the names; what is no part of the cache is removed by you: rm -r PATH",
-            ));
+        let (name, is_whole) = match hub::repository(model) {
+            Ok(Some(found)) => found,
+            other => {
+                let problem =
+                    other.err().map_or_else(|| format!("{shown} is no model's name"), |error| error.to_string());
+                let hint =
+                    "`interbed list` tells the names; what is no part of the cache is removed by you: rm -r PATH";
+                return Err(Advised::input(problem, hint));
+            }
         };
         if !is_whole {
             return Err(Advised::input(

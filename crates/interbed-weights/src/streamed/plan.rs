@@ -176,3 +176,54 @@ impl StreamPlan {
         wished.min(usize::try_from(affordable).unwrap_or(usize::MAX)).max(least)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use interbed_kernels::DType;
+
+    use super::*;
+    use crate::group::{Access, Role, TensorSpec};
+    use crate::partition::StoredAt;
+
+    /// Returns a plan of 100 bands of 64 KiB, and of 32 experts of three pages each.
+    fn mixture() -> StreamPlan {
+        let swept = TensorSpec::new("swept", [6400, 256]);
+        let expert = |number| {
+            ["gate", "up", "down"]
+                .map(|matrix| TensorSpec::new(format!("{number}.{matrix}"), [4, 256]))
+                .map(|spec| spec.by(Access::Expert { number, chosen: 2 }))
+        };
+        let tensors = std::iter::once(swept).chain((0..32).flat_map(expert)).collect();
+        let spec = GroupSpec { name: "layer 0".into(), role: Role::FeedForward, layer: 0, tensors };
+        let stored = |_: &GroupSpec, _: &TensorSpec| Ok(StoredAt { dtype: DType::F32, file: 0, offset: 0 });
+        StreamPlan { partition: Partition::new(&[spec], 64 << 10, stored).unwrap() }
+    }
+
+    #[test]
+    fn host_memory_holds_experts_where_the_device_holds_bands() {
+        let plan = mixture();
+        let (band, bands, bank) = (64 << 10, plan.partition.band_memory(), 32 * 3 * 4096);
+        assert_eq!((bands, plan.partition.experts().unwrap().1.bank_bytes()), (100 * band, bank));
+        let config = |policy| StreamConfig {
+            budget: 40 * band,
+            engine: EngineKind::Pread,
+            depth: 1,
+            disk_bytes_per_s: 0.0,
+            policy,
+            timeline: false,
+            host_tokens_max: 0,
+            turns: None,
+        };
+        let divide = |policy, device| plan.divide(&config(policy), device);
+        // All bands and half of the experts stay on the device. In host memory, bands have slots at most.
+        let [on_host, on_device] = divide(StreamPolicy::Resident, bands + bank / 2);
+        assert_eq!((on_host, on_device), ((40 * band - bank, bank), (bands, bank / 2)));
+        // Two thirds of the bands stay there: the others come first in host memory.
+        let least = plan.partition.experts().unwrap().1.least_bytes();
+        let [on_host, on_device] = divide(StreamPolicy::Resident, 66 * band + least);
+        assert_eq!((on_host, on_device), ((40 * band - least, least), (66 * band, least)));
+        // All bands slide through both.
+        let [on_host, _] = divide(StreamPolicy::Ring, bands + bank / 2);
+        assert_eq!(on_host, (40 * band - least, least));
+    }
+}

@@ -6,7 +6,7 @@ use interbed_device::Bytes;
 use interbed_io::ReadSettings;
 use serde_json::json;
 
-/// The experts that one forward pass needs in one mixture layer.
+/// The number of experts that one forward pass needs in one mixture layer, and how many of them were in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct VisitCost {
     /// The number of experts that were in memory.

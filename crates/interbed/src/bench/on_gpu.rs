@@ -27,7 +27,7 @@ const COPY: u64 = 256 << 20;
 /// The measurements that the options ask for.
 pub struct GpuMeasurements<'a> {
     pub sizes: Sizes,
-    /// The streaming policies to measure, if only streamed weights are measured.
+    /// The streaming policies to compare. `None` measures the model as the options load it, streamed or not.
     pub policies: Option<&'a [StreamPolicyOption]>,
     /// The path of the file for the timeline.
     pub timeline: Option<&'a Path>,
