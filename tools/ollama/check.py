@@ -175,7 +175,7 @@ def what_is_not_served():
     refused(404, "Hub", lambda: CLIENT.push("me/mine"))
     refused(404, "GGUF", lambda: CLIENT.create(model="mine", from_="llama3.2"))
     refused(404, "--served-model-name", lambda: CLIENT.copy(MODEL, "mine"))
-    refused(404, "interbed models", lambda: CLIENT.delete(MODEL))
+    refused(404, "interbed rm", lambda: CLIENT.delete(MODEL))
 
 
 def side_by_side():

@@ -95,7 +95,8 @@ impl ComputePlace for GpuPlace {
         }
         report!("host    {:>10}", host.budget.total());
         let (num_blocks, max_model_len) = (on_gpu.num_blocks, on_gpu.max_model_len);
-        let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, ..host };
+        // The context is what the GPU has room for, whatever the host streams.
+        let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, streams_below: None, ..host };
         let batched_tokens = batched_tokens(limits, BATCHED_TOKENS);
         Ok(Division { needs, plan, batched_tokens, device: Some(on_gpu) })
     }

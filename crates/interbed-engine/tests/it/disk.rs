@@ -292,19 +292,7 @@ fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
                     create_error: rate(300),
                     sync_error: rate(100),
                 });
-                let mut streams = Vec::new();
-                for _ in 0..12 {
-                    let request = conversation(&mut random);
-                    let expected = expected_greedy(&request.prompt, &request.params);
-                    let stream = engine.handle().submit(request).unwrap();
-                    // Some clients go before they are answered.
-                    if random(6) > 0 {
-                        streams.push((stream, expected));
-                    }
-                }
-                for (stream, expected) in streams {
-                    assert_eq!(collect(stream).tokens, expected);
-                }
+                converse(&engine, &mut random);
             }
             space.set_rates(FaultRates::default());
             assert_idle_and_whole(&engine);
@@ -373,6 +361,23 @@ pub fn conversation(random: &mut impl FnMut(u32) -> u32) -> Request {
     let mut request = greedy(prompt(random(6), 20 + random(60) as usize), 1 + random(25) as usize);
     request.prompt.splice(..0, prompt(100, 8 + 4 * random(4) as usize));
     request
+}
+
+/// Holds twelve conversations at the same time, and compares their answers.
+pub fn converse(engine: &Engine, random: &mut impl FnMut(u32) -> u32) {
+    let mut streams = Vec::new();
+    for _ in 0..12 {
+        let request = conversation(random);
+        let expected = expected_greedy(&request.prompt, &request.params);
+        let stream = engine.handle().submit(request).unwrap();
+        // Some clients go before they are answered.
+        if random(6) > 0 {
+            streams.push((stream, expected));
+        }
+    }
+    for (stream, expected) in streams {
+        assert_eq!(collect(stream).tokens, expected);
+    }
 }
 
 /// Numbers below a limit, that follow from a seed.

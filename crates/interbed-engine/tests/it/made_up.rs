@@ -14,7 +14,7 @@ use interbed_kv_disk::testing::{FaultRates, FaultySegments};
 use interbed_kv_remote::Patience;
 use interbed_kv_remote::testing::FaultyStore;
 
-use crate::disk::{conversation, dice, kv_disk};
+use crate::disk::{converse, dice, kv_disk};
 use crate::remote::shared;
 use crate::sim::{
     Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
@@ -198,19 +198,7 @@ fn no_token_comes_from_wrong_kv_wherever_the_map_is() {
         for _ in 0..4 {
             let (read_error, read_flip) = (random(100), random(100));
             space.set_rates(FaultRates { read_error, read_flip, ..FaultRates::default() });
-            let mut streams = Vec::new();
-            for _ in 0..12 {
-                let request = conversation(&mut random);
-                let expected = expected_greedy(&request.prompt, &request.params);
-                let stream = engine.handle().submit(request).unwrap();
-                // Some clients go before they are answered.
-                if random(6) > 0 {
-                    streams.push((stream, expected));
-                }
-            }
-            for (stream, expected) in streams {
-                assert_eq!(collect(stream).tokens, expected, "seed {seed}");
-            }
+            converse(&engine, &mut random);
         }
         assert_idle_and_whole(&engine);
         let status = engine.handle().status();

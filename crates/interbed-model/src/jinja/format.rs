@@ -50,23 +50,7 @@ pub(super) fn percent(text: &str, value: &Value) -> Result<String> {
         let mut left = false;
         let mut named = None;
         if characters.next_if_eq(&'(').is_some() {
-            let mut name = String::new();
-            let mut depth = 1;
-            loop {
-                match characters.next() {
-                    Some(')') if depth == 1 => break,
-                    Some(next) => {
-                        depth += i32::from(next == '(') - i32::from(next == ')');
-                        name.push(next);
-                    }
-                    None => return Err(Fault::new("incomplete format key")),
-                }
-            }
-            let Value::Dict(dict) = value else { return Err(Fault::new("format requires a mapping")) };
-            let Some(found) = dict.get_text(&name.as_str().into()) else {
-                return Err(Fault::new(format!("the key '{name}' of a format is missing")));
-            };
-            named = Some(found.clone());
+            named = Some(entry_of(&mut characters, value)?);
             by_name = true;
         }
         while let Some(flag) = characters.next_if(|flag| "-+ #0".contains(*flag)) {
@@ -120,6 +104,26 @@ pub(super) fn percent(text: &str, value: &Value) -> Result<String> {
         return Err(Fault::new("not all arguments converted during string formatting"));
     }
     Ok(output)
+}
+
+/// Reads the rest of a key in parentheses, up to and including the closing parenthesis. Returns the entry of `mapping`
+/// for this key.
+fn entry_of(characters: &mut impl Iterator<Item = char>, mapping: &Value) -> Result<Value> {
+    let mut key = String::new();
+    let mut depth = 1;
+    loop {
+        match characters.next() {
+            Some(')') if depth == 1 => break,
+            Some(next) => {
+                depth += i32::from(next == '(') - i32::from(next == ')');
+                key.push(next);
+            }
+            None => return Err(Fault::new("incomplete format key")),
+        }
+    }
+    let Value::Dict(dict) = mapping else { return Err(Fault::new("format requires a mapping")) };
+    let found = dict.get_text(&key.as_str().into());
+    found.cloned().ok_or_else(|| Fault::new(format!("the key '{key}' of a format is missing")))
 }
 
 fn percent_field(kind: char, value: &Value, mut layout: Layout) -> Result<String> {
