@@ -237,8 +237,8 @@ impl Device for CpuDevice {
         self.kv.touch(count, self.cpu.pool.threads());
     }
 
-    fn give_back_blocks(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
-        self.kv.give_back(blocks).map_err(DeviceError::GiveBack)
+    fn resize_blocks(&mut self, _came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
+        self.kv.give_back(left).map_err(DeviceError::GiveBack)
     }
 
     fn strips(&mut self) -> Option<&mut KvStrips> {

@@ -39,12 +39,26 @@ pub enum DeviceError {
     /// The device computes in host memory.
     #[error("this device has no memory of its own")]
     NoMemory,
+    /// The memory that the device may use is taken.
+    #[error("the device has no memory left")]
+    Full,
     /// The system refused to take the memory of KV blocks back.
     #[error("the system does not take their memory back: {0}")]
     GiveBack(std::io::Error),
     /// The GPU or its driver failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
+}
+
+impl DeviceError {
+    /// Returns whether the device refused because its memory is taken, so that less may still fit.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Full => true,
+            Self::Gpu(error) => error.is_full(),
+            _ => false,
+        }
+    }
 }
 
 /// Executes the operations of forward passes on tensors and KV blocks, and owns the memory of both.
@@ -152,18 +166,31 @@ pub trait Device: Send {
     /// Panics if there is no such block.
     fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError>;
 
+    /// Takes memory for `count` KV blocks that are to [come](Self::resize_blocks), as far as there is any, if blocks have
+    /// none before. Returns for how many of them there is memory.
+    ///
+    /// # Errors
+    /// Fails if the device fails. That it has no memory left is no failure.
+    fn reserve_blocks(&mut self, count: usize) -> Result<usize, DeviceError> {
+        Ok(count)
+    }
+
     /// Makes the memory of the first `count` KV blocks ready now rather than when the blocks are first written. The
     /// blocks lose their content.
     fn prepare_blocks(&mut self, _count: usize) {}
 
-    /// Gives the memory of `blocks` back to the system. The blocks lose their content.
+    /// Gives the blocks `came` memory, which was [reserved](Self::reserve_blocks), and takes the memory of the blocks
+    /// `left` for them. What is left of either goes back to the system, or to the weights of the device. Both lose their
+    /// content, but for blocks that had memory and came, or had none and left. Copies of blocks that were submitted
+    /// before are still carried out.
     ///
     /// # Errors
-    /// Fails if the system refuses; the blocks may then still have their memory.
+    /// Fails if the system or the device refuses. Blocks that left may then still have their memory, and blocks that
+    /// came must not be used.
     ///
     /// # Panics
     /// Panics if a block does not exist.
-    fn give_back_blocks(&mut self, _blocks: &[u32]) -> Result<(), DeviceError> {
+    fn resize_blocks(&mut self, _came: &[u32], _left: &[u32]) -> Result<(), DeviceError> {
         Ok(())
     }
 

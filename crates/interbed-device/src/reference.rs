@@ -5,6 +5,7 @@
 mod blocks;
 mod bytes;
 mod operations;
+mod room;
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use interbed_kernels::KvLayout;
 use crate::{Command, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use};
 pub use bytes::ReferenceBytes;
 use operations::{DeviceMemory, Operation};
+use room::{Room, Taken};
 
 /// Number of queues, as numbered by [`index_of`].
 const QUEUES: usize = 4;
@@ -39,6 +41,12 @@ pub struct ReferenceDevice {
     random: u64,
     /// Whether copies read host memory when they are executed, instead of when they are submitted.
     shares: bool,
+    /// The memory that weights and KV blocks share; `None` if there is enough of it, and all blocks have theirs.
+    room: Option<Room>,
+    /// The memory that each block has taken of `room`.
+    taken: Vec<Option<Taken>>,
+    /// Memory for blocks that are to come.
+    spare: Vec<Taken>,
 }
 
 /// A command that has yet to be executed.
@@ -77,6 +85,30 @@ impl ReferenceDevice {
             submitted: 0,
             random: seed,
             shares: !seed.is_multiple_of(2),
+            room: None,
+            taken: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Gives the device only `bytes` bytes of memory for weights and KV blocks. Blocks have none before they
+    /// [come](Device::resize_blocks), and the device refuses commands on blocks without memory.
+    pub fn with_memory(self, bytes: u64) -> Self {
+        let taken = (0..self.num_blocks).map(|_| None).collect();
+        Self { room: Some(Room::new(bytes)), taken, ..self }
+    }
+
+    /// Returns the number of bytes of its memory that weights and KV blocks take, if the device has
+    /// [little](Self::with_memory).
+    pub fn memory_used(&self) -> Option<u64> {
+        self.room.as_ref().map(Room::used)
+    }
+
+    /// # Panics
+    /// Panics if a block has no memory.
+    fn expect_memory(&self, blocks: impl IntoIterator<Item = u32>) {
+        if self.room.is_some() {
+            blocks.into_iter().for_each(|block| assert!(self.taken[block as usize].is_some(), "block {block}"));
         }
     }
 
@@ -165,6 +197,13 @@ impl Device for ReferenceDevice {
         let uses: Vec<_> = commands.iter().flat_map(Command::uses).collect();
         self.check_order(queue, &after, &uses)?;
         for command in commands {
+            match command {
+                Command::StoreKv { sequences, .. } | Command::Attend { sequences, .. } => {
+                    self.expect_memory(sequences.tables.iter().copied());
+                }
+                Command::CopyBlocks { copies } => self.expect_memory(copies.iter().flat_map(|&(from, to)| [from, to])),
+                _ => {}
+            }
             let uses: Vec<_> = command.uses().into_iter().collect();
             for used in &uses {
                 if let (Operand::Host(tensor), true) = (used.place, used.writes) {
@@ -211,7 +250,8 @@ impl Device for ReferenceDevice {
     }
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
-        Ok(PlacedBytes::Reference(Arc::new(ReferenceBytes::poisoned(len))))
+        let taken = self.room.as_ref().map(|room| room.take(len as u64).ok_or(DeviceError::Full)).transpose()?;
+        Ok(PlacedBytes::Reference(Arc::new(ReferenceBytes::poisoned(len, taken))))
     }
 
     fn has_own_memory(&self) -> bool {
@@ -228,6 +268,7 @@ impl Device for ReferenceDevice {
 
     fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
         assert!((block as usize) < self.num_blocks, "block {block} of {}", self.num_blocks);
+        self.expect_memory([block]);
         let last = self.submit_on_blocks(false, Box::new(|_| ()))?;
         self.complete(last)?;
         self.memory.read_block(&self.layout, block, into);
@@ -236,20 +277,62 @@ impl Device for ReferenceDevice {
 
     fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
         assert!((block as usize) < self.num_blocks, "block {block} of {}", self.num_blocks);
+        self.expect_memory([block]);
         let (layout, mut bytes) = (self.layout.clone(), vec![0; self.layout.content_bytes()]);
         fill(&mut bytes);
         self.submit_on_blocks(true, Box::new(move |memory| memory.fill_block(&layout, block, &bytes))).map(|_| ())
     }
 
-    fn prepare_blocks(&mut self, count: usize) {
-        let blocks: Vec<_> = (0..count.min(self.num_blocks) as u32).collect();
-        self.give_back_blocks(&blocks).expect("nothing is under way in other queues that uses KV");
+    fn reserve_blocks(&mut self, count: usize) -> Result<usize, DeviceError> {
+        let bytes = self.layout.block_bytes() as u64;
+        while self.room.is_some() && self.spare.len() < count {
+            let mut taken = self.room.as_ref().and_then(|room| room.take(bytes));
+            if taken.is_none() {
+                // What was dropped keeps its memory until it has been used.
+                self.settle()?;
+                taken = self.room.as_ref().and_then(|room| room.take(bytes));
+            }
+            match taken {
+                Some(taken) => self.spare.push(taken),
+                None => return Ok(self.spare.len()),
+            }
+        }
+        Ok(count)
     }
 
-    fn give_back_blocks(&mut self, blocks: &[u32]) -> Result<(), DeviceError> {
-        assert!(blocks.iter().all(|&block| (block as usize) < self.num_blocks), "blocks of {}", self.num_blocks);
-        let blocks = blocks.to_vec();
-        self.submit_on_blocks(true, Box::new(move |memory| memory.poison_blocks(&blocks))).map(|_| ())
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        for queue in [Queue::Compute, Queue::Upload, Queue::Download, Queue::Host] {
+            self.complete(Token { queue, number: self.submitted })?;
+        }
+        Ok(())
+    }
+
+    fn prepare_blocks(&mut self, count: usize) {
+        let blocks: Vec<_> = (0..count.min(self.num_blocks) as u32).collect();
+        let poisoned = self.submit_on_blocks(true, Box::new(move |memory| memory.poison_blocks(&blocks)));
+        poisoned.expect("nothing is under way in other queues that uses KV");
+    }
+
+    fn resize_blocks(&mut self, came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
+        let mut gone = left.to_vec();
+        let mut unused = Vec::new();
+        if self.room.is_some() {
+            self.spare.extend(left.iter().filter_map(|&block| self.taken[block as usize].take()));
+            for &block in came {
+                let taken = &mut self.taken[block as usize];
+                if taken.is_none() {
+                    *taken = Some(self.spare.pop().ok_or(DeviceError::Full)?);
+                    gone.push(block);
+                }
+            }
+            unused = std::mem::take(&mut self.spare);
+        }
+        assert!(gone.iter().all(|&block| (block as usize) < self.num_blocks), "blocks of {}", self.num_blocks);
+        let poison = move |memory: &mut DeviceMemory| {
+            memory.poison_blocks(&gone);
+            drop(unused);
+        };
+        self.submit_on_blocks(true, Box::new(poison)).map(|_| ())
     }
 
     fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {

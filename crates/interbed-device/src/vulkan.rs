@@ -117,6 +117,26 @@ impl VulkanDevice {
         num_blocks: usize,
         arithmetic: ProductArithmetic,
     ) -> Result<Self, GpuError> {
+        Self::over(gpu, needs, GpuKv::new(gpu, layout.clone(), num_blocks)?, arithmetic)
+    }
+
+    /// Creates a device in the way of [`with_products`](Self::with_products), whose KV blocks have no memory before
+    /// they [come](Device::resize_blocks).
+    ///
+    /// # Errors
+    /// Fails if the GPU has no such memory, cannot keep KV of this layout, or lacks that arithmetic.
+    pub fn with_elastic_blocks(
+        gpu: &Arc<Gpu>,
+        needs: &PassNeeds,
+        layout: &KvLayout,
+        num_blocks: usize,
+        arithmetic: ProductArithmetic,
+    ) -> Result<Self, GpuError> {
+        Self::over(gpu, needs, GpuKv::new_elastic(layout.clone(), num_blocks), arithmetic)
+    }
+
+    fn over(gpu: &Arc<Gpu>, needs: &PassNeeds, kv: GpuKv, arithmetic: ProductArithmetic) -> Result<Self, GpuError> {
+        let layout = kv.layout();
         let mut heads = (0..layout.num_layers()).map(|layer| layout.layer(layer).head_dim());
         if let Some(head_dim) = heads.find(|head_dim| !head_dim.is_multiple_of(4)) {
             return Err(GpuError::Heads { head_dim });
@@ -127,7 +147,7 @@ impl VulkanDevice {
             kernels: Kernels::new(gpu)?,
             tensors: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.tensors.bytes())?),
             scratch: Arc::new(GpuBuffer::new(gpu, Heap::Device, needs.attention_scratch * size_of::<f32>())?),
-            kv: GpuKv::new(gpu, layout.clone(), num_blocks)?,
+            kv,
             integers: Integers::new(gpu, needs, arithmetic)?,
             best_room: Arc::new(GpuBuffer::new(gpu, Heap::Device, record::room_bytes(needs))?),
             arguments: Arguments::new(gpu)?,
@@ -420,6 +440,27 @@ impl Device for VulkanDevice {
         let (submission, len) = ((COMPUTE, self.submitted + 1), self.kv.layout().content_bytes());
         let put = self.arguments.put(submission, len, |bytes| fill(bytes))?;
         self.copy_block(block, false, (&put.buffer, put.offset), len)?;
+        Ok(())
+    }
+
+    fn reserve_blocks(&mut self, count: usize) -> Result<usize, DeviceError> {
+        let reserved = self.kv.reserve(&self.gpu, &mut self.chunks, count)?;
+        if reserved == count {
+            return Ok(reserved);
+        }
+        // Weights that were dropped keep their memory until the queues are done with them.
+        self.settle()?;
+        Ok(self.kv.reserve(&self.gpu, &mut self.chunks, count)?)
+    }
+
+    fn resize_blocks(&mut self, came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
+        let unused = self.kv.resize(came, left).ok_or(DeviceError::Full)?;
+        // Tables have the addresses of blocks.
+        self.block_tables = BlockTables::default();
+        if !unused.is_empty() {
+            // Copies of blocks may still read it.
+            self.settle()?;
+        }
         Ok(())
     }
 

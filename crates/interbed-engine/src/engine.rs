@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use interbed_grammar::Vocabulary;
 use interbed_kv::{
-    BlockCopy, BlockManager, CacheChanges, CacheWatcher, ChainRoot, FetchId, IdHasher, KvConfig, KvConfigError,
-    SequenceId,
+    BlockCopy, BlockId, BlockManager, CacheChanges, CacheWatcher, ChainRoot, FetchId, IdHasher, KvConfig,
+    KvConfigError, Resize, SequenceId,
 };
 use interbed_model::{BatchSequence, LogitRow, Logits, Pooling, SequenceBlocks};
 use thiserror::Error;
@@ -132,8 +132,10 @@ impl Engine {
         let mut blocks = BlockManager::new(config.kv.clone())?;
         if let Some(memory) = runner.kv_memory() {
             blocks.set_usable(memory.blocks_at_start());
-            // The blocks that left were never written to, so they need not be given back.
-            blocks.take_resize();
+            // A manager begins with all blocks present, and reports none of those that stay.
+            let left = blocks.take_resize().left;
+            let came = (0..config.kv.num_blocks as u32).map(BlockId).filter(|block| left.binary_search(block).is_err());
+            balance::tell(&Resize { came: came.collect(), left: Vec::new() }, memory);
         }
         if cache_watcher.is_some() {
             blocks.record_changes();

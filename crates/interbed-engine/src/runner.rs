@@ -150,15 +150,17 @@ fn copy_blocks(device: &mut dyn Device, copies: &[BlockCopy]) -> Result<(), Devi
 /// The memory of KV blocks, which can grow and shrink.
 pub trait KvMemory {
     /// Returns the number of blocks that may be used at first.
-    fn blocks_at_start(&self) -> usize;
+    fn blocks_at_start(&mut self) -> usize;
 
     /// Returns how many blocks may be used from now on. This is called between passes and, while there are no passes,
-    /// from time to time until the grant is settled. All blocks that left before were [given back](Self::give_back).
+    /// from time to time until the grant is settled. The runner was [told](Self::resize) of all blocks that came and left
+    /// before.
     fn balance(&mut self, demand: KvDemand) -> KvGrant;
 
-    /// Gives back the memory of `blocks`, which have left and will not be read before they have been written again.
-    /// This is called between passes.
-    fn give_back(&mut self, blocks: &[u32]);
+    /// Gives the blocks `came` their memory, and gives back the memory of the blocks `left`. Neither will be read before
+    /// they have been written again, except that copies may still read blocks that left. This is called between passes,
+    /// after the copies of blocks.
+    fn resize(&mut self, came: &[u32], left: &[u32]);
 }
 
 /// The address space of strips, in which blocks are mapped, with a thread that maps blocks beside passes.
@@ -259,6 +261,14 @@ impl<D: Device> ModelRunner<D> {
             weights.settle();
         }
         self.device.settle()
+    }
+
+    /// Takes memory for `count` blocks that are to come, and returns how many of them get it.
+    fn reserve(&mut self, count: usize) -> usize {
+        self.device.reserve_blocks(count).unwrap_or_else(|error| {
+            self.failure = Some(format!("KV blocks could not get their memory: {error}"));
+            0
+        })
     }
 
     fn kv_strips(&mut self) -> &mut KvStrips {
@@ -377,8 +387,9 @@ impl<D: Device> Runner for ModelRunner<D> {
     }
 
     fn memory(&mut self) -> RunnerMemory {
-        let held = self.model.weights().elastic().map(|weights| Bytes(weights.memory().held));
         let kv_block = Bytes(self.device.kv_layout().block_bytes() as u64);
+        let elastic = if self.device.has_own_memory() { None } else { self.model.weights().elastic() };
+        let held = elastic.map(|weights| Bytes(weights.memory(&mut self.device).held));
         RunnerMemory { weights: held.unwrap_or(self.weights.bytes), kv_block }
     }
 }
@@ -452,8 +463,9 @@ impl<D: Device> StripMemory for ModelRunner<D> {
 }
 
 impl<D: Device> KvMemory for ModelRunner<D> {
-    fn blocks_at_start(&self) -> usize {
-        self.weights.trade.as_ref().map_or(self.device.num_blocks(), MemoryTrade::blocks_start)
+    fn blocks_at_start(&mut self) -> usize {
+        let wanted = self.weights.trade.as_ref().map_or(self.device.num_blocks(), MemoryTrade::blocks_start);
+        self.reserve(wanted).max(1)
     }
 
     fn balance(&mut self, demand: KvDemand) -> KvGrant {
@@ -464,18 +476,21 @@ impl<D: Device> KvMemory for ModelRunner<D> {
         // The budget is set only if it has changed: the window may have lowered its own budget when the system had no
         // memory.
         if trade.weights_are_to_change()
-            && let Err(error) = weights.set_budget(budget)
+            && let Err(error) = weights.set_budget(budget, &mut self.device)
         {
             tracing::error!("weights cannot be streamed within {budget} bytes ({error}); KV stays as it is");
         }
-        let memory = weights.memory();
-        let grant = trade.grant(memory.held.max(memory.budget));
-        KvGrant { settled: grant.settled && !memory.loading, ..grant }
+        let memory = weights.memory(&mut self.device);
+        let KvGrant { blocks, settled } = trade.grant(memory.held.max(memory.budget));
+        let coming = self.reserve(blocks.saturating_sub(demand.present));
+        KvGrant { blocks: blocks.min(demand.present + coming), settled: settled && !memory.loading }
     }
 
-    fn give_back(&mut self, blocks: &[u32]) {
-        if let Err(error) = self.device.give_back_blocks(blocks) {
-            tracing::error!("{} KV blocks: {error}", blocks.len());
+    fn resize(&mut self, came: &[u32], left: &[u32]) {
+        match self.device.resize_blocks(came, left) {
+            Ok(()) => {}
+            Err(error @ DeviceError::GiveBack(_)) => tracing::error!("{} KV blocks: {error}", left.len()),
+            Err(error) => self.failure = Some(format!("KV blocks could not get their memory: {error}")),
         }
     }
 }

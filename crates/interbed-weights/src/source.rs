@@ -153,15 +153,16 @@ pub trait WeightSource: Send {
 
 /// Weights whose memory can be made larger or smaller between passes.
 pub trait ElasticWeights {
-    /// Processes the reads that have completed, and returns how much memory the weights take.
-    fn memory(&mut self) -> StreamMemory;
+    /// Processes the reads and copies that have completed, and returns how much of the memory the weights take in which
+    /// `device` computes with them.
+    fn memory(&mut self, device: &mut dyn Device) -> StreamMemory;
 
-    /// Sets how many bytes of memory the weights may take in total. Memory that is not in use is freed before the call
-    /// returns; [`StreamMemory::held`] tells how much is still held.
+    /// Sets how many bytes the weights may take in total, of the memory in which `device` computes with them. Memory
+    /// that is not in use is freed before the call returns; [`StreamMemory::held`] tells how much is still held.
     ///
     /// # Errors
     /// Fails if `bytes` is less than the least with which passes can be computed; nothing has changed then.
-    fn set_budget(&mut self, bytes: u64) -> Result<(), WeightError>;
+    fn set_budget(&mut self, bytes: u64, device: &mut dyn Device) -> Result<(), WeightError>;
 
     /// Returns the estimated value of more memory: by how many seconds each additional byte would have shortened the
     /// waits of the passes since the last call. The value is 0 if passes do not wait.
@@ -183,7 +184,7 @@ pub trait ElasticWeights {
     fn set_reads_ahead(&mut self, reads_ahead: bool);
 }
 
-/// Memory that streamed weights take in total, in bytes.
+/// Memory that streamed weights take in total, in bytes, where they are computed with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamMemory {
     /// Number of bytes that the weights may take.

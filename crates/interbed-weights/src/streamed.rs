@@ -232,7 +232,9 @@ impl TieredWeights {
         driver.warm_up(device, &mut |bytes| progress(bytes.min(to_load), to_load))?;
         // Bands have their memory by now, and come first where the device has less than it was said to have.
         let experts = experts.map(|host| DeviceExperts::new(host, &partition, device, device_experts)).transpose()?;
-        Ok(Self::over(partition, vectors, rows, files, driver, experts, slots))
+        let mut weights = Self::over(partition, vectors, rows, files, driver, experts, slots);
+        weights.valued = Valued::new(config.link_bytes_per_s);
+        Ok(weights)
     }
 
     /// Returns the arena of host memory, which decides what stays there of the experts that the device lacks; `None` if
@@ -389,7 +391,7 @@ impl<D: BandDriver> BandwiseWeights<D> {
     }
 }
 
-impl<D: Elastic> WeightSource for BandwiseWeights<D> {
+impl<D: BandDriver> WeightSource for BandwiseWeights<D> {
     fn begin_pass(&mut self, tokens: usize) -> Result<(), WeightError> {
         self.monitor.check_running()?;
         self.driver.check_files()?;
@@ -550,7 +552,7 @@ impl<D: Elastic> WeightSource for BandwiseWeights<D> {
     }
 
     fn elastic(&mut self) -> Option<&mut dyn ElasticWeights> {
-        D::elastic(self)
+        Some(self)
     }
 
     fn show(&mut self) {
@@ -558,26 +560,9 @@ impl<D: Elastic> WeightSource for BandwiseWeights<D> {
     }
 }
 
-/// A driver that says whether its memory can become larger and smaller.
-pub trait Elastic: BandDriver + Sized {
-    fn elastic(weights: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights>;
-}
-
-impl Elastic for Driver {
-    fn elastic(weights: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights> {
-        Some(weights)
-    }
-}
-
-impl Elastic for TieredDriver {
-    fn elastic(_: &mut BandwiseWeights<Self>) -> Option<&mut dyn ElasticWeights> {
-        None
-    }
-}
-
-impl ElasticWeights for StreamedWeights {
-    fn memory(&mut self) -> StreamMemory {
-        Driver::poll(&mut self.driver);
+impl<D: BandDriver> ElasticWeights for BandwiseWeights<D> {
+    fn memory(&mut self, device: &mut dyn Device) -> StreamMemory {
+        self.driver.poll(device);
         let fixed = self.partition.fixed_bytes();
         let mut memory = StreamMemory {
             budget: fixed.saturating_add(self.driver.window().budget()),
@@ -585,7 +570,7 @@ impl ElasticWeights for StreamedWeights {
             loading: self.driver.window().in_flight() > 0,
         };
         if let Some(experts) = &mut self.experts {
-            experts.take_all(&mut self.driver.recorder);
+            experts.poll(device, self.driver.recorder());
             memory.budget = memory.budget.saturating_add(experts.arena().budget());
             memory.held = memory.held.saturating_add(experts.arena().bytes());
             memory.loading |= experts.is_loading();
@@ -593,17 +578,17 @@ impl ElasticWeights for StreamedWeights {
         memory
     }
 
-    fn set_budget(&mut self, bytes: u64) -> Result<(), WeightError> {
+    fn set_budget(&mut self, bytes: u64, device: &mut dyn Device) -> Result<(), WeightError> {
         let (of_bands, of_experts) = self.partition.divide(bytes);
-        self.driver.set_budget(of_bands)?;
+        self.driver.set_budget(of_bands, device)?;
         if let Some(experts) = &mut self.experts {
-            experts.set_budget(of_experts)?;
+            experts.set_budget(of_experts, device)?;
         }
         Ok(())
     }
 
     fn worth(&mut self) -> f64 {
-        let figures = |experts: &ExpertDriver| {
+        let figures = |experts: &D::Experts| {
             let arena = experts.arena();
             ExpertFigures { missed: arena.shadow_hits(), bank_bytes: arena.shape().bank_bytes() }
         };
@@ -629,7 +614,7 @@ impl ElasticWeights for StreamedWeights {
     fn settle(&mut self) {
         self.driver.settle();
         if let Some(experts) = &mut self.experts {
-            experts.settle(&mut self.driver.recorder);
+            experts.settle(self.driver.recorder());
         }
         self.publish();
     }

@@ -14,7 +14,7 @@ use crate::audience::Surroundings;
 use crate::budget::budget;
 use crate::device_option::DeviceOption;
 use crate::failure::Advised;
-use crate::model_dir::{Division, ModelDir};
+use crate::model_dir::{DeviceDivision, Division, ModelDir};
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
 use crate::options::{KvLayoutOption, LimitOptions};
 use crate::place::{ComputePlace, Processor};
@@ -82,23 +82,28 @@ impl ComputePlace for GpuPlace {
     type Device = VulkanDevice;
 
     fn divide(&self, dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
-        let on_gpu = divide(dir, limits, surroundings, self.total)?;
-        let (needs, host) = divide_host(dir, limits, surroundings, &on_gpu)?;
+        let device = divide(dir, limits, surroundings, self.total)?;
+        let on_gpu = &device.plan;
+        let (needs, host) = divide_host(dir, limits, surroundings, on_gpu)?;
         let block_size = needs.block_size;
         report!("device  {:>10}  {} ({})", self.total, self.info.name, limits.compute.device);
         for (name, bytes) in on_gpu.budget.entries().iter().filter(|(_, bytes)| bytes.0 > 0) {
             let blocks = match name.as_str() {
+                "KV blocks" if on_gpu.num_blocks_max > on_gpu.num_blocks => format!(
+                    "  {} x {block_size} tokens at first, {} if weights give up memory",
+                    on_gpu.num_blocks, on_gpu.num_blocks_max
+                ),
                 "KV blocks" => format!("  {} x {block_size} tokens", on_gpu.num_blocks),
                 _ => String::new(),
             };
             report!("  {name:<10}{bytes:>10}{blocks}");
         }
         report!("host    {:>10}", host.budget.total());
-        let (num_blocks, max_model_len) = (on_gpu.num_blocks, on_gpu.max_model_len);
+        let MemoryPlan { num_blocks, num_blocks_max, max_model_len, .. } = *on_gpu;
         // The context is what the GPU has room for, whatever the host streams.
-        let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, streams_below: None, ..host };
+        let plan = MemoryPlan { num_blocks, num_blocks_max, max_model_len, streams_below: None, ..host };
         let batched_tokens = batched_tokens(limits, BATCHED_TOKENS);
-        Ok(Division { needs, plan, batched_tokens, device: Some(on_gpu) })
+        Ok(Division { needs, plan, batched_tokens, device: Some(device) })
     }
 
     fn computes(&self) -> String {
@@ -109,7 +114,11 @@ impl ComputePlace for GpuPlace {
         let gpu = Gpu::open(&self.vulkan, self.number, self.total).map_err(to_input)?;
         let tokens = division.batched_tokens;
         let needs = Model::pass_needs(&dir.config.blueprint, tokens, tokens);
-        Ok(VulkanDevice::with_products(&gpu, &needs, &layout, division.plan.num_blocks, self.arithmetic)?)
+        let (plan, products) = (&division.plan, self.arithmetic);
+        Ok(match division.is_streamed() {
+            true => VulkanDevice::with_elastic_blocks(&gpu, &needs, &layout, plan.num_blocks_max, products)?,
+            false => VulkanDevice::with_products(&gpu, &needs, &layout, plan.num_blocks, products)?,
+        })
     }
 }
 
@@ -173,21 +182,26 @@ fn gpu_memory(gpu: &GpuInfo, limits: &LimitOptions) -> Bytes {
 }
 
 /// Divides the GPU's memory among weights, KV blocks and the tensors of a pass.
-fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>, total: Bytes) -> Result<MemoryPlan> {
+fn divide(
+    dir: &ModelDir,
+    limits: &LimitOptions,
+    surroundings: &Surroundings<'_>,
+    total: Bytes,
+) -> Result<DeviceDivision> {
     let (mut needs, tokens) = (dir.needs(limits, surroundings)?, batched_tokens(limits, BATCHED_TOKENS));
     let none = Bytes(0);
     (needs.process, needs.opening, needs.requests, needs.swap) = (none, none, none, none);
     needs.schemas = SchemaNeeds::default();
     let pass = Model::pass_needs(&dir.config.blueprint, tokens, tokens);
     needs.scratch = Bytes(VulkanDevice::pass_bytes(&pass, limits.compute.gpu_products.into()) as u64);
-    // On a GPU, KV and weights do not trade memory.
-    (needs.block, needs.block_returnable) = (Bytes(dir.kv_layout(limits).block_bytes() as u64), Bytes(0));
+    needs.block = Bytes(dir.kv_layout(limits).block_bytes() as u64);
+    needs.block_returnable = needs.block;
     if let Some(memory) = limits.kv_memory {
         needs.blocks_most = usize::try_from(memory.0 / needs.block.0)?;
     }
     // The driver rounds buffers up, so one percent is left free.
     let total = Bytes(total.0 / 100 * 99);
-    MemoryPlan::divide(total, &needs).map_err(|refused| {
+    let plan = MemoryPlan::divide(total, &needs).map_err(|refused| {
         let least = refused.smallest.0.div_ceil(99) * 100;
         Advised::input(
             format!(
@@ -201,7 +215,8 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>
                 least.div_ceil(1 << 20)
             ),
         )
-    })
+    })?;
+    Ok(DeviceDivision { needs, plan })
 }
 
 /// Divides host memory beside a GPU. Also returns the needs that it was divided by.
@@ -224,7 +239,7 @@ fn divide_host(
     // In host memory, each block takes only the block manager's bookkeeping.
     let bytes = dir.kv_layout(limits).block_bytes() as u64;
     (needs.block, needs.block_returnable) = (Bytes(needs.block.0.saturating_sub(bytes)), Bytes(0));
-    needs.blocks_most = on_gpu.num_blocks;
+    needs.blocks_most = on_gpu.num_blocks_max;
     Ok((needs, MemoryPlan::divide(total, &needs)?))
 }
 

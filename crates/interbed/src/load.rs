@@ -20,7 +20,7 @@ use interbed_model::config::ModelConfig;
 use interbed_model::generation_config::GenerationConfig;
 use interbed_model::tokenizer::Tokenizer;
 use interbed_server::ModelFacts;
-use interbed_weights::{ResidentWeights, WeightSource};
+use interbed_weights::{ElasticWeights, ResidentWeights, WeightSource};
 
 use crate::audience::{Audience, Surroundings};
 use crate::gpu::GpuPlace;
@@ -185,10 +185,8 @@ pub fn load_onto<P: ComputePlace>(
     let (source, weights, mut streamed) = if division.is_streamed() {
         let turns = lower_tiers.turns(&dir.catalog);
         let (mut source, streaming) = streaming::start(&mut device, dir, &division, limits, turns)?;
-        let Division { needs, plan, .. } = &mut division;
-        let trade = source
-            .elastic()
-            .map(|weights| plan.trade(needs, Bytes(weights.least_budget()), Bytes(weights.full_budget())));
+        let limits = |weights: &mut dyn ElasticWeights| (Bytes(weights.least_budget()), Bytes(weights.full_budget()));
+        let trade = source.elastic().map(limits).map(|(least, most)| division.trade(least, most));
         let monitor = Some(Arc::clone(&streaming.monitor));
         (source, WeightMemory { bytes: Bytes(streaming.resident), monitor, trade }, Some(streaming))
     } else {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use interbed_device::Bytes;
-use interbed_engine::{LEAST_CONTEXT, MemoryNeeds, MemoryPlan};
+use interbed_engine::{LEAST_CONTEXT, MemoryNeeds, MemoryPlan, MemoryTrade};
 use interbed_kernels::{DType, KvLayout};
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::config::ModelConfig;
@@ -314,14 +314,35 @@ pub struct Division {
     pub plan: MemoryPlan,
     /// The maximum number of tokens in one pass.
     pub batched_tokens: usize,
-    /// The parts of the memory of a device that has its own, or `None` if all memory is the host's.
-    pub device: Option<MemoryPlan>,
+    /// The division of the memory of a device that has its own, or `None` if all memory is the host's.
+    pub device: Option<DeviceDivision>,
+}
+
+/// The division of the memory of a device that has its own.
+pub struct DeviceDivision {
+    /// The needs that the memory was divided by.
+    pub needs: MemoryNeeds,
+    /// The parts of the memory.
+    pub plan: MemoryPlan,
 }
 
 impl Division {
     /// Returns whether weights are streamed, because they do not fit into the memory that they are computed in.
     pub fn is_streamed(&self) -> bool {
-        self.device.as_ref().unwrap_or(&self.plan).streamed
+        self.device.as_ref().map_or(&self.plan, |device| &device.plan).streamed
+    }
+
+    /// Returns how streamed weights and KV trade memory where both are computed with, once it is known what weights
+    /// take there at least and at most. Updates the number of blocks and the context to what these limits leave.
+    pub fn trade(&mut self, weights_least: Bytes, weights_most: Bytes) -> MemoryTrade {
+        let Some(DeviceDivision { needs, plan }) = &mut self.device else {
+            return self.plan.trade(&self.needs, weights_least, weights_most);
+        };
+        let trade = plan.trade(needs, weights_least, weights_most);
+        let MemoryPlan { num_blocks, num_blocks_max, max_model_len, .. } = *plan;
+        (self.plan.num_blocks, self.plan.num_blocks_max) = (num_blocks, num_blocks_max);
+        self.plan.max_model_len = max_model_len;
+        trade
     }
 }
 

@@ -66,7 +66,7 @@ pub fn start(
 ) -> Result<(Box<dyn WeightSource>, Streaming)> {
     match &division.device {
         None => start_in_host_memory(dir, division, limits, turns),
-        Some(plan) => start_on(device, plan.weights, dir, division, limits, turns),
+        Some(on_device) => start_on(device, on_device.plan.weights, dir, division, limits, turns),
     }
 }
 
@@ -150,7 +150,7 @@ fn start_on(
     let of_host = Bytes(plan.weights.0 + plan.budget.left().0);
     let least = of_host.min(of_device);
     let Ready { plan, files, mut config, settings } = Ready::new(dir, of_host, least, of_host, &limits.stream, turns)?;
-    config.host_tokens_max = host_tokens_max(device, plan.partition(), of_device, limits)?;
+    (config.host_tokens_max, config.link_bytes_per_s) = beside_device(device, plan.partition(), of_device, limits)?;
     let loading = Loading::begin(limits.watch.clone());
     let progress = &mut |done, all| loading.set(done, all);
     let catalog = &dir.catalog;
@@ -178,20 +178,21 @@ fn start_on(
     Ok((Box::new(weights), streaming))
 }
 
-/// Returns the maximum number of tokens of a pass in which the processor multiplies with the weights in host memory.
+/// Returns the maximum number of tokens of a pass in which the processor multiplies with the weights in host memory, and
+/// the rate of copies to the device in bytes per second, or 0 if it is not measured.
 ///
 /// # Errors
 /// Fails if the device fails, or the options demand products on the processor although their bits would differ from the
 /// GPU's.
-fn host_tokens_max(
+fn beside_device(
     device: &mut dyn Device,
     partition: &Partition,
     of_device: Bytes,
     limits: &LimitOptions,
-) -> Result<usize> {
+) -> Result<(usize, f64)> {
     let (wanted, types) = (limits.compute.host_products, partition.swept_types());
     if wanted == HostProducts::Off {
-        return Ok(0);
+        return Ok((0, 0.0));
     }
     if !device.compute_on_host(Cpu::new(needs::threads(limits)), &types)? {
         let why = "the processor cannot give products with these weights the bits that this GPU gives them";
@@ -202,25 +203,25 @@ fn host_tokens_max(
             )),
             _ => {
                 report!("host           no  products: {why}");
-                Ok(0)
+                Ok((0, 0.0))
             }
         };
     }
     if wanted == HostProducts::On {
-        return Ok(DECODED_TOKENS);
+        return Ok((DECODED_TOKENS, 0.0));
     }
     // Only the type that most weights have is measured.
     let most = MEASURED.min(Bytes(of_device.0 / 2));
     let rates = types.first().map(|&dtype| device.host_rates(dtype, most)).transpose()?.flatten();
-    let Some(HostRates { link, host, tokens_max }) = rates else { return Ok(0) };
+    let Some(HostRates { link, host, tokens_max }) = rates else { return Ok((0, 0.0)) };
     let tokens_max = tokens_max.min(DECODED_TOKENS);
     let who = match tokens_max {
         0 => "copied to the GPU in each pass".to_owned(),
         most => format!("computed with there, in passes of up to {most} tokens; copied in others"),
     };
-    let [link, host] = [link, host].map(|rate| Bytes(rate as u64));
-    report!("host    {host:>8}/s  a token of weights in host memory, {link}/s over the link: {who}");
-    Ok(tokens_max)
+    let [over_link, on_host] = [link, host].map(|rate| Bytes(rate as u64));
+    report!("host    {on_host:>8}/s  a token of weights in host memory, {over_link}/s over the link: {who}");
+    Ok((tokens_max, link))
 }
 
 /// The values that streaming starts with.
@@ -253,6 +254,7 @@ impl Ready {
             engine: settings.engine,
             depth: settings.depth,
             disk_bytes_per_s: settings.bytes_per_s,
+            link_bytes_per_s: 0.0,
             policy: options.stream_policy.into(),
             timeline: options.timeline,
             host_tokens_max: 0,

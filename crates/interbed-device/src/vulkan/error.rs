@@ -106,6 +106,11 @@ pub enum GpuError {
 }
 
 impl GpuError {
+    /// Returns whether the GPU's memory, or the part that may be used, is taken.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. } | Self::DeviceMemory { .. })
+    }
+
     /// Returns the error of a call that was to do `what`.
     pub(super) fn of(what: &'static str) -> impl Fn(vk::Result) -> Self {
         move |source| match source {

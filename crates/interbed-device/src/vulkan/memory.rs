@@ -1,5 +1,6 @@
 //! Memory that a GPU reads and writes by address.
 
+use std::any::Any;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub struct GpuBuffer {
     allocation: Arc<Allocation>,
     start: usize,
     len: usize,
+    /// What is dropped with the buffer: the hold on these bytes of an allocation that several buffers are parts of.
+    _hold: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Memory in the form in which drivers give it; many drivers give only a few thousand such allocations.
@@ -53,7 +56,7 @@ impl GpuBuffer {
     /// # Errors
     /// Fails if the budget, or the GPU, has no such memory.
     pub fn new(gpu: &Arc<Gpu>, heap: Heap, len: usize) -> Result<Self, GpuError> {
-        Ok(Self { allocation: Arc::new(Allocation::new(gpu, heap, len)?), start: 0, len })
+        Ok(Self { allocation: Arc::new(Allocation::new(gpu, heap, len)?), start: 0, len, _hold: None })
     }
 
     /// Lets copies to the GPU read host memory in place, from now on. Whoever submits such copies keeps the memory
@@ -67,7 +70,7 @@ impl GpuBuffer {
             // SAFETY: they are whole pages of a mapping, which stays as it is while the view is kept. The rest is what
             // callers are told.
             let allocation = unsafe { Allocation::of_host(gpu, start, len) }?;
-            memory.keep_view(Self { allocation: Arc::new(allocation), start: 0, len });
+            memory.keep_view(Self { allocation: Arc::new(allocation), start: 0, len, _hold: None });
         }
         Ok(())
     }
@@ -78,13 +81,14 @@ impl GpuBuffer {
         memory.view::<Self>().filter(|view| Arc::ptr_eq(&view.allocation.gpu, gpu))
     }
 
-    /// Returns a part of these bytes, which no other part may contain.
+    /// Returns a part of these bytes, which no other part may contain until `hold` is dropped with the part.
     ///
     /// # Panics
     /// Panics if the bytes are not within the buffer.
-    pub(super) fn part(&self, range: Range<usize>) -> Self {
+    pub(super) fn part(&self, range: Range<usize>, hold: Box<dyn Any + Send + Sync>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
-        Self { allocation: Arc::clone(&self.allocation), start: self.start + range.start, len: range.len() }
+        let (start, len) = (self.start + range.start, range.len());
+        Self { allocation: Arc::clone(&self.allocation), start, len, _hold: Some(hold) }
     }
 
     /// Returns the buffer's address, for kernels.

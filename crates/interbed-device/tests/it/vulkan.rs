@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use interbed_device::{
-    BandProduct, Bytes, Command, Cpu, Device, Gpu, GpuError, HostBuffer, KvFrame, KvSequences, PassNeeds, Queue,
-    Tensor, TensorArea, Token, Vulkan, VulkanDevice, Weights,
+    BandProduct, Bytes, Command, Cpu, Device, DeviceError, Gpu, GpuError, HostBuffer, KvFrame, KvSequences, PassNeeds,
+    ProductArithmetic, Queue, Tensor, TensorArea, Token, Vulkan, VulkanDevice, Weights,
 };
 use interbed_kernels::{
     ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, DType, KvDType, KvLayout, KvPlace, KvShape, RopeStyle,
@@ -544,6 +544,47 @@ fn blocks_are_copied_one_after_the_other() {
     bench.run(Command::Attend { layer, frame: None, sequences, sinks: None, q, state, out });
     let got: Vec<f32> = bench.get(out).chunks(8).map(|row| row[0]).collect();
     assert_eq!(got, [3.0, 1.0, 3.0, 1.0]);
+}
+
+/// Blocks take the memory that weights have left, and leave it to weights again.
+#[test]
+fn blocks_come_and_leave() {
+    let Some(_) = gpu() else { return };
+    let vulkan = Vulkan::load().unwrap();
+    let number = vulkan.gpus().unwrap().iter().find(|gpu| gpu.missing.is_none()).unwrap().number;
+    let small = Gpu::open(&vulkan, number, Bytes(4 << 20)).unwrap();
+    let layout = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 2, head_dim: 64 }]);
+    let (block, needs, products) = (layout.block_bytes(), PassNeeds::default(), ProductArithmetic::Float);
+    let mut device = VulkanDevice::with_elastic_blocks(&small, &needs, &layout, 1000, products).unwrap();
+    let most = device.reserve_blocks(1000).unwrap();
+    assert!((3 << 20) / block <= most && most <= (4 << 20) / block, "{most} blocks of {block} bytes");
+    let all: Vec<u32> = (0..most as u32).map(|number| number * 2).collect();
+    device.resize_blocks(&all, &[]).unwrap();
+    assert!(device.allocate(block).is_err_and(|error| error.is_full()));
+    let (mut read, bytes) = (vec![0; layout.content_bytes()], |from: u32| move |to: &mut [u8]| to.fill(from as u8));
+    for &number in &all {
+        device.fill_block(number, &mut bytes(number)).unwrap();
+    }
+    // Some move, and leave their old places.
+    let moved = [(all[20], all[3]), (all[21], all[4])];
+    device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &moved }], &[]).unwrap();
+    device.resize_blocks(&[], &all[20..]).unwrap();
+    let weights: Vec<_> = std::iter::from_fn(|| device.allocate(block).ok()).collect();
+    assert!(weights.len() + 20 + 16 > most && weights.len() + 20 <= most, "{} of {most}", weights.len());
+    for &number in &all[..20] {
+        let from = moved.iter().find(|(_, to)| *to == number).map_or(number, |&(from, _)| from);
+        device.read_block(number, &mut read).unwrap();
+        assert!(read.iter().all(|&byte| byte == from as u8), "block {number}");
+    }
+    assert_eq!(device.reserve_blocks(1).unwrap(), 0);
+    drop(weights);
+    assert_eq!(device.reserve_blocks(3).unwrap(), 3);
+    // The memory of one that leaves is that of one that comes.
+    device.resize_blocks(&[999, 997, 995, 993], &[all[0]]).unwrap();
+    device.fill_block(993, &mut bytes(7)).unwrap();
+    device.read_block(993, &mut read).unwrap();
+    assert!(read.iter().all(|&byte| byte == 7));
+    assert!(matches!(device.resize_blocks(&[991], &[]), Err(DeviceError::Full)));
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Between passes, the engine divides memory between KV and its other users.
 
+use interbed_kv::Resize;
+
 use super::Worker;
 use crate::runner::KvMemory;
 use crate::scheduler::Scheduler;
 
 impl Worker {
-    /// Divides memory between KV and its other users by the present demand. The pages of blocks that have left are
-    /// given back before their memory is used for anything else. If blocks lie above the limit of usable blocks, this
+    /// Divides memory between KV and its other users by the present demand. The memory of blocks that have left
+    /// is given back before their memory is used for anything else. If blocks lie above the limit of usable blocks, this
     /// then moves a few of them down. On an idle engine, it moves all cached blocks together, because withdrawn blocks
     /// give more pages back if they lie side by side.
     pub(super) fn balance(&mut self) {
@@ -17,7 +19,7 @@ impl Worker {
             self.settled = true;
             return;
         };
-        give_back(scheduler, memory);
+        resize(scheduler, memory);
         let mut demand = scheduler.kv_demand();
         // Blocks that leave memory are read back from a tier later, if reading is faster than computing.
         for reading in
@@ -29,21 +31,27 @@ impl Worker {
         scheduler.set_usable_blocks(grant.blocks);
         self.store_blocks();
         let Self { scheduler, runner, .. } = self;
-        runner.kv_memory().into_iter().for_each(|memory| give_back(scheduler, memory));
+        runner.kv_memory().into_iter().for_each(|memory| resize(scheduler, memory));
         let is_due = if scheduler.is_idle() { grant.settled } else { scheduler.blocks().blocks_above() > 0 };
         let moving = is_due && scheduler.compact();
         self.settled = grant.settled && !moving;
         if moving {
             self.copy_blocks();
             let Self { scheduler, runner, .. } = self;
-            runner.kv_memory().into_iter().for_each(|memory| give_back(scheduler, memory));
+            runner.kv_memory().into_iter().for_each(|memory| resize(scheduler, memory));
         }
     }
 }
 
-fn give_back(scheduler: &mut Scheduler, memory: &mut dyn KvMemory) {
-    let left: Vec<_> = scheduler.take_resize().left.iter().map(|block| block.0).collect();
-    if !left.is_empty() {
-        memory.give_back(&left);
+fn resize(scheduler: &mut Scheduler, memory: &mut dyn KvMemory) {
+    tell(&scheduler.take_resize(), memory);
+}
+
+/// Tells the runner which blocks have come and left.
+pub(super) fn tell(resize: &Resize, memory: &mut dyn KvMemory) {
+    let [came, left] =
+        [&resize.came, &resize.left].map(|blocks| blocks.iter().map(|block| block.0).collect::<Vec<_>>());
+    if !(came.is_empty() && left.is_empty()) {
+        memory.resize(&came, &left);
     }
 }

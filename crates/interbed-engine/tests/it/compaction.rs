@@ -61,7 +61,7 @@ impl Runner for ResizedRunner {
 }
 
 impl KvMemory for ResizedRunner {
-    fn blocks_at_start(&self) -> usize {
+    fn blocks_at_start(&mut self) -> usize {
         self.pool.usable.load(Ordering::Relaxed)
     }
 
@@ -70,8 +70,8 @@ impl KvMemory for ResizedRunner {
         KvGrant { blocks, settled: demand.present == blocks }
     }
 
-    fn give_back(&mut self, blocks: &[u32]) {
-        self.sim.forget(blocks);
+    fn resize(&mut self, _came: &[u32], left: &[u32]) {
+        self.sim.forget(left);
     }
 }
 

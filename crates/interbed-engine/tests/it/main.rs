@@ -4,6 +4,7 @@ mod beams;
 mod compaction;
 mod company;
 mod constraints;
+mod device_trade;
 mod devices;
 mod disk;
 mod drafts;

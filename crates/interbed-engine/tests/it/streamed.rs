@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use interbed_device::{Bytes, Cpu, CpuDevice};
+use interbed_device::{Bytes, Cpu, CpuDevice, PassNeeds};
 use interbed_engine::{
     Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, RunnerMemory,
     SchedulerConfig, StripMemory, TradeLimits, WeightMemory,
@@ -99,7 +99,7 @@ impl Runner for Watched {
 }
 
 impl KvMemory for Watched {
-    fn blocks_at_start(&self) -> usize {
+    fn blocks_at_start(&mut self) -> usize {
         self.runner.blocks_at_start()
     }
 
@@ -115,8 +115,8 @@ impl KvMemory for Watched {
         grant
     }
 
-    fn give_back(&mut self, blocks: &[u32]) {
-        self.runner.give_back(blocks);
+    fn resize(&mut self, came: &[u32], left: &[u32]) {
+        self.runner.resize(came, left);
     }
 }
 
@@ -135,6 +135,7 @@ impl Parts {
             engine: EngineKind::Pread,
             depth: 2,
             disk_bytes_per_s: 0.0,
+            link_bytes_per_s: 0.0,
             policy: StreamPolicy::Resident,
             timeline: false,
             host_tokens_max: 0,
@@ -154,6 +155,11 @@ impl Parts {
         let layout = Model::kv_layout(&self.config.blueprint, BLOCK_SIZE, KvDType::BF16);
         let (kv, cpu) = (kv_pool(layout, blocks), Cpu::new(NonZeroUsize::MIN));
         ModelRunner::on_cpu(self.config.blueprint.clone(), source, weights, kv, cpu, BATCHED_TOKENS).unwrap()
+    }
+
+    fn device(&self) -> CpuDevice {
+        let layout = Model::kv_layout(&self.config.blueprint, BLOCK_SIZE, KvDType::BF16);
+        CpuDevice::new(Cpu::new(NonZeroUsize::MIN), &PassNeeds::default(), kv_pool(layout, 1)).unwrap()
     }
 
     fn engine(&self, runner: Box<dyn Runner>, blocks: usize) -> Engine {
@@ -188,6 +194,7 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
     let expected = parts.expected(&requests);
 
     let (mut weights, budget) = parts.stream(2 << 20);
+    let mut device = parts.device();
     let block = Model::kv_layout(&parts.config.blueprint, BLOCK_SIZE, KvDType::BF16).block_bytes() as u64;
     let total = budget + BLOCKS_START as u64 * block;
     let trade = MemoryTrade::new(TradeLimits {
@@ -200,7 +207,7 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
     });
     let blocks = trade.blocks_max();
     assert!(trade.blocks_start() == BLOCKS_START && (60..120).contains(&blocks), "{blocks}");
-    let (resident, held) = (weights.resident_bytes(), weights.memory().held);
+    let (resident, held) = (weights.resident_bytes(), weights.memory(&mut device).held);
     let memory = WeightMemory { bytes: Bytes(0), monitor: Some(weights.monitor()), trade: Some(trade) };
     let runner = parts.runner(Box::new(weights), memory, blocks);
     let seen = Arc::new(Seen {
@@ -236,27 +243,29 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
 fn the_memory_of_streamed_weights_is_what_they_were_given() {
     let parts = Parts::open();
     let (mut weights, given) = parts.stream(1 << 20);
+    let mut device = parts.device();
     let (least, full) = (weights.least_budget(), weights.full_budget());
     assert!(least < given && given < full);
     for budget in [full, least, given, full, full + (1 << 20), least] {
-        weights.set_budget(budget).unwrap();
-        while weights.memory().loading {
+        weights.set_budget(budget, &mut device).unwrap();
+        while weights.memory(&mut device).loading {
             std::thread::yield_now();
         }
-        let memory = weights.memory();
+        let memory = weights.memory(&mut device);
         assert_eq!(memory.budget, budget);
         assert!(memory.held <= budget.min(full), "{memory:?}");
         assert!(memory.held + (256 << 10) >= budget.min(full), "{memory:?}: much is left unused");
         assert_eq!(weights.resident_bytes() == weights.monitor().swept_bytes(), budget >= full);
     }
-    assert!(weights.set_budget(least - 1).is_err());
-    assert_eq!(weights.memory().budget, least);
+    assert!(weights.set_budget(least - 1, &mut device).is_err());
+    assert_eq!(weights.memory(&mut device).budget, least);
 }
 
 #[test]
 fn the_window_is_seen_to_move() {
     let parts = Parts::open();
     let (mut weights, budget) = parts.stream(1 << 20);
+    let mut device = parts.device();
     let block = Model::kv_layout(&parts.config.blueprint, BLOCK_SIZE, KvDType::BF16).block_bytes() as u64;
     let trade = MemoryTrade::new(TradeLimits {
         total: budget + BLOCKS_START as u64 * block,
@@ -266,7 +275,7 @@ fn the_window_is_seen_to_move() {
         blocks_start: BLOCKS_START,
         blocks_max: BLOCKS_START,
     });
-    let (monitor, held) = (weights.monitor(), weights.memory().held);
+    let (monitor, held) = (weights.monitor(), weights.memory(&mut device).held);
     let memory = WeightMemory { bytes: Bytes(0), monitor: Some(monitor.clone()), trade: Some(trade) };
     let engine = parts.engine(Box::new(parts.runner(Box::new(weights), memory, BLOCKS_START)), BLOCKS_START);
     let run = || drop(collect(engine.handle().submit(greedy(vec![20, 21, 22], 60)).unwrap()));

@@ -104,7 +104,7 @@ impl Runner for TradingRunner {
 }
 
 impl KvMemory for TradingRunner {
-    fn blocks_at_start(&self) -> usize {
+    fn blocks_at_start(&mut self) -> usize {
         self.trade.blocks_start()
     }
 
@@ -123,8 +123,8 @@ impl KvMemory for TradingRunner {
         KvGrant { settled, ..grant }
     }
 
-    fn give_back(&mut self, blocks: &[u32]) {
-        self.sim.forget(blocks);
+    fn resize(&mut self, _came: &[u32], left: &[u32]) {
+        self.sim.forget(left);
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod checked;
 mod experts;
+mod trade;
 
 use interbed_device::{Command, Device, DeviceError, HostBuffer, PlacedBytes, Queue, ReferenceDevice, Tensor, Token};
 use interbed_io::EngineKind;
@@ -78,6 +79,14 @@ macro_rules! passes_the_rest_on {
             self.device.num_blocks()
         }
 
+        fn reserve_blocks(&mut self, count: usize) -> Result<usize, DeviceError> {
+            self.device.reserve_blocks(count)
+        }
+
+        fn resize_blocks(&mut self, came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
+            self.device.resize_blocks(came, left)
+        }
+
         fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
             self.device.read_block(block, into)
         }
@@ -145,6 +154,7 @@ fn settings(budget: u64, policy: StreamPolicy, host_tokens_max: usize) -> Stream
         engine: EngineKind::Pread,
         depth: 2,
         disk_bytes_per_s: 0.0,
+        link_bytes_per_s: 0.0,
         policy,
         timeline: false,
         host_tokens_max,
@@ -472,7 +482,7 @@ impl Device for Refusing {
     }
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
-        self.allocations = self.allocations.checked_sub(1).ok_or(DeviceError::NoMemory)?;
+        self.allocations = self.allocations.checked_sub(1).ok_or(DeviceError::Full)?;
         self.device.allocate(len)
     }
 
@@ -529,7 +539,7 @@ fn a_device_with_less_memory_than_it_was_said_to_have_streams_more() {
                     smaller += 1;
                 }
                 // Not even the least that streaming needs.
-                Err(WeightError::Device(DeviceError::NoMemory)) => {}
+                Err(WeightError::Device(DeviceError::Full)) => {}
                 Ok(Err(error)) => panic!("{policy:?}, {allocations} of {taken}: {error}"),
                 Err(error) => panic!("{policy:?}, {allocations} of {taken}: {error}"),
             }

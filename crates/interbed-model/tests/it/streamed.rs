@@ -13,8 +13,8 @@ use interbed_model::layers::group_specs;
 use interbed_model::synth::{SynthSpec, synthesize};
 use interbed_model::{BatchSequence, ForwardError, LogitRows, Model, SequenceBlocks};
 use interbed_weights::{
-    Catalog, Coding, ElasticWeights, StorePlan, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, open_direct,
-    write_store,
+    Catalog, Coding, ElasticWeights, StorePlan, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, WeightError,
+    open_direct, write_store,
 };
 
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
@@ -63,6 +63,7 @@ fn stream(
         engine,
         depth: 2,
         disk_bytes_per_s: 0.0,
+        link_bytes_per_s: 0.0,
         policy,
         timeline: false,
         host_tokens_max: 0,
@@ -75,6 +76,10 @@ fn stream(
 
 fn elastic(harness: &mut Harness) -> &mut dyn ElasticWeights {
     harness.model.weights().elastic().unwrap()
+}
+
+fn set_budget(harness: &mut Harness, bytes: u64) -> Result<(), WeightError> {
+    harness.model.weights().elastic().unwrap().set_budget(bytes, &mut harness.device)
 }
 
 /// Policies and read engines; io_uring only if this machine allows it.
@@ -248,12 +253,12 @@ fn the_budget_may_change_between_passes() {
     let mut harness = Harness::over(config, Box::new(weights), KvDType::F16, 2, BLOCKS_PER_SEQUENCE);
     let mut sizes = Vec::new();
     for extra in [4, 1, 0, 3, 7, 2] {
-        elastic(&mut harness).set_budget(least + (extra << 20)).unwrap();
+        set_budget(&mut harness, least + (extra << 20)).unwrap();
         assert_eq!(logits(&mut harness, &prompt(24), 7), want, "{extra} MiB beyond the least");
         sizes.push(elastic(&mut harness).resident_bytes());
     }
     assert!(sizes[0] > sizes[1] && sizes[1] > sizes[2] && sizes[4] > sizes[3], "{sizes:?}");
-    assert!(elastic(&mut harness).set_budget(least / 2).is_err());
+    assert!(set_budget(&mut harness, least / 2).is_err());
     assert_eq!(logits(&mut harness, &prompt(24), 7), want);
 }
 

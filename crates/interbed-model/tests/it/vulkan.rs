@@ -240,6 +240,7 @@ fn streamed_within(
             engine: EngineKind::Pread,
             depth: 2,
             disk_bytes_per_s: 0.0,
+            link_bytes_per_s: 0.0,
             policy,
             timeline: false,
             host_tokens_max,

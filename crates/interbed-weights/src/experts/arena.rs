@@ -310,6 +310,19 @@ impl Arena {
         Ok(changes)
     }
 
+    /// Takes a free slot away again, because no memory could be allocated for it. The budget is then what the other
+    /// slots take, until [`set_budget`](Self::set_budget) is called. Returns whether the class of the slot still has as
+    /// many slots as it needs.
+    ///
+    /// # Panics
+    /// Panics if the slot is not free.
+    pub fn refuse(&mut self, slot: SlabSlot) -> bool {
+        self.slots.refuse(slot);
+        self.slots.set_budget(self.slots.bytes());
+        let class = slot.class as usize;
+        self.slots.live(class) >= self.shape.least_slots(class)
+    }
+
     /// Returns the largest total size that all slots may have, in bytes.
     pub fn budget(&self) -> u64 {
         self.slots.budget()

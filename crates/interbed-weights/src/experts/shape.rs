@@ -153,7 +153,8 @@ impl ArenaShape {
         SlabId { layer: (index / self.experts) as u32, expert: (index % self.experts) as u32 }
     }
 
-    fn least_slots(&self, class: usize) -> u64 {
+    /// Returns the least number of slots that a class needs.
+    pub(super) fn least_slots(&self, class: usize) -> u64 {
         self.class_slabs(class).min(2)
     }
 }

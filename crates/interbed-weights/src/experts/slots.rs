@@ -141,6 +141,17 @@ impl Slots {
         Some(slot)
     }
 
+    /// Removes `slot`, which is free, from its class.
+    ///
+    /// # Panics
+    /// Panics if the slot is not free.
+    pub fn refuse(&mut self, slot: SlabSlot) {
+        let free = &mut self.classes[slot.class as usize].free;
+        let place = free.iter().position(|&index| index == slot.index).expect("a slot without memory is free");
+        free.remove(place);
+        self.withdraw(slot);
+    }
+
     /// Removes `slot` from its class: the slot no longer counts as memory, and a new slot may get its index. If the
     /// slot held a slab, the caller must have evicted the slab before.
     pub fn withdraw(&mut self, slot: SlabSlot) {

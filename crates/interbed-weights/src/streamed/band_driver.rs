@@ -10,6 +10,7 @@ use super::slab_driver::SlabDriver;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::source::Bands;
+use crate::window::{Window, WindowError};
 
 /// A band that is ready for computation, and the memory that holds its bytes.
 pub struct AcquiredBand {
@@ -50,6 +51,21 @@ pub trait BandDriver: Send {
     fn resident(&self, _band: u32) -> Option<AcquiredBand> {
         None
     }
+
+    /// Returns the window of the memory in which bands are computed with.
+    fn window(&self) -> &Window;
+
+    /// Returns the number of bytes that bands take of that memory, including free slots.
+    fn memory(&self) -> u64;
+
+    /// Changes the window's budget to `bytes` bytes, as [`Window::set_budget`] describes.
+    ///
+    /// # Errors
+    /// Fails if the budget is below the least that works.
+    fn set_budget(&mut self, bytes: u64, device: &mut dyn Device) -> Result<(), WindowError>;
+
+    /// Waits until no read is in flight.
+    fn settle(&mut self);
 
     /// Returns where `band` is.
     fn sight(&self, band: u32) -> UnitSight;

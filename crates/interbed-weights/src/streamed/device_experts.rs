@@ -18,13 +18,16 @@ use super::expert_driver::ExpertDriver;
 use super::slab_driver::SlabDriver;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
-use crate::experts::{Arena, ArenaShape, SlabId, SlabSlot};
+use crate::experts::{Arena, ArenaShape, SlabId, SlabSlot, SlotChanges};
 use crate::partition::{ExpertBank, Partition};
 use crate::source::{EXPERT_MATRICES_MAX, Expert};
 
 /// Maximum number of bytes of one copy: about as many as a band has. Devices that cannot read host memory in place have
 /// little room for bytes on their way.
 const COPY_BYTES: usize = 4 << 20;
+
+/// Maximum number of times that a copy is tried before the pass fails, as often as a read.
+const COPY_ATTEMPTS: u32 = 3;
 
 /// Copies slabs into slots on the device, and hands them out: first those that are there already.
 pub struct DeviceExperts {
@@ -48,8 +51,10 @@ pub struct DeviceExperts {
 }
 
 /// Memory of the device for one slab.
+#[derive(Default)]
 struct Slot {
-    memory: PlacedBytes,
+    /// The memory; `None` if the arena has withdrawn the slot.
+    memory: Option<PlacedBytes>,
     /// Matrices of the slab that is in the slot.
     matrices: ArrayVec<Weights, EXPERT_MATRICES_MAX>,
     /// Last copy into the slot, if there is one.
@@ -75,19 +80,40 @@ impl DeviceExperts {
         let (classes, in_host) = partition.experts().expect("a model with experts");
         let packed = classes.packed_bytes(partition.banks());
         let shape = ArenaShape::new(packed, in_host.experts(), in_host.top_k())?;
-        let (arena, slots) = allocate(shape, budget, device)?;
-        let experts = in_host.experts();
-        Ok(Self {
+        let (classes, experts) = (shape.class_bytes().len(), in_host.experts());
+        let arena = Arena::new(shape, budget)?;
+        let count = |class| arena.slot_count(class) as u32;
+        let added: Vec<_> = (0..classes as u32)
+            .flat_map(|class| (0..count(class)).map(move |index| SlabSlot { class, index }))
+            .collect();
+        let mut driver = Self {
             host,
             arena,
             banks: partition.banks().to_vec(),
-            slots,
+            slots: (0..classes).map(|_| Vec::new()).collect(),
             layer: None,
             ready: VecDeque::with_capacity(experts),
             lacking: Vec::with_capacity(experts),
             missing: 0,
             reading: VecDeque::with_capacity(experts),
-        })
+        };
+        driver.take_memory(&added, device)?;
+        Ok(driver)
+    }
+
+    /// Takes the memory of slots that were added. Slots for which the device has no memory are taken away again.
+    fn take_memory(&mut self, added: &[SlabSlot], device: &mut dyn Device) -> Result<(), DeviceError> {
+        for &slot in added {
+            let SlabSlot { class, index } = slot;
+            let (slots, index) = (&mut self.slots[class as usize], index as usize);
+            slots.resize_with(slots.len().max(index + 1), Slot::default);
+            match device.allocate(self.arena.shape().class_bytes()[class as usize] as usize) {
+                Ok(memory) => slots[index] = Slot { memory: Some(memory), ..Slot::default() },
+                Err(error) if !(error.is_full() && self.arena.refuse(slot)) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Returns the arena of host memory, which decides what stays there of the slabs that the device lacks.
@@ -103,9 +129,13 @@ impl DeviceExperts {
         self.host.arena().check_invariants().map_err(|problem| format!("experts in host memory: {problem}"))?;
         self.arena.check_invariants().map_err(|problem| format!("experts on the device: {problem}"))?;
         for (class, slots) in self.slots.iter().enumerate() {
-            let counted = self.arena.slot_count(class as u32);
-            if slots.len() as u64 != counted {
-                return Err(format!("{} slots of class {class} have memory, {counted} are counted", slots.len()));
+            let (class, counted) = (class as u32, self.arena.slot_count(class as u32));
+            let is_live = |index: usize| self.arena.is_live(SlabSlot { class, index: index as u32 });
+            let have_memory = slots.iter().filter(|slot| slot.memory.is_some()).count();
+            if have_memory as u64 != counted
+                || (0..slots.len()).any(|slot| is_live(slot) != slots[slot].memory.is_some())
+            {
+                return Err(format!("{have_memory} slots of class {class} have memory, {counted} are counted"));
             }
         }
         match self.reading.iter().find(|(expert, _)| !self.host.is_visited(expert.number)) {
@@ -183,7 +213,13 @@ impl DeviceExperts {
         let SlabSlot { class, index } = placement.slot;
         let slot = &mut self.slots[class as usize][index as usize];
         let place = &self.banks[layer as usize].slabs[slab.expert as usize];
-        let (in_place, submitted) = slot.copy(&expert, &place.packed().0, device);
+        let (mut in_place, mut submitted) = slot.copy(&expert, &place.packed().0, device);
+        for _ in 1..COPY_ATTEMPTS {
+            if submitted.is_err() {
+                let again = slot.copy(&expert, &place.packed().0, device);
+                (in_place, submitted) = (in_place | again.0, again.1);
+            }
+        }
         let reading = slot.copied.filter(|_| in_place);
         match &submitted {
             Ok(()) => self.arena.loaded(slab, placement.ticket),
@@ -287,14 +323,30 @@ impl SlabDriver for DeviceExperts {
 
     fn poll(&mut self, device: &mut dyn Device, recorder: &mut Recorder) {
         self.host.poll(device, recorder);
+        // Of a copy that failed, whoever computes with the expert is told.
+        let _ = self.end_copies(device, recorder);
+    }
+
+    fn is_loading(&self) -> bool {
+        self.host.is_loading()
+    }
+
+    fn set_budget(&mut self, bytes: u64, device: &mut dyn Device) -> Result<(), WeightError> {
+        self.abandon();
+        let SlotChanges { added, withdrawn } = self.arena.set_budget(bytes)?;
+        for (SlabSlot { class, index }, _) in withdrawn {
+            // Whatever still copies to it or computes with it keeps the memory until that is done.
+            self.slots[class as usize][index as usize] = Slot::default();
+        }
+        Ok(self.take_memory(&added, device)?)
+    }
+
+    fn settle(&mut self, recorder: &mut Recorder) {
+        self.host.settle(recorder);
     }
 }
 
 impl Slot {
-    fn new(memory: PlacedBytes) -> Self {
-        Self { memory, matrices: ArrayVec::new(), copied: None, used: None }
-    }
-
     /// Submits copies of an expert that is in host memory, each of whose matrices gets one of `ranges` of the slot's
     /// memory. Also returns whether copies read host memory in place.
     fn copy(
@@ -305,6 +357,7 @@ impl Slot {
     ) -> (bool, Result<(), DeviceError>) {
         let mut in_place = false;
         self.matrices.clear();
+        let memory = self.memory.as_ref().expect("the arena places slabs in slots that have memory");
         for (matrix, to) in expert.matrices.iter().zip(ranges) {
             let (PlacedBytes::Host(from), range) = matrix.place() else {
                 unreachable!("the driver of host memory brings experts there")
@@ -313,49 +366,16 @@ impl Slot {
             for at in (0..range.len()).step_by(COPY_BYTES) {
                 let len = COPY_BYTES.min(range.len() - at);
                 let piece = range.start + at..range.start + at + len;
-                let copy = Command::CopyWeights { from, range: piece, to: &self.memory, at: to.start + at };
+                let copy = Command::CopyWeights { from, range: piece, to: memory, at: to.start + at };
                 match device.submit(Queue::Upload, &[copy], self.used.as_slice()) {
                     Ok(token) => self.copied = Some(token),
                     Err(error) => return (in_place, Err(error)),
                 }
             }
-            let (dtype, memory) = (matrix.dtype(), self.memory.clone());
+            let (dtype, memory) = (matrix.dtype(), memory.clone());
             self.matrices.push(Weights::new(dtype, matrix.rows(), matrix.cols(), memory, to.clone()));
         }
         (in_place, Ok(()))
-    }
-}
-
-/// Creates an arena under `budget`, and allocates the memory of all its slots. If the device has less memory than that,
-/// the arena gets a smaller budget.
-fn allocate(
-    shape: ArenaShape,
-    mut budget: u64,
-    device: &mut dyn Device,
-) -> Result<(Arena, Vec<Vec<Slot>>), WeightError> {
-    let bytes = shape.class_bytes().to_vec();
-    let mut slots: Vec<Vec<Slot>> = bytes.iter().map(|_| Vec::new()).collect();
-    let mut refused: Option<DeviceError> = None;
-    loop {
-        let arena = Arena::new(shape.clone(), budget);
-        let arena = arena.map_err(|error| refused.take().map_or(error.into(), WeightError::from))?;
-        for (class, (slots, &bytes)) in slots.iter_mut().zip(&bytes).enumerate() {
-            let count = arena.slot_count(class as u32) as usize;
-            slots.truncate(count);
-            while slots.len() < count {
-                match device.allocate(bytes as usize) {
-                    Ok(memory) => slots.push(Slot::new(memory)),
-                    Err(error) => {
-                        refused = Some(error);
-                        break;
-                    }
-                }
-            }
-        }
-        budget = slots.iter().zip(&bytes).map(|(slots, bytes)| slots.len() as u64 * bytes).sum();
-        if budget == arena.bytes() {
-            return Ok((arena, slots));
-        }
     }
 }
 

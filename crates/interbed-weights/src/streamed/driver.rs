@@ -174,10 +174,6 @@ impl<P: HostPlanner> Driver<P> {
         }
     }
 
-    pub fn window(&self) -> &Window {
-        self.planner.window()
-    }
-
     /// Waits for a read to end and processes the result. Returns false if no read is in flight.
     pub fn take_next(&mut self) -> bool {
         let done = self.engine.wait();
@@ -188,11 +184,6 @@ impl<P: HostPlanner> Driver<P> {
     pub fn any_failure(&mut self) -> Option<WeightError> {
         // A band that arrived after a failure has removed the failure.
         self.failures.drain().next().map(|(_, error)| error)
-    }
-
-    /// Waits until no read is in flight.
-    pub fn settle(&mut self) {
-        while self.take_next() {}
     }
 
     /// Processes the reads that have ended, without waiting for others.
@@ -236,7 +227,7 @@ impl<P: HostPlanner> Driver<P> {
     }
 
     /// Returns the number of bytes of host memory that the bands take, including free slots.
-    pub fn memory(&self) -> u64 {
+    fn host_memory(&self) -> u64 {
         // The window also counts slots that are about to be used, which may still be free here.
         let spare = self.slots.saturating_sub(self.planner.window().slots_used());
         self.planner.window().bytes_held() + (spare * self.slot_bytes) as u64
@@ -298,7 +289,7 @@ impl<P: HostPlanner> Driver<P> {
 
     /// Gives free slots back to the system until the rest is within the budget.
     fn drop_spare_slots(&mut self) {
-        while self.memory() > self.planner.window().budget() && self.free.pop().is_some() {
+        while self.host_memory() > self.planner.window().budget() && self.free.pop().is_some() {
             self.slots -= 1;
         }
     }
@@ -438,13 +429,6 @@ impl Driver {
         let (place, memory) = (self.places[band as usize], memory.into());
         AcquiredBand { memory, range: place.skip..place.needed(), copied: None, queue: Queue::Compute }
     }
-
-    /// Changes the window's budget to `bytes` bytes, as [`Window::set_budget`] describes.
-    pub fn set_budget(&mut self, bytes: u64) -> Result<(), WindowError> {
-        self.planner.with(&mut self.commands, |window, out| window.set_budget(bytes, out))?;
-        self.obey();
-        Ok(())
-    }
 }
 
 impl BandDriver for Driver {
@@ -465,6 +449,24 @@ impl BandDriver for Driver {
     fn resident(&self, band: u32) -> Option<AcquiredBand> {
         let stays = self.is_resident(band) && self.is_ready(band);
         stays.then(|| self.in_memory(band, Arc::clone(self.memory_of(UnitId(band)))))
+    }
+
+    fn window(&self) -> &Window {
+        self.planner.window()
+    }
+
+    fn memory(&self) -> u64 {
+        self.host_memory()
+    }
+
+    fn set_budget(&mut self, bytes: u64, _device: &mut dyn Device) -> Result<(), WindowError> {
+        self.planner.with(&mut self.commands, |window, out| window.set_budget(bytes, out))?;
+        self.obey();
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        while self.take_next() {}
     }
 
     fn sight(&self, band: u32) -> UnitSight {

@@ -12,7 +12,7 @@ use super::buffer::StreamBuffer;
 use super::slab_driver::SlabDriver;
 use super::telemetry::Recorder;
 use crate::error::WeightError;
-use crate::experts::{Arena, ArenaError, Foresight, Placement, SlabId, SlabSlot, UNDER_WAY_MAX};
+use crate::experts::{Arena, Foresight, Placement, SlabId, SlabSlot, UNDER_WAY_MAX};
 use crate::partition::{ExpertBank, ExpertClasses, Pieces, SlabMatrix};
 use crate::source::{EXPERT_MATRICES_MAX, Expert};
 
@@ -100,11 +100,6 @@ impl ExpertDriver {
         }
     }
 
-    /// Returns whether reads are in flight.
-    pub fn is_loading(&self) -> bool {
-        !self.loads.is_empty()
-    }
-
     /// Returns whether experts of the visit wait for slots while none of the visit's experts is ready or being read. A
     /// release ends that, or the end of a read for an earlier visit.
     pub fn lacks_room(&self) -> bool {
@@ -115,12 +110,6 @@ impl ExpertDriver {
     pub fn is_visited(&self, expert: u32) -> bool {
         let in_memory = |layer| self.arena.slot_of(SlabId { layer, expert }).is_some();
         self.arena.is_wanted(expert) && self.layer.is_some_and(in_memory)
-    }
-
-    /// Sets whether guessed experts are read ahead, and drops all earlier guesses.
-    pub fn set_reads_ahead(&mut self, reads_ahead: bool) {
-        self.reads_ahead = reads_ahead;
-        self.foresight.forget();
     }
 
     fn end_visit(&mut self) {
@@ -134,31 +123,10 @@ impl ExpertDriver {
     }
 
     /// Takes in the reads that have ended.
-    pub fn take_all(&mut self, recorder: &mut Recorder) {
+    fn take_all(&mut self, recorder: &mut Recorder) {
         while let Some(done) = self.engine.poll() {
             self.take(done, recorder);
         }
-    }
-
-    /// Waits until no read is in flight.
-    pub fn settle(&mut self, recorder: &mut Recorder) {
-        while let Some(done) = self.engine.wait() {
-            self.take(done, recorder);
-        }
-    }
-
-    /// Changes the number of bytes that all slots together may take. If the number shrinks, slots are removed, and
-    /// their memory is freed before the call returns. The call ends the current visit, so it must be made between
-    /// passes.
-    pub fn set_budget(&mut self, bytes: u64) -> Result<(), ArenaError> {
-        self.abandon();
-        let changes = self.arena.set_budget(bytes)?;
-        for (slot, _) in changes.withdrawn {
-            if let Some(slot) = self.slots[slot.class as usize].get_mut(slot.index as usize) {
-                slot.0.clear();
-            }
-        }
-        Ok(())
     }
 
     /// Finds slots for the experts of the visit that have none, while there are slots, and begins to read these
@@ -430,6 +398,32 @@ impl SlabDriver for ExpertDriver {
     fn poll(&mut self, _device: &mut dyn Device, recorder: &mut Recorder) {
         self.take_all(recorder);
         self.read_ahead(recorder);
+    }
+
+    fn is_loading(&self) -> bool {
+        !self.loads.is_empty()
+    }
+
+    fn set_budget(&mut self, bytes: u64, _device: &mut dyn Device) -> Result<(), WeightError> {
+        self.abandon();
+        let changes = self.arena.set_budget(bytes)?;
+        for (slot, _) in changes.withdrawn {
+            if let Some(slot) = self.slots[slot.class as usize].get_mut(slot.index as usize) {
+                slot.0.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, recorder: &mut Recorder) {
+        while let Some(done) = self.engine.wait() {
+            self.take(done, recorder);
+        }
+    }
+
+    fn set_reads_ahead(&mut self, reads_ahead: bool) {
+        self.reads_ahead = reads_ahead;
+        self.foresight.forget();
     }
 
     fn looks_ahead(&mut self, group: usize) -> bool {

@@ -41,6 +41,11 @@ pub struct StreamConfig {
     pub depth: usize,
     /// Measured read rate of the disk in bytes per second, for the statistics; 0 if it was not measured.
     pub disk_bytes_per_s: f64,
+    /// Measured rate of copies to the device in bytes per second, for [`ElasticWeights::worth`]; 0 if it was not
+    /// measured, or if the device computes in host memory.
+    ///
+    /// [`ElasticWeights::worth`]: crate::ElasticWeights::worth
+    pub link_bytes_per_s: f64,
     /// Rule for which bands stay in memory.
     pub policy: StreamPolicy,
     /// Whether each read, wait and computation is recorded as an event.
@@ -209,6 +214,7 @@ mod tests {
             engine: EngineKind::Pread,
             depth: 1,
             disk_bytes_per_s: 0.0,
+            link_bytes_per_s: 0.0,
             policy,
             timeline: false,
             host_tokens_max: 0,

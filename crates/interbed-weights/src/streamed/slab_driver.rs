@@ -49,6 +49,23 @@ pub trait SlabDriver: Send {
     /// Takes in the reads and copies that have ended, without a wait.
     fn poll(&mut self, device: &mut dyn Device, recorder: &mut Recorder);
 
+    /// Returns whether reads are in flight.
+    fn is_loading(&self) -> bool;
+
+    /// Changes the number of bytes that all slots together may take, where the device reads them. If the number
+    /// shrinks, slots are removed, and their memory is freed as soon as nothing uses it. The call ends the current
+    /// visit, so it must be made between passes.
+    ///
+    /// # Errors
+    /// Fails if `bytes` is less than the least with which experts can be computed with, or if the device fails.
+    fn set_budget(&mut self, bytes: u64, device: &mut dyn Device) -> Result<(), WeightError>;
+
+    /// Waits until no read is in flight.
+    fn settle(&mut self, recorder: &mut Recorder);
+
+    /// Sets whether slabs are read before passes want them, if the driver can do so.
+    fn set_reads_ahead(&mut self, _reads_ahead: bool) {}
+
     /// Returns whether it is worth the work to guess which experts a group will want.
     fn looks_ahead(&mut self, _group: usize) -> bool {
         false

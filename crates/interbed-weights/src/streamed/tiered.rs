@@ -22,7 +22,7 @@ use super::telemetry::Recorder;
 use crate::error::WeightError;
 use crate::partition::BandPlace;
 use crate::source::Bands;
-use crate::window::{Acquired, Phase, Tiers, UnitId, UnitState, WindowCommand};
+use crate::window::{Acquired, Phase, Tiers, UnitId, UnitState, Window, WindowCommand, WindowError};
 
 /// Maximum number of tokens of a pass that counts as decoding: a few tokens for each of a few sequences.
 const DECODE_TOKENS: usize = 64;
@@ -35,6 +35,8 @@ pub struct TieredDriver {
     held: Vec<Option<OnDevice>>,
     /// Slots on the device that hold no band.
     free: VecDeque<Slot>,
+    /// Number of slots on the device, in use or free.
+    slots: usize,
     /// Copies that may still read slots of host memory, in the order of their submission.
     reading: VecDeque<(UnitId, Token)>,
     slot_bytes: usize,
@@ -60,7 +62,16 @@ impl TieredDriver {
     pub fn new(host: Driver<Tiers>, places: Vec<BandPlace>, host_tokens_max: usize) -> Self {
         let held = places.iter().map(|_| None).collect();
         let slot_bytes = places.iter().map(|place| place.bytes).max().unwrap_or(0);
-        Self { host, places, held, free: VecDeque::new(), reading: VecDeque::new(), slot_bytes, host_tokens_max }
+        Self {
+            host,
+            places,
+            held,
+            free: VecDeque::new(),
+            slots: 0,
+            reading: VecDeque::new(),
+            slot_bytes,
+            host_tokens_max,
+        }
     }
 
     /// Loads the residents of both tiers and the first streamed bands. Calls `progress` as bands arrive, with the total
@@ -91,7 +102,7 @@ impl TieredDriver {
         loop {
             self.host.obey();
             match self.host.above.pop_front() {
-                None => return,
+                None => return self.drop_spare_slots(),
                 Some(WindowCommand::Load { unit, ticket, resident }) => self.copy(unit, ticket, resident, device),
                 Some(WindowCommand::Evict { unit }) => {
                     let OnDevice { memory, resident, used, .. } =
@@ -106,20 +117,30 @@ impl TieredDriver {
         }
     }
 
+    /// Gives free slots back to the device until the rest is within the budget.
+    fn drop_spare_slots(&mut self) {
+        while self.memory() > self.window().budget() && self.free.pop_front().is_some() {
+            self.slots -= 1;
+        }
+    }
+
     /// Submits the copy of a band that is in host memory. If the submission fails, the copy is tried as often as a
     /// read; after the last try, the error goes to the caller that wants the band.
     fn copy(&mut self, unit: UnitId, ticket: u64, resident: bool, device: &mut dyn Device) {
         let place = self.places[unit.index()];
-        let slot = match (resident, self.free.pop_front()) {
-            (false, Some(slot)) => Ok(slot),
-            (false, None) => device.allocate(self.slot_bytes).map(|memory| Slot { memory, used: None }),
-            (true, slot) => {
-                self.free.extend(slot);
-                device.allocate(place.bytes).map(|memory| Slot { memory, used: None })
-            }
-        };
+        // A resident takes memory of its own, which the window already counts.
+        if resident {
+            self.drop_spare_slots();
+        }
+        let free = if resident { None } else { self.free.pop_front() };
+        let is_new_slot = !resident && free.is_none();
+        let len = if resident { place.bytes } else { self.slot_bytes };
+        let slot = free.map_or_else(|| device.allocate(len).map(|memory| Slot { memory, used: None }), Ok);
         let Slot { memory, used } = match slot {
-            Ok(slot) => slot,
+            Ok(slot) => {
+                self.slots += usize::from(is_new_slot);
+                slot
+            }
             Err(error) => {
                 self.host.failed(unit, error.into());
                 self.host.planner.device_allocation_failed(unit, ticket, &mut self.host.commands);
@@ -225,6 +246,26 @@ impl BandDriver for TieredDriver {
     fn is_resident(&self, band: u32) -> bool {
         let unit = UnitId(band);
         self.tiers().is_computed_by_host(unit) || self.tiers().device().is_resident(unit)
+    }
+
+    fn window(&self) -> &Window {
+        self.tiers().device()
+    }
+
+    fn memory(&self) -> u64 {
+        // The window also counts slots that are about to be used, which may still be free here.
+        let spare = self.slots.saturating_sub(self.window().slots_used());
+        self.window().bytes_held() + (spare * self.slot_bytes) as u64
+    }
+
+    fn set_budget(&mut self, bytes: u64, device: &mut dyn Device) -> Result<(), WindowError> {
+        self.host.planner.set_device_budget(bytes, &mut self.host.commands)?;
+        self.obey(device);
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        while self.host.take_next() {}
     }
 
     fn sight(&self, band: u32) -> UnitSight {

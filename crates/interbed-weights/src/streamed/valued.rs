@@ -18,28 +18,41 @@ pub struct ExpertFigures {
 pub struct Valued {
     stats: StreamStats,
     missed: u64,
+    /// Number of seconds that copying a byte to the device takes; 0 if that is not known.
+    copy_seconds: f64,
 }
 
 impl Valued {
+    /// Creates the estimate for a device to which `link_bytes_per_s` bytes can be copied in a second; 0 if that is not
+    /// known.
+    pub fn new(link_bytes_per_s: f64) -> Self {
+        let copy_seconds = if link_bytes_per_s > 0.0 { link_bytes_per_s.recip() } else { 0.0 };
+        Self { copy_seconds, ..Self::default() }
+    }
+
     /// Returns an estimate of the waiting time, in seconds, that one more byte of memory would have saved since the
     /// last call. The byte would have held experts if `all_bands_stay` is true and `experts` is `Some`, and bands
     /// otherwise. The estimate is the product of two numbers. One is the number of bytes that passes would not have had
-    /// to read. The other is the average waiting time per byte read. This average is less than the time to read a byte,
-    /// because passes compute during reads.
+    /// to bring. The other is the average waiting time per byte: for a read, less than the time to read a byte, because
+    /// passes compute during reads; and for a copy to a device, the time to copy a byte, because a device computes with
+    /// a byte much faster than the byte can be copied.
     pub fn worth(&mut self, stats: StreamStats, all_bands_stay: bool, experts: Option<ExpertFigures>) -> f64 {
         let passed = stats.since(&self.stats);
-        let not_read = match experts.filter(|_| all_bands_stay) {
-            // A byte of bands that stays is a byte less to read in each pass.
+        let not_brought = match experts.filter(|_| all_bands_stay) {
+            // A byte of bands that stays is a byte less to bring in each pass.
             None => passed.passes as f64,
             // A small arena, and any arena under chunks of prompts, evicts slabs too soon for the shadow to count hits.
-            // Then routing is taken to be uniform: each byte kept saves its share of the bytes read.
+            // Then routing is taken to be uniform: each byte kept saves its share of the bytes brought.
             Some(ExpertFigures { missed, bank_bytes }) => {
                 let by_shadow = (missed.bytes - self.missed) as f64 / missed.more.max(1) as f64;
-                by_shadow.max(passed.expert_bytes_read as f64 / bank_bytes.max(1) as f64)
+                let brought = passed.expert_bytes_read.max(passed.bytes_copied);
+                by_shadow.max(brought as f64 / bank_bytes.max(1) as f64)
             }
         };
         (self.stats, self.missed) = (stats, experts.map_or(0, |experts| experts.missed.bytes));
-        if passed.bytes_read == 0 { 0.0 } else { passed.stall.as_secs_f64() / passed.bytes_read as f64 * not_read }
+        let read = if passed.bytes_read == 0 { 0.0 } else { passed.stall.as_secs_f64() / passed.bytes_read as f64 };
+        let copied = if passed.bytes_copied == 0 { 0.0 } else { self.copy_seconds };
+        (read + copied) * not_brought
     }
 }
 
@@ -80,5 +93,16 @@ mod tests {
         assert_eq!(worth(3, 400, 2000, true), 1.0 / 1000.0 * 2.0);
         // A byte more goes to bands.
         assert_eq!(worth(4, 700, 3000, false), 1.0 / 1000.0);
+    }
+
+    #[test]
+    fn of_a_device_it_is_worth_the_copies_too() {
+        let mut valued = Valued::new(500.0);
+        let copied = |passes, bytes_copied| StreamStats { bytes_copied, ..after(passes, 0, 0) };
+        assert_eq!(valued.worth(copied(3, 9000), false, None), 3.0 / 500.0);
+        assert_eq!(valued.worth(copied(5, 9000), false, None), 0.0, "nothing was copied");
+        let read = StreamStats { bytes_copied: 9100, ..after(6, 1000, 2) };
+        assert_eq!(valued.worth(read, false, None), 2.0 / 1000.0 + 1.0 / 500.0);
+        assert_eq!(Valued::new(0.0).worth(copied(3, 9000), false, None), 0.0, "nobody knows how fast");
     }
 }

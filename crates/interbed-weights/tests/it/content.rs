@@ -104,6 +104,7 @@ fn weights_are_what_they_are_however_they_are_read() {
             engine: EngineKind::Pread,
             depth: 2,
             disk_bytes_per_s: 0.0,
+            link_bytes_per_s: 0.0,
             policy: StreamPolicy::Resident,
             timeline: false,
             host_tokens_max: 0,

@@ -85,6 +85,7 @@ impl Mixture {
             engine: EngineKind::Pread,
             depth: 3,
             disk_bytes_per_s: 0.0,
+            link_bytes_per_s: 0.0,
             policy: StreamPolicy::Resident,
             timeline: false,
             host_tokens_max: 0,
@@ -279,11 +280,12 @@ proptest! {
                 // Some of a rank that no token has.
                 Act::Guess { group, guesses } => weights.guess(group, &guesses),
                 Act::Budget(percent) => {
-                    weights.set_budget(least + (full - least) * percent / 100).unwrap();
+                    let (budget, mut device) = (least + (full - least) * percent / 100, processor());
+                    weights.set_budget(budget, &mut device).unwrap();
                     weights.settle();
-                    weights.set_budget(least + (full - least) * percent / 100).unwrap();
-                    let memory = weights.memory();
-                    prop_assert!(memory.held <= least + (full - least) * percent / 100, "{memory:?}");
+                    weights.set_budget(budget, &mut device).unwrap();
+                    let memory = weights.memory(&mut device);
+                    prop_assert!(memory.held <= budget, "{memory:?}");
                 }
                 Act::Fail(times) => {
                     faults += times;

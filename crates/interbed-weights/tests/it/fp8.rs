@@ -104,6 +104,7 @@ fn streaming_asks_for_a_packed_store() {
         engine: interbed_io::EngineKind::Pread,
         depth: 1,
         disk_bytes_per_s: 1e9,
+        link_bytes_per_s: 0.0,
         policy: StreamPolicy::Ring,
         timeline: false,
         host_tokens_max: 0,

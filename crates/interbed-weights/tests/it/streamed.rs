@@ -83,6 +83,7 @@ impl Model {
             engine: EngineKind::Pread,
             depth: 2,
             disk_bytes_per_s: 0.0,
+            link_bytes_per_s: 0.0,
             policy,
             timeline: true,
             host_tokens_max: 0,
@@ -170,7 +171,7 @@ proptest! {
             match what {
                 // Mostly in order; sometimes a pass ends early or goes back, as with many rows of logits.
                 0 => group = jump,
-                1 => weights.set_budget(budget(share)).unwrap(),
+                1 => weights.set_budget(budget(share), &mut processor()).unwrap(),
                 2 => model.fault(jump % model.files.len(), Which::All, Some(1 + jump as u32 % 4)),
                 _ => group = (group + 1) % (GROUPS + 1),
             }

@@ -1,7 +1,9 @@
 //! Weights in two tiers whose planners are checked after every step of a pass.
 
 use interbed_device::{Device, DeviceError, Token, Weights};
-use interbed_weights::{Bands, Expert, Rows, Sweep, TensorId, TieredWeights, WeightError, WeightSource};
+use interbed_weights::{
+    Bands, ElasticWeights, Expert, Rows, StreamMemory, Sweep, TensorId, TieredWeights, WeightError, WeightSource,
+};
 
 /// Weights in two tiers. Every call that may move some of them panics if the planners do not agree afterwards.
 pub struct Checked(pub TieredWeights);
@@ -78,5 +80,43 @@ impl WeightSource for Checked {
 
     fn end_pass(&mut self) -> Result<(), WeightError> {
         self.after(WeightSource::end_pass)
+    }
+
+    fn elastic(&mut self) -> Option<&mut dyn ElasticWeights> {
+        Some(self)
+    }
+}
+
+impl ElasticWeights for Checked {
+    fn memory(&mut self, device: &mut dyn Device) -> StreamMemory {
+        self.after(|weights| weights.memory(device))
+    }
+
+    fn set_budget(&mut self, bytes: u64, device: &mut dyn Device) -> Result<(), WeightError> {
+        self.after(|weights| weights.set_budget(bytes, device))
+    }
+
+    fn worth(&mut self) -> f64 {
+        self.0.worth()
+    }
+
+    fn least_budget(&self) -> u64 {
+        self.0.least_budget()
+    }
+
+    fn full_budget(&self) -> u64 {
+        self.0.full_budget()
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        ElasticWeights::resident_bytes(&self.0)
+    }
+
+    fn settle(&mut self) {
+        self.after(ElasticWeights::settle);
+    }
+
+    fn set_reads_ahead(&mut self, reads_ahead: bool) {
+        self.0.set_reads_ahead(reads_ahead);
     }
 }
