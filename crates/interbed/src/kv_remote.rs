@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use interbed_device::Bytes;
 use interbed_kernels::KvLayout;
 use interbed_kv::Gate;
@@ -41,10 +41,26 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
 ///
 /// # Errors
 /// Fails if the address or the key cannot be used.
-pub fn settings(options: &KvRemoteOptions) -> Result<Option<(StoreAddress, [u8; 32])>> {
+fn settings(options: &KvRemoteOptions) -> Result<Option<(StoreAddress, [u8; 32])>> {
     let Some(SecretText(text)) = &options.kv_remote else { return Ok(None) };
     let address = text.parse().map_err(|error: AddressError| failed(error))?;
     Ok(Some((address, secret(options.kv_remote_key.as_deref())?)))
+}
+
+/// Asks the store that the options name in the background whether it can be used, and warns at once if it cannot. The
+/// server starts in any case.
+///
+/// # Errors
+/// Fails if the address or the key cannot be used.
+pub fn begin_check(options: &KvRemoteOptions) -> Result<()> {
+    let Some((address, _)) = settings(options)? else { return Ok(()) };
+    let check = move || {
+        if let Err(why) = address.check() {
+            report!("warning: KV is not shared in {address} for now, and the server asks it again later: {why}");
+        }
+    };
+    std::thread::Builder::new().name("kv-remote-check".into()).spawn(check).context("cannot start a thread")?;
+    Ok(())
 }
 
 fn failed(error: impl std::fmt::Display) -> anyhow::Error {
