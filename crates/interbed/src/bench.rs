@@ -25,7 +25,6 @@ use serde_json::json;
 
 use crate::audience::{Audience, Surroundings};
 use crate::device_option::DeviceOption;
-use crate::footprint::Footprint;
 use crate::gpu;
 use crate::hub;
 use crate::load::load_onto;
@@ -122,7 +121,6 @@ pub fn run(args: BenchArgs) -> Result<()> {
     }
     let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
     let dir = ModelDir::open(path.as_deref())?;
-    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
@@ -138,7 +136,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
             &on_gpu::GpuMeasurements { sizes, policies: None, timeline: None, json: args.json },
         );
     }
-    let mut runnable = load_onto(&Processor, &dir, &args.limits, &surroundings)?;
+    let mut runnable = load_onto(&Processor, &dir, &args.limits, &Surroundings::of_passes())?;
     sizes.check(&runnable.plan, runnable.block_size, "--memory")?;
     let _streamed = runnable.streamed.take();
     let passes = MeasuredPasses::new(runnable, vocab);

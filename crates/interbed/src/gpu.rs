@@ -1,20 +1,18 @@
-//! A GPU as the place where a model is computed: chooses the GPU, divides its memory and the host's, and opens it.
+//! A GPU as the place where a model is computed: chooses the GPU, says what memory it has, and opens it.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use interbed_device::{Bytes, CopyRates, Gpu, GpuError, GpuInfo, ProductArithmetic, Vulkan, VulkanDevice};
-use interbed_engine::{LEAST_CONTEXT, MemoryNeeds, MemoryPlan, SchemaNeeds};
 use interbed_kernels::KvLayout;
 use interbed_model::Model;
 use interbed_model::layers::LOGIT_ROWS;
 use interbed_weights::ResidentWeights;
 
-use crate::audience::Surroundings;
-use crate::budget::budget;
 use crate::device_option::DeviceOption;
+use crate::division::{DeviceRoom, Division};
 use crate::failure::Advised;
-use crate::model_dir::{Division, ModelDir};
+use crate::model_dir::ModelDir;
 use crate::needs::{BATCHED_TOKENS, batched_tokens};
 use crate::options::{KvLayoutOption, LimitOptions};
 use crate::place::{ComputePlace, Processor};
@@ -81,24 +79,18 @@ impl GpuPlace {
 impl ComputePlace for GpuPlace {
     type Device = VulkanDevice;
 
-    fn divide(&self, dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
-        let on_gpu = divide(dir, limits, surroundings, self.total)?;
-        let (needs, host) = divide_host(dir, limits, surroundings, &on_gpu)?;
-        let block_size = needs.block_size;
-        report!("device  {:>10}  {} ({})", self.total, self.info.name, limits.compute.device);
-        for (name, bytes) in on_gpu.budget.entries().iter().filter(|(_, bytes)| bytes.0 > 0) {
-            let blocks = match name.as_str() {
-                "KV blocks" => format!("  {} x {block_size} tokens", on_gpu.num_blocks),
-                _ => String::new(),
-            };
-            report!("  {name:<10}{bytes:>10}{blocks}");
-        }
-        report!("host    {:>10}", host.budget.total());
-        let (num_blocks, max_model_len) = (on_gpu.num_blocks, on_gpu.max_model_len);
-        // The context is what the GPU has room for, whatever the host streams.
-        let plan = MemoryPlan { num_blocks, num_blocks_max: num_blocks, max_model_len, streams_below: None, ..host };
-        let batched_tokens = batched_tokens(limits, BATCHED_TOKENS);
-        Ok(Division { needs, plan, batched_tokens, device: Some(on_gpu) })
+    fn memory(&self, dir: &ModelDir, limits: &LimitOptions) -> Result<Option<DeviceRoom>> {
+        let (blueprint, tokens) = (&dir.config.blueprint, batched_tokens(limits, BATCHED_TOKENS));
+        let pass = Model::pass_needs(blueprint, tokens, tokens);
+        // The host reads this many rows of logits at a time.
+        let logits = (LOGIT_ROWS * size_of::<f32>()).saturating_mul(blueprint.vocab_size);
+        Ok(Some(DeviceRoom {
+            name: format!("{} ({})", self.info.name, limits.compute.device),
+            total: self.total,
+            scratch: Bytes(VulkanDevice::pass_bytes(&pass, self.arithmetic) as u64),
+            host_scratch: Bytes(HOST_SCRATCH.saturating_add(logits as u64)),
+            loading: Bytes(ResidentWeights::largest_group(&dir.catalog, &dir.specs)?),
+        }))
     }
 
     fn computes(&self) -> String {
@@ -170,62 +162,6 @@ fn check_memory(gpu: &GpuInfo, total: Bytes, limits: &LimitOptions) -> Result<()
 fn gpu_memory(gpu: &GpuInfo, limits: &LimitOptions) -> Bytes {
     let share = if gpu.is_unified { UNIFIED_SHARE } else { GPU_SHARE };
     limits.compute.gpu_memory.unwrap_or(Bytes(gpu.memory.0 / 100 * share))
-}
-
-/// Divides the GPU's memory among weights, KV blocks and the tensors of a pass.
-fn divide(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>, total: Bytes) -> Result<MemoryPlan> {
-    let (mut needs, tokens) = (dir.needs(limits, surroundings)?, batched_tokens(limits, BATCHED_TOKENS));
-    let none = Bytes(0);
-    (needs.process, needs.opening, needs.requests, needs.swap) = (none, none, none, none);
-    needs.schemas = SchemaNeeds::default();
-    let pass = Model::pass_needs(&dir.config.blueprint, tokens, tokens);
-    needs.scratch = Bytes(VulkanDevice::pass_bytes(&pass, limits.compute.gpu_products.into()) as u64);
-    // On a GPU, KV and weights do not trade memory.
-    (needs.block, needs.block_returnable) = (Bytes(dir.kv_layout(limits).block_bytes() as u64), Bytes(0));
-    if let Some(memory) = limits.kv_memory {
-        needs.blocks_most = usize::try_from(memory.0 / needs.block.0)?;
-    }
-    // The driver rounds buffers up, so one percent is left free.
-    let total = Bytes(total.0 / 100 * 99);
-    MemoryPlan::divide(total, &needs).map_err(|refused| {
-        let least = refused.smallest.0.div_ceil(99) * 100;
-        Advised::input(
-            format!(
-                "{total} of GPU memory cannot work: weights {} (streamed), tensors of a pass {} and KV for {} tokens",
-                needs.weights_streamed.min(needs.weights),
-                needs.scratch,
-                needs.max_model_len.min(LEAST_CONTEXT)
-            ),
-            format!(
-                "give --gpu-memory {}M or more if the GPU has it, take a smaller model, or --device cpu",
-                least.div_ceil(1 << 20)
-            ),
-        )
-    })
-}
-
-/// Divides host memory beside a GPU. Also returns the needs that it was divided by.
-fn divide_host(
-    dir: &ModelDir,
-    limits: &LimitOptions,
-    surroundings: &Surroundings<'_>,
-    on_gpu: &MemoryPlan,
-) -> Result<(MemoryNeeds, MemoryPlan)> {
-    let (mut needs, total) = (dir.needs(limits, surroundings)?, budget(limits)?);
-    needs.swap = dir.swap_memory(limits, total);
-    if !on_gpu.streamed {
-        // During loading, one group of weights is in host memory.
-        let group = ResidentWeights::largest_group(&dir.catalog, &dir.specs)?;
-        (needs.weights, needs.weights_streamed) = (Bytes(group), Bytes(group));
-    }
-    // The host reads this many rows of logits at a time.
-    let logits = (LOGIT_ROWS * size_of::<f32>()).saturating_mul(dir.config.blueprint.vocab_size);
-    needs.scratch = Bytes(HOST_SCRATCH.saturating_add(logits as u64));
-    // In host memory, each block takes only the block manager's bookkeeping.
-    let bytes = dir.kv_layout(limits).block_bytes() as u64;
-    (needs.block, needs.block_returnable) = (Bytes(needs.block.0.saturating_sub(bytes)), Bytes(0));
-    needs.blocks_most = on_gpu.num_blocks;
-    Ok((needs, MemoryPlan::divide(total, &needs)?))
 }
 
 fn to_input(error: GpuError) -> anyhow::Error {

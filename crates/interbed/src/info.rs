@@ -156,6 +156,14 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
             given.sequences
         ));
     }
+    let streams_below = memory.budgets.iter().find_map(|given| given.streams_below);
+    if let Some((limit, kv_tokens)) = streams_below {
+        let (limit, kv_tokens) = (flag(Bytes(limit.0.next_multiple_of(1 << 20))), grouped(kv_tokens as u64));
+        text.push_str(&format!(
+            "\nFrom --memory {limit} on all weights stay in memory; with less they are streamed, which is slower, and \
+             leave room for KV of up to {kv_tokens} tokens.\n"
+        ));
+    }
     text
 }
 

@@ -13,6 +13,7 @@ mod completions;
 mod config_file;
 mod device_option;
 mod devices;
+pub mod division;
 mod erase;
 mod expert_counts;
 pub mod failure;

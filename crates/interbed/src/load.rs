@@ -23,9 +23,11 @@ use interbed_server::ModelFacts;
 use interbed_weights::{ResidentWeights, WeightSource};
 
 use crate::audience::{Audience, Surroundings};
+use crate::budget::budget;
+use crate::division::Division;
 use crate::gpu::GpuPlace;
 use crate::lower_tiers::{Below, LowerTiers};
-use crate::model_dir::{Division, ModelDir};
+use crate::model_dir::ModelDir;
 use crate::model_facts::model_facts;
 use crate::needs::{kv_config, threads};
 use crate::opened::Opened;
@@ -172,8 +174,10 @@ pub fn load_onto<P: ComputePlace>(
     limits: &LimitOptions,
     surroundings: &Surroundings<'_>,
 ) -> Result<Runnable<ModelRunner<P::Device>>> {
-    let mut division = place.divide(dir, limits, surroundings)?;
-    let layout = dir.kv_layout(limits);
+    let needs = dir.needs(limits, surroundings)?;
+    let mut division = Division::of(&needs, budget(limits)?, place.memory(dir, limits)?)?;
+    report::division(dir, &division, limits);
+    let layout = needs.layout;
     let (block_size, block_bytes) = (layout.block_size(), layout.block_bytes().max(1));
     // Loading takes long, so options that cannot work are refused before it.
     let swap = swap::open(limits, &division.plan, division.needs.swap, &layout)?;

@@ -12,9 +12,10 @@ use interbed_weights::{
     WeightSource, band_bytes, open_direct,
 };
 
+use crate::division::Division;
 use crate::expert_counts::KeptCounts;
 use crate::failure::Advised;
-use crate::model_dir::{Division, ModelDir};
+use crate::model_dir::ModelDir;
 use crate::needs;
 use crate::options::{HostProducts, LimitOptions, StreamOptions};
 use crate::progress::Loading;
@@ -66,7 +67,7 @@ pub fn start(
 ) -> Result<(Box<dyn WeightSource>, Streaming)> {
     match &division.device {
         None => start_in_host_memory(dir, division, limits, turns),
-        Some(plan) => start_on(device, plan.weights, dir, division, limits, turns),
+        Some((_, plan)) => start_on(device, plan.weights, dir, division, limits, turns),
     }
 }
 

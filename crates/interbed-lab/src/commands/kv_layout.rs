@@ -129,9 +129,8 @@ fn steps(asked: Option<NonZeroUsize>, dir: &ModelDir) -> Result<u64> {
 /// Returns the speed of both layouts at each context.
 fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Block)> {
     let dir = ModelDir::open(args.model.as_deref())?;
-    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let Runnable { runner, plan, batched_tokens, streamed, block_size, .. } =
-        load_onto(&Processor, &dir, limits, &surroundings)?;
+        load_onto(&Processor, &dir, limits, &Surroundings::of_passes())?;
     if streamed.is_some() {
         bail!("{} does not fit into {}; give more --memory", dir.name(), plan.budget.total());
     }

@@ -21,7 +21,6 @@ use super::median;
 use super::passes::timed;
 use crate::audience::{Audience, Surroundings};
 use crate::failure::Advised;
-use crate::footprint::Footprint;
 use crate::load::{Runnable, load_onto};
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
@@ -105,8 +104,7 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
     if largest > args.limits.max_num_seqs.get() {
         bail!("--batch {largest} needs --max-num-seqs {largest} or more");
     }
-    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-    let runnable = load_onto(&Processor, &dir, &args.limits, &surroundings)?;
+    let runnable = load_onto(&Processor, &dir, &args.limits, &Surroundings::of_passes())?;
     let Runnable { mut runner, plan, streamed, batched_tokens, block_size, .. } = runnable;
     let Some(streaming) = streamed.filter(|streaming| streaming.experts.is_some()) else {
         let problem = format!("{} fits into {}, so that no experts are streamed", dir.name(), plan.budget.total());

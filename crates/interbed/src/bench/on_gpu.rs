@@ -13,8 +13,7 @@ use serde_json::{Value, json};
 use super::passes::{MeasuredPasses, Sizes};
 use super::work::{ModelWork, Work};
 use super::{PREFILLS_MAX, median};
-use crate::audience::{Audience, Surroundings};
-use crate::footprint::Footprint;
+use crate::audience::Surroundings;
 use crate::gpu::GpuPlace;
 use crate::load::load_onto;
 use crate::model_dir::ModelDir;
@@ -47,8 +46,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
         let mut limits = limits.clone();
         limits.stream.stream_policy = policy;
         limits.stream.timeline = wanted.timeline.is_some();
-        let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-        let mut runnable = load_onto(&gpu, dir, &limits, &surroundings)?;
+        let mut runnable = load_onto(&gpu, dir, &limits, &Surroundings::of_passes())?;
         if wanted.policies.is_some() && runnable.streamed.is_none() {
             bail!(
                 "{} fits into the GPU's memory, so that nothing is streamed; give a smaller --gpu-memory, or measure \

@@ -19,7 +19,6 @@ use super::work::{ModelWork, Work};
 use super::{median, on_gpu};
 use crate::audience::{Audience, Surroundings};
 use crate::device_option::DeviceOption;
-use crate::footprint::Footprint;
 use crate::gpu;
 use crate::hub;
 use crate::load::load_onto;
@@ -112,7 +111,6 @@ pub fn run(args: StreamArgs) -> Result<()> {
         let (policies, timeline) = (Some(&args.policy[..]), args.timeline.timeline.as_deref());
         return on_gpu::run(&dir, &limits, &on_gpu::GpuMeasurements { sizes, policies, timeline, json: args.json });
     }
-    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let work = ModelWork::of(&dir, &args.limits);
     let machine = measure_machine(&args.limits, &work)?;
     let mut lines = Vec::new();
@@ -121,7 +119,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         let mut limits = args.limits.clone();
         limits.stream.stream_policy = policy;
         limits.stream.timeline = args.timeline.timeline.is_some();
-        let mut runnable = load_onto(&Processor, &dir, &limits, &surroundings)?;
+        let mut runnable = load_onto(&Processor, &dir, &limits, &Surroundings::of_passes())?;
         let Some(streaming) = runnable.streamed.take() else {
             bail!(
                 "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `interbed \

@@ -63,7 +63,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         let config = &subject.config;
         let (parameters, active) = (config.blueprint.num_parameters(), config.blueprint.active_parameters());
         let is_mixture = config.blueprint.mixture().is_some();
-        let verdict = plan_of(args, subject, machine.clone(), None).map(|(made, _)| match made {
+        let verdict = plan_of(args, subject, None, machine.clone(), None).map(|(made, _)| match made {
             Made::Dense(plan) => plan.verdict(),
             Made::Mixture(plan) => plan.verdict(),
         });
@@ -86,7 +86,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     } else {
         let memory = args.limits.memory.unwrap_or(machine.memory_here);
         let mxfp4 = if asked.is_none() { ", gpt-oss in MXFP4" } else { "" };
-        writeln!(out, "What {memory} of memory on this machine run, with weights in {dtype}{mxfp4}\n")?;
+        let note = args.machine.memory_note(args.limits.memory).map_or_else(String::new, |note| format!("({note})\n"));
+        writeln!(out, "What {memory} of memory on this machine run, with weights in {dtype}{mxfp4}\n{note}")?;
         write!(out, "{}", printable(&table(&rows)))?;
     }
     out.flush()?;
@@ -99,10 +100,6 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         rate(machine.host_bw, "B/s"),
         rate(machine.flops, "FLOP/s")
     );
-    let (asked, here) = (args.limits.memory, machine.memory_here);
-    if let Some(asked) = asked.filter(|asked| *asked > here) {
-        report!("{asked} is more than this machine has to give now, {here}");
-    }
     Ok(())
 }
 
