@@ -1,9 +1,9 @@
 //! A GPU as the place where a model is computed: chooses the GPU, says what memory it has, and opens it.
 
-use std::sync::Arc;
-
-use anyhow::Result;
-use interbed_device::{Bytes, CopyRates, Gpu, GpuError, GpuInfo, ProductArithmetic, Vulkan, VulkanDevice};
+use anyhow::{Context, Result};
+use interbed_device::{
+    Bytes, CopyRates, DEVICE_KINDS, Device, DeviceKind, DeviceRequest, GpuError, GpuInfo, ProductArithmetic,
+};
 use interbed_kernels::KvLayout;
 use interbed_model::Model;
 use interbed_model::layers::LOGIT_ROWS;
@@ -21,9 +21,6 @@ use crate::report::report;
 /// The host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
 
-/// The copies that measure a GPU's speed take at most one part in this many of its memory.
-const COPY_SHARE: u64 = 8;
-
 /// The percentage of a GPU's memory that is used by default. The system needs the rest.
 const GPU_SHARE: u64 = 90;
 
@@ -32,7 +29,7 @@ const UNIFIED_SHARE: u64 = 40;
 
 /// A GPU that the options choose for a model.
 pub struct GpuPlace {
-    vulkan: Arc<Vulkan>,
+    kind: &'static DeviceKind,
     number: usize,
     info: GpuInfo,
     /// The bytes of the GPU's memory that may be used.
@@ -50,18 +47,18 @@ impl GpuPlace {
         if limits.compute.device == DeviceOption::Cpu {
             Processor::check(&limits.compute)?;
         }
-        let DeviceOption::Vulkan(number) = settled(dir, limits) else { return Ok(None) };
+        let DeviceOption::Numbered(kind, number) = settled(dir, limits) else { return Ok(None) };
         check(limits)?;
         let arithmetic: ProductArithmetic = limits.compute.gpu_products.into();
-        let vulkan = Vulkan::load().map_err(to_input)?;
-        let info = vulkan.gpus().map_err(to_input)?.into_iter().nth(number);
+        let kind = DEVICE_KINDS.iter().find(|known| known.name == kind).context("there is no such kind of device")?;
+        let info = (kind.list)().map_err(to_input)?.into_iter().nth(number);
         let info = info.ok_or_else(|| to_input(GpuError::NotFound { number }))?;
         if arithmetic == ProductArithmetic::Integer && !info.has_dot_products {
             return Err(to_input(GpuError::NoDotProducts { gpu: info.name }));
         }
         let total = gpu_memory(&info, limits);
         check_memory(&info, total, limits)?;
-        Ok(Some(Self { vulkan, number, info, total, arithmetic }))
+        Ok(Some(Self { kind, number, info, total, arithmetic }))
     }
 
     /// Measures the speeds of the GPU's memory and of the link to it by copies of `bytes` bytes, or fewer if the GPU
@@ -70,14 +67,12 @@ impl GpuPlace {
     /// # Errors
     /// Fails if the GPU fails.
     pub fn rates(&self, bytes: u64) -> Result<CopyRates> {
-        let gpu = Gpu::open(&self.vulkan, self.number, self.info.memory)?;
-        let bytes = bytes.min(self.info.memory.0 / COPY_SHARE).min(gpu.buffer_max() as u64);
-        Ok(CopyRates::measure(&gpu, usize::try_from(bytes)?)?)
+        Ok((self.kind.rates)(self.number, Bytes(bytes))?)
     }
 }
 
 impl ComputePlace for GpuPlace {
-    type Device = VulkanDevice;
+    type Device = Box<dyn Device>;
 
     fn memory(&self, dir: &ModelDir, limits: &LimitOptions) -> Result<Option<DeviceRoom>> {
         let (blueprint, tokens) = (&dir.config.blueprint, batched_tokens(limits, BATCHED_TOKENS));
@@ -87,7 +82,7 @@ impl ComputePlace for GpuPlace {
         Ok(Some(DeviceRoom {
             name: format!("{} ({})", self.info.name, limits.compute.device),
             total: self.total,
-            scratch: Bytes(VulkanDevice::pass_bytes(&pass, self.arithmetic) as u64),
+            scratch: Bytes((self.kind.pass_bytes)(&pass, self.arithmetic) as u64),
             host_scratch: Bytes(HOST_SCRATCH.saturating_add(logits as u64)),
             loading: Bytes(ResidentWeights::largest_group(&dir.catalog, &dir.specs)?),
         }))
@@ -97,11 +92,17 @@ impl ComputePlace for GpuPlace {
         format!("{}, {}, {} products", self.info.name, self.info.driver, self.arithmetic)
     }
 
-    fn open(&self, dir: &ModelDir, division: &Division, layout: KvLayout, _: &LimitOptions) -> Result<VulkanDevice> {
-        let gpu = Gpu::open(&self.vulkan, self.number, self.total).map_err(to_input)?;
+    fn open(&self, dir: &ModelDir, division: &Division, layout: KvLayout, _: &LimitOptions) -> Result<Box<dyn Device>> {
         let tokens = division.batched_tokens;
-        let needs = Model::pass_needs(&dir.config.blueprint, tokens, tokens);
-        Ok(VulkanDevice::with_products(&gpu, &needs, &layout, division.plan.num_blocks, self.arithmetic)?)
+        let request = DeviceRequest {
+            number: self.number,
+            memory: self.total,
+            needs: &Model::pass_needs(&dir.config.blueprint, tokens, tokens),
+            layout: &layout,
+            num_blocks: division.plan.num_blocks,
+            arithmetic: self.arithmetic,
+        };
+        (self.kind.open)(&request).map_err(to_input)
     }
 }
 
@@ -110,30 +111,33 @@ pub fn settled(dir: &ModelDir, limits: &LimitOptions) -> DeviceOption {
     if limits.compute.device != DeviceOption::Auto {
         return limits.compute.device;
     }
-    choose(dir, limits).map_or_else(
-        |why| {
-            report!("device         cpu  {why}");
-            DeviceOption::Cpu
-        },
-        DeviceOption::Vulkan,
-    )
+    choose(dir, limits).unwrap_or_else(|why| {
+        report!("device         cpu  {why}");
+        DeviceOption::Cpu
+    })
 }
 
-/// Returns the number of the GPU that `--device auto` chooses, or why it chooses none.
-fn choose(dir: &ModelDir, limits: &LimitOptions) -> Result<usize, String> {
-    let gpus = Vulkan::load().and_then(|vulkan| vulkan.gpus()).map_err(|error| error.to_string())?;
-    let usable = gpus.iter().filter(|gpu| gpu.missing.is_none() && gpu.kind != "software");
-    let best = usable.max_by_key(|gpu| (gpu.kind == "discrete", gpu.memory.0)).ok_or_else(|| {
-        match gpus.iter().find(|gpu| gpu.missing.is_none()) {
-            Some(gpu) => format!("{} is software; --device vulkan:{} takes it", gpu.name, gpu.number),
-            None => "no GPU that kernels run on".to_owned(),
+/// Returns the GPU that `--device auto` chooses, or why it chooses none.
+fn choose(dir: &ModelDir, limits: &LimitOptions) -> Result<DeviceOption, String> {
+    let (mut gpus, mut problems) = (Vec::new(), Vec::new());
+    for kind in DEVICE_KINDS {
+        match (kind.list)() {
+            Ok(found) => gpus.extend(found.into_iter().filter(|gpu| gpu.missing.is_none()).map(|gpu| (kind, gpu))),
+            Err(error) => problems.push(error.to_string()),
         }
-    })?;
-    let memory = gpu_memory(best, limits);
-    if memory.0 < dir.weight_bytes.0 {
-        return Err(format!("{} may use {memory}, and the weights are {}", best.name, dir.weight_bytes));
     }
-    Ok(best.number)
+    let named = |(kind, gpu): &(&DeviceKind, GpuInfo)| DeviceOption::Numbered(kind.name, gpu.number);
+    let usable = gpus.iter().filter(|(_, gpu)| gpu.kind != "software");
+    let best =
+        usable.max_by_key(|(_, gpu)| (gpu.kind == "discrete", gpu.memory.0)).ok_or_else(|| match gpus.first() {
+            Some(software) => format!("{} is software; --device {} takes it", software.1.name, named(software)),
+            None => problems.pop().unwrap_or_else(|| "no GPU that kernels run on".to_owned()),
+        })?;
+    let (memory, gpu) = (gpu_memory(&best.1, limits), &best.1);
+    if memory.0 < dir.weight_bytes.0 {
+        return Err(format!("{} may use {memory}, and the weights are {}", gpu.name, dir.weight_bytes));
+    }
+    Ok(named(best))
 }
 
 /// Refuses options that do not work with a GPU.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use interbed_device::{Bytes, CopyRates, VulkanDevice};
+use interbed_device::{Bytes, CopyRates, Device};
 use interbed_engine::{DeviceStats, Runner};
 use interbed_weights::StreamStats;
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
 }
 
 struct GpuBench<'a> {
-    passes: MeasuredPasses<VulkanDevice>,
+    passes: MeasuredPasses<Box<dyn Device>>,
     rates: CopyRates,
     /// The number of bytes per second of the disk, measured at the start, or 0 if nothing is read from disk.
     disk: f64,
@@ -136,7 +136,7 @@ impl GpuBench<'_> {
         &mut self,
         of: Subject,
         repeat: usize,
-        mut pass: impl FnMut(&mut MeasuredPasses<VulkanDevice>, usize) -> Result<Duration>,
+        mut pass: impl FnMut(&mut MeasuredPasses<Box<dyn Device>>, usize) -> Result<Duration>,
     ) -> Result<Figure> {
         let (stream, device) = (self.stream(), self.stats());
         let mut times = Vec::new();

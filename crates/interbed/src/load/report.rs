@@ -63,7 +63,7 @@ pub fn context(plan: &MemoryPlan, has: usize, wanted: usize, limits: &LimitOptio
     }
     let more = match limits.compute.device {
         DeviceOption::Cpu => "--memory",
-        DeviceOption::Auto | DeviceOption::Vulkan(_) => "--gpu-memory or --memory",
+        _ => "--gpu-memory or --memory",
     };
     context_note(has, wanted, limits.max_model_len.is_some(), more).into_iter().for_each(|note| report!("{note}"));
 }
