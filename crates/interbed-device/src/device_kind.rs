@@ -4,7 +4,8 @@ use interbed_kernels::KvLayout;
 
 use crate::{Bytes, CopyRates, Device, GpuError, GpuInfo, PassNeeds, ProductArithmetic};
 
-/// A kind of device beside the processor, as `--device` names it. [`DEVICE_KINDS`](crate::DEVICE_KINDS) lists all kinds.
+/// A kind of device beside the processor, as `--device` names it. [`DEVICE_KINDS`](crate::DEVICE_KINDS) lists all
+/// kinds.
 pub struct DeviceKind {
     /// The name that precedes the number of a device, as in `vulkan:0`.
     pub name: &'static str,

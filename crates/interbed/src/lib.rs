@@ -60,6 +60,7 @@ mod spelling;
 mod streaming;
 mod swap;
 mod synth;
+mod tier_kind;
 mod timeline;
 mod unknown_name;
 mod usage;

@@ -3,7 +3,6 @@
 
 mod shapes;
 
-use std::io::{Write, stdout};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +20,7 @@ use crate::footprint::Footprint;
 use crate::hub;
 use crate::needs::{self, BATCHED_TOKENS, Needs, WeighedModel};
 use crate::options::{HubOptions, LimitOptions, size};
-use crate::printable::printable;
+use crate::printable::print_answer;
 use crate::progress::Bars;
 use crate::report::report;
 use crate::synth::DTypeArg;
@@ -142,8 +141,7 @@ pub fn run(args: PlanArgs) -> Result<()> {
         report!("note: {note}");
     }
     let (plan, padding) = make(&args)?;
-    let mut out = stdout().lock();
-    if args.json {
+    let json = || {
         let mut json = match &plan {
             Made::Dense(plan) => plan.to_json(),
             Made::Mixture(plan) => plan.to_json(),
@@ -151,19 +149,19 @@ pub fn run(args: PlanArgs) -> Result<()> {
         if padding > 0 {
             json["kv_block_padding_bytes"] = padding.into();
         }
-        writeln!(out, "{json:#}")?;
-    } else {
+        json
+    };
+    let text = || {
         let report = match &plan {
             Made::Dense(plan) => plan.report(),
             Made::Mixture(plan) => plan.report(),
         };
-        write!(out, "{}", printable(&report.to_string()))?;
-        if padding > 0 {
-            writeln!(out, "KV blocks are padded by {padding} bytes each, to whole pages")?;
+        match padding {
+            0 => report,
+            padding => format!("{report}KV blocks are padded by {padding} bytes each, to whole pages\n"),
         }
-    }
-    out.flush()?;
-    Ok(())
+    };
+    Ok(print_answer(args.json, json, text)?)
 }
 
 /// A plan of either kind.
