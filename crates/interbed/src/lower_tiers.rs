@@ -46,7 +46,7 @@ pub struct OpenTiers {
 /// Tiers of a model whose identity is known now, or will be known later.
 pub enum Below {
     Now(OpenTiers),
-    Later(LowerTiers),
+    Later(Box<LowerTiers>),
 }
 
 impl LowerTiers {
@@ -109,7 +109,7 @@ impl LowerTiers {
             None if self.places.is_empty() => Ok(Below::Now(OpenTiers::default())),
             None => {
                 report!("KV below           waits until the model was read wholly once, which tells what it is");
-                Ok(Below::Later(self))
+                Ok(Below::Later(Box::new(self)))
             }
         }
     }

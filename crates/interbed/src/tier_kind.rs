@@ -18,10 +18,13 @@ pub struct TierKind {
     pub is_wanted: fn(&LimitOptions) -> bool,
     /// Returns the memory that the tier takes of a budget of this size.
     pub memory: fn(&LimitOptions, Bytes, &KvLayout) -> Bytes,
-    /// Checks what the options say of the tier, within a budget of this size. Returns `None` if the options ask for no
-    /// such tier, or if it cannot be used although nothing is wrong with the options.
-    pub prepare: fn(&LimitOptions, Bytes, &KvLayout) -> Result<Option<Box<dyn PreparedTier>>>,
+    /// Checks what the options say of the tier, within a budget of this size.
+    pub prepare: fn(&LimitOptions, Bytes, &KvLayout) -> Result<TierFound>,
 }
+
+/// A tier, or `None` if the options ask for no such tier, or if it cannot be used although nothing is wrong with the
+/// options.
+pub type TierFound = Option<Box<dyn PreparedTier>>;
 
 /// A tier that the options ask for, checked but not in use yet.
 pub trait PreparedTier: Send {
