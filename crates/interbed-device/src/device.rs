@@ -248,3 +248,107 @@ pub trait Device: Send {
         Ok(Vec::new())
     }
 }
+
+/// A device whose kind is known only when the program runs. Every method is passed on, because one that is left out
+/// would do what it does by default.
+impl Device for Box<dyn Device> {
+    fn tensor_capacity(&self) -> usize {
+        (**self).tensor_capacity()
+    }
+
+    fn submit(&mut self, queue: Queue, commands: &[Command<'_>], waits: &[Token]) -> Result<Token, DeviceError> {
+        (**self).submit(queue, commands, waits)
+    }
+
+    fn complete(&mut self, token: Token) -> Result<(), DeviceError> {
+        (**self).complete(token)
+    }
+
+    fn is_complete(&mut self, token: Token) -> Result<bool, DeviceError> {
+        (**self).is_complete(token)
+    }
+
+    fn downloaded(&mut self, tensor: Tensor) -> Result<&mut [f32], DeviceError> {
+        (**self).downloaded(tensor)
+    }
+
+    fn computes_on_host(&self) -> bool {
+        (**self).computes_on_host()
+    }
+
+    fn copies_downloads(&self) -> bool {
+        (**self).copies_downloads()
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
+        (**self).allocate(len)
+    }
+
+    fn share(&mut self, memory: &HostBuffer) -> bool {
+        (**self).share(memory)
+    }
+
+    fn place(&mut self, bytes: &Arc<HostBuffer>) -> Result<PlacedBytes, DeviceError> {
+        (**self).place(bytes)
+    }
+
+    fn has_own_memory(&self) -> bool {
+        (**self).has_own_memory()
+    }
+
+    fn kv_layout(&self) -> &KvLayout {
+        (**self).kv_layout()
+    }
+
+    fn num_blocks(&self) -> usize {
+        (**self).num_blocks()
+    }
+
+    fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
+        (**self).read_block(block, into)
+    }
+
+    fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
+        (**self).fill_block(block, fill)
+    }
+
+    fn prepare_blocks(&mut self, count: usize) {
+        (**self).prepare_blocks(count)
+    }
+
+    fn reserve_blocks(&mut self, count: usize) -> Result<usize, DeviceError> {
+        (**self).reserve_blocks(count)
+    }
+
+    fn resize_blocks(&mut self, came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
+        (**self).resize_blocks(came, left)
+    }
+
+    fn strips(&mut self) -> Option<&mut KvStrips> {
+        (**self).strips()
+    }
+
+    fn compute_on_host(&mut self, cpu: Cpu, dtypes: &[DType]) -> Result<bool, DeviceError> {
+        (**self).compute_on_host(cpu, dtypes)
+    }
+
+    fn host_rates(&mut self, dtype: DType, most: Bytes) -> Result<Option<HostRates>, DeviceError> {
+        (**self).host_rates(dtype, most)
+    }
+
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        (**self).settle()
+    }
+
+    fn stats(&self) -> Option<DeviceStats> {
+        (**self).stats()
+    }
+
+    fn note_times(&mut self) -> Result<(), DeviceError> {
+        (**self).note_times()
+    }
+
+    fn take_times(&mut self) -> Result<Vec<DeviceEvent>, DeviceError> {
+        (**self).take_times()
+    }
+}

@@ -8,6 +8,7 @@ mod command;
 mod cores;
 mod cpu;
 mod device;
+mod device_kind;
 mod figures;
 mod kv_frame;
 mod kv_pool;
@@ -19,6 +20,7 @@ mod reference;
 mod tensor;
 mod virtual_memory;
 mod vulkan;
+mod vulkan_kind;
 mod weights;
 
 pub use budget::{Budget, OverBudget};
@@ -28,6 +30,7 @@ pub use command::{BEST_MAX, BEST_WIDTH_MAX, BandProduct, Command, KvSequences, O
 pub use cores::usable_cores;
 pub use cpu::{CpuDevice, PassNeeds};
 pub use device::{Device, DeviceError};
+pub use device_kind::{DeviceKind, DeviceRequest};
 pub use figures::{DeviceEvent, DeviceStats, HostRates};
 pub use kv_frame::KvFrame;
 pub use kv_pool::KvPool;
@@ -40,3 +43,6 @@ pub use tensor::{OutOfTensors, Tensor, TensorArea};
 pub use virtual_memory::{Mappings, PageAccess, SharedMemory, VirtualMemory, mappings};
 pub use vulkan::{CopyRates, Gpu, GpuBuffer, GpuError, GpuInfo, Heap, ProductArithmetic, Vulkan, VulkanDevice};
 pub use weights::{PlacedBytes, Weights};
+
+/// All kinds of devices beside the processor. A further kind is its files here, and one line in this list.
+pub const DEVICE_KINDS: &[DeviceKind] = &[vulkan_kind::VULKAN];

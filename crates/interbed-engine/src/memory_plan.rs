@@ -50,6 +50,21 @@ impl MemoryNeeds {
     fn can_trade(&self) -> bool {
         self.block_kept() <= self.block.0 / KEPT_SHARE
     }
+
+    /// Returns what a device needs of its own memory, where a pass takes `scratch` bytes and a KV block `block` bytes.
+    /// The process, its requests and its buffers stay in host memory.
+    pub fn on_device(&self, scratch: Bytes, block: Bytes) -> Self {
+        Self {
+            process: Bytes(0),
+            opening: Bytes(0),
+            requests: Bytes(0),
+            schemas: SchemaNeeds::default(),
+            swap: Bytes(0),
+            scratch,
+            block,
+            ..*self
+        }
+    }
 }
 
 /// The memory that schemas and grammars need; nothing by default.
@@ -98,9 +113,9 @@ pub struct MemoryPlan {
     /// The number of tokens of context that one sequence can have. This is what was asked for, or what `num_blocks_max`
     /// KV blocks hold if that is less.
     pub max_model_len: usize,
-    /// The budget below which weights would be streamed and make room for a longer context; `None` if this plan's
-    /// context is as long as it can be.
-    pub streams_below: Option<Bytes>,
+    /// The budget below which weights would be streamed and make room for more KV than this plan has, and the number of
+    /// blocks that KV could then have; `None` if no smaller budget has room for more.
+    pub streams_below: Option<(Bytes, usize)>,
 }
 
 /// The error for a budget that is too small.
@@ -130,7 +145,7 @@ pub struct BudgetTooSmall {
 impl BudgetTooSmall {
     /// Returns this error with `least` as the budget that it advises. `least` is larger than `smallest` if needs grow
     /// with the budget.
-    pub fn advising(self, least: Bytes) -> Self {
+    fn advising(self, least: Bytes) -> Self {
         Self { advice: mebibytes(least), ..self }
     }
 }
@@ -163,6 +178,27 @@ impl MemoryPlan {
     /// Returns the least budget that works.
     pub fn least(needs: &MemoryNeeds) -> Bytes {
         Least::of(needs).smallest(needs, needs.weights.min(needs.weights_streamed))
+    }
+
+    /// Returns the least budget that works for needs that grow with the budget, in whole mebibytes. `needs` returns the
+    /// needs within a budget.
+    pub fn least_within(needs: &dyn Fn(Bytes) -> MemoryNeeds) -> Bytes {
+        let mut least = Bytes(0);
+        loop {
+            let smallest = Bytes(mebibytes(Self::least(&needs(least))).saturating_mul(1 << 20));
+            if smallest <= least {
+                return least;
+            }
+            least = smallest;
+        }
+    }
+
+    /// Divides `total` for needs that grow with the budget. `needs` returns the needs within a budget.
+    ///
+    /// # Errors
+    /// Fails like [`divide`](Self::divide). The error advises [`least_within`](Self::least_within).
+    pub fn divide_within(total: Bytes, needs: &dyn Fn(Bytes) -> MemoryNeeds) -> Result<Self, BudgetTooSmall> {
+        Self::divide(total, &needs(total)).map_err(|refused| refused.advising(Self::least_within(needs)))
     }
 
     /// Divides `total`. The process, scratch and weights take what they need, and KV blocks get the rest, up to what
@@ -236,12 +272,19 @@ impl MemoryPlan {
             max_model_len,
             streams_below: None,
         };
-        if !streamed && max_model_len < needs.max_model_len {
+        if !streamed && num_blocks < usable {
             let limit = least.beside(needs.weights);
             let below = Self::divide(Bytes(limit.0.saturating_sub(1)), needs).ok();
-            plan.streams_below = below.filter(|below| below.max_model_len > max_model_len).map(|_| limit);
+            let more = below.map(|below| below.num_blocks_max).filter(|&more| more > num_blocks);
+            plan.streams_below = more.map(|more| (limit, more));
         }
         Ok(plan)
+    }
+
+    /// Returns this plan with the KV blocks and the context of `other`, which divides the memory that holds KV.
+    pub fn with_kv_of(self, other: &Self) -> Self {
+        let Self { num_blocks, num_blocks_max, max_model_len, .. } = *other;
+        Self { num_blocks, num_blocks_max, max_model_len, ..self }
     }
 
     /// Returns how streamed weights and KV trade memory, once it is known what weights take at least and at most.
@@ -439,23 +482,33 @@ mod tests {
         let whole = MemoryNeeds { weights_streamed: Bytes(1000 * MIB), ..needs() };
         assert_eq!(MemoryPlan::divide(Bytes(500 * MIB), &whole).unwrap_err().smallest, Bytes(1114 * MIB));
         assert_eq!(MemoryPlan::least(&whole), Bytes(1114 * MIB));
-        // Where needs grow with the budget, others know better.
-        assert!(refused.advising(Bytes(215 * MIB + 1)).to_string().contains("--memory 216M"));
     }
 
     #[test]
-    fn a_smaller_budget_that_holds_a_longer_context_is_named() {
+    fn the_least_of_needs_that_grow_with_the_budget_works() {
+        let growing = |total: Bytes| MemoryNeeds { swap: Bytes(total.0 / 16), ..needs() };
+        let least = MemoryPlan::least_within(&growing);
+        assert!(least.0 > 214 * MIB && least.0.is_multiple_of(MIB), "{least}");
+        assert!(MemoryPlan::divide_within(least, &growing).is_ok());
+        let refused = MemoryPlan::divide_within(Bytes(least.0 - MIB), &growing).unwrap_err();
+        assert!(refused.to_string().contains(&format!("--memory {}M", least.0 / MIB)), "{refused}");
+        let much = MemoryPlan::divide_within(Bytes(100 * MIB), &growing).unwrap_err();
+        assert!(much.to_string().contains(&format!("--memory {}M", least.0 / MIB)), "{much}");
+    }
+
+    #[test]
+    fn a_smaller_budget_that_holds_more_kv_is_named() {
         let total = Bytes((1114 + 80) * MIB);
         let needs = MemoryNeeds { block_returnable: Bytes(MIB - 1024), ..needs() };
         let resident = MemoryPlan::divide(total, &needs).unwrap();
         assert!(!resident.streamed && resident.max_model_len < 4096);
-        let limit = resident.streams_below.unwrap();
+        let (limit, more) = resident.streams_below.unwrap();
         assert!(!MemoryPlan::divide(limit, &needs).unwrap().streamed);
-        let below = MemoryPlan::divide(Bytes(limit.0 - MIB), &needs).unwrap();
+        let below = MemoryPlan::divide(Bytes(limit.0 - 1), &needs).unwrap();
         assert!(below.streamed && below.max_model_len > resident.max_model_len, "{below:?}");
-        assert_eq!(below.streams_below, None);
-        // There is none where the context is whole, where weights cannot make room, or where blocks are limited.
-        let whole = MemoryNeeds { max_model_len: 1024, ..needs };
+        assert_eq!((below.num_blocks_max, below.streams_below), (more, None));
+        // There is none where KV has all that it can use, where weights cannot make room, or where blocks are limited.
+        let whole = MemoryNeeds { max_model_len: 128, ..needs };
         let fixed = MemoryNeeds { block_returnable: Bytes(0), ..needs };
         let limited = MemoryNeeds { blocks_most: 40, ..needs };
         for needs in [whole, fixed, limited] {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use reqwest::Url;
 use thiserror::Error;
+use tokio::runtime::Builder;
 
 use crate::blob_store::BlobStore;
 use crate::redis_store::{RedisAddress, RedisStore};
@@ -15,6 +16,9 @@ use crate::s3_store::S3Store;
 
 /// The beginning of the names of all objects, unless the address gives another.
 const ROOT: &str = "interbed/";
+
+/// The longest time for which [`StoreAddress::check`] waits for an answer.
+const CHECK: Duration = Duration::from_secs(3);
 
 /// The address of a store. It is shown without the password that it may contain.
 #[derive(Clone, PartialEq, Eq)]
@@ -134,10 +138,26 @@ impl StoreAddress {
             Kind::S3 { bucket, root } => Arc::new(S3Store::open(bucket, root).map_err(AddressError::Refused)?),
         })
     }
+
+    /// Waits until the store at this address has answered a question, at most some seconds.
+    ///
+    /// # Errors
+    /// Fails if the store cannot be used. The text says why, and what to do next.
+    pub fn check(&self) -> Result<(), String> {
+        let store = self.open(None).map_err(|error| error.to_string())?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+        let answer = runtime.block_on(async { tokio::time::timeout(CHECK, store.check()).await });
+        answer
+            .unwrap_or_else(|_| Err(format!("it has not answered within {} s; see that it is there", CHECK.as_secs())))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -161,6 +181,43 @@ mod tests {
         let bucket: StoreAddress = "s3://kv/some/where".parse().expect("a bucket");
         assert!(bucket.kind == Kind::S3 { bucket: "kv".into(), root: "some/where/".into() });
         assert_eq!(bucket.to_string(), "s3://kv/some/where");
+    }
+
+    /// Returns why a store cannot be used whose server sends `answer` to everyone, and how long it took to find out.
+    fn checked(answer: &'static str) -> (String, Duration) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a connection");
+                let mut asked = [0; 512];
+                while stream.read(&mut asked).is_ok_and(|read| read > 0) && stream.write_all(answer.as_bytes()).is_ok()
+                {
+                }
+            }
+        });
+        let address: StoreAddress = format!("redis://me:hush@127.0.0.1:{port}").parse().expect("an address");
+        let began = Instant::now();
+        (address.check().expect_err("no store"), began.elapsed())
+    }
+
+    #[test]
+    fn a_store_that_refuses_is_told_at_once_and_what_to_do() {
+        let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+        let address: StoreAddress = format!("redis://{closed}").parse().expect("an address");
+        let began = Instant::now();
+        let refused = (address.check().expect_err("nobody listens"), began.elapsed());
+        for ((said, took), advice) in [
+            (refused, "start the store"),
+            (checked("-WRONGPASS invalid username-password pair or user is disabled.\r\n"), "USER:PASSWORD@"),
+            (checked("HTTP/1.1 400 Bad Request\r\n\r\n"), "Redis or Valkey listens"),
+        ] {
+            assert!(said.contains(advice) && !said.contains("hush"), "{said}");
+            assert!(took < Duration::from_secs(2), "{said} after {took:?}");
+        }
+        // A server that is silent is told after some seconds.
+        let (said, took) = checked("");
+        assert!(said.contains("has not answered") && took < 2 * CHECK, "{said} after {took:?}");
     }
 
     #[test]

@@ -9,6 +9,9 @@ pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 /// The longest time that one answer of a store may take, however long others would wait for it.
 pub(crate) const ANSWER: Duration = Duration::from_secs(30);
 
+/// The name of an object that is asked for to find out whether a store answers.
+pub(crate) const CHECKED: &str = "check";
+
 /// A future with the answer of a store. If it is dropped early, the store may or may not have carried the request out.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
@@ -20,6 +23,12 @@ pub trait BlobStore: Send + Sync {
 
     /// Stores `object` under this name, and replaces what was there.
     fn put<'a>(&'a self, name: &'a str, object: Vec<u8>) -> StoreFuture<'a, ()>;
+
+    /// Asks the store for an object that need not exist, to find out whether the store can be used. The error says why
+    /// it cannot, and what to do next.
+    fn check(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move { self.get(CHECKED, 1).await.map(drop) })
+    }
 }
 
 /// Describes an error in one line: what was tried, then the innermost cause. If the error may hold credentials, the

@@ -4,11 +4,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo};
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo};
 use redis::{RedisConnectionInfo, RedisError};
 use tokio::sync::Semaphore;
 
-use crate::blob_store::{ANSWER, BlobStore, CONNECT, StoreFuture, reason};
+use crate::blob_store::{ANSWER, BlobStore, CHECKED, CONNECT, StoreFuture, reason};
 
 /// The most connections at a time.
 const CONNECTIONS: usize = 8;
@@ -114,5 +114,30 @@ impl BlobStore for RedisStore {
             command.arg("EX").arg(ttl);
         });
         Box::pin(self.ask(command))
+    }
+
+    fn check(&self) -> StoreFuture<'_, ()> {
+        let mut command = redis::cmd("GETRANGE");
+        command.arg(self.key(CHECKED)).arg(-1).arg(-1);
+        Box::pin(async move {
+            let connection = self.client.get_multiplexed_async_connection_with_config(&self.config).await;
+            let answer = match connection {
+                Ok(mut connection) => command.query_async::<Vec<u8>>(&mut connection).await,
+                Err(error) => Err(error),
+            };
+            answer.map(drop).map_err(|error| format!("{}; {}", reason(&error), advice(&error)))
+        })
+    }
+}
+
+/// Returns what to do about an error.
+fn advice(error: &RedisError) -> &'static str {
+    let is_about_the_user = matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
+    if is_about_the_user || error.kind() == ErrorKind::AuthenticationFailed {
+        "give the user and the password in the address, as in redis://USER:PASSWORD@HOST:PORT"
+    } else if error.is_connection_refusal() {
+        "start the store, or correct its host and port"
+    } else {
+        "see that Redis or Valkey listens at that host and port, and whether it expects TLS (rediss://)"
     }
 }

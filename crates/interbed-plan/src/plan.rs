@@ -26,9 +26,9 @@ use interbed_weights::{BAND_LEAST, band_bytes};
 
 use crate::progress::Progress;
 use crate::refusal::Refusal;
-use advice::{Advice, Kv};
+use advice::{Advice, KvAdvice};
 use bound::{Bound, Rates};
-use division::{Division, Wishes};
+use division::{Division, NeedsWithin, Wishes};
 use machine::Machine;
 use predict::{Forecast, Kept, PolicyKind, Scene};
 use settings::Settings;
@@ -57,8 +57,8 @@ pub struct PlanRequest<'r> {
     pub machine: KnownFigures,
     /// Number of threads that compute.
     pub threads: NonZeroUsize,
-    /// Memory that each part of an engine needs.
-    pub needs: MemoryNeeds,
+    /// Returns the memory that each part of an engine needs within a budget of host memory, on a machine without a GPU.
+    pub needs: &'r dyn Fn(Bytes) -> MemoryNeeds,
     /// Number of tokens in a pass, and the reason for this number.
     pub passes: Passes<'r>,
     /// Bytes of keys and values per token.
@@ -83,20 +83,20 @@ pub struct Passes<'r> {
     pub given: bool,
     /// Default number where weights are resident.
     pub usual: usize,
-    /// Returns the memory needs and the number of tokens of longer passes, for a GPU or, without one, a host of this
+    /// Returns the scratch memory and the number of tokens of longer passes, for a GPU or, without one, a host of this
     /// much memory. `None` if longer passes gain nothing where weights are streamed.
-    pub longer: &'r dyn Fn(Bytes) -> Option<(MemoryNeeds, usize)>,
+    pub longer: &'r dyn Fn(Bytes) -> Option<(Bytes, usize)>,
 }
 
 impl Passes<'_> {
     /// Divides memory for an engine with these `needs`, or for longer passes if weights are streamed and longer passes
     /// gain something and fit. Returns the number of tokens in a pass too.
-    fn divide(&self, wishes: &Wishes, small: &Shape, needs: &MemoryNeeds) -> Result<(Division, usize), Refusal> {
+    fn divide(&self, wishes: &Wishes, small: &Shape, needs: NeedsWithin<'_>) -> Result<(Division, usize), Refusal> {
         let division = Division::of(wishes, small, needs)?;
         let computing = Bytes(wishes.gpu_memory.unwrap_or(wishes.memory));
         if division.streams(small)
-            && let Some((longer, tokens)) = (self.longer)(computing)
-            && let Ok(longer) = Division::of(wishes, small, &longer)
+            && let Some((scratch, tokens)) = (self.longer)(computing)
+            && let Ok(longer) = Division::of(wishes, small, &|total| MemoryNeeds { scratch, ..needs(total) })
         {
             return Ok((longer, tokens));
         }
@@ -170,10 +170,11 @@ impl Plan {
         let PlanRequest { subject, needs, passes, kv_token, prompt_tokens, .. } = request;
         let batches = &request.batches.0;
         let weights = subject.weight_bytes()?;
-        if prompt_tokens > needs.max_model_len {
+        let context = needs(Bytes(0)).max_model_len;
+        if prompt_tokens > context {
             return Err(Refusal::new(format!(
-                "--prompt-tokens is {prompt_tokens}, but {} has a context of {}; ask for at most that",
-                subject.name, needs.max_model_len
+                "--prompt-tokens is {prompt_tokens}, but {} has a context of {context}; ask for at most that",
+                subject.name
             )));
         }
         progress.begin_steps("measuring", 1);
@@ -187,7 +188,7 @@ impl Plan {
             gpu_weights: request.gpu_weights.map(|bytes| bytes.0),
         };
         let small = subject.cut(Cut::Bands(BAND_LEAST))?;
-        let (division, chunk_tokens) = passes.divide(&wishes, &small, &needs)?;
+        let (division, chunk_tokens) = passes.divide(&wishes, &small, needs)?;
         let smaller = division.device.iter().map(|device| device.units).fold(division.host.units, u64::min);
         let least = |bytes| Ok::<_, Refusal>(subject.cut(Cut::Bands(bytes))?.least_budget());
         let band_bytes = band_bytes(smaller + small.fixed_bytes(), machine.reading.chunk_bytes, least)?;
@@ -219,7 +220,7 @@ impl Plan {
         let one = Work::decode(1, prompt_tokens, kv_token).pass(&bands, kept.host as f64, kept.device as f64);
         let rates = scene.rates;
         let bound = Bound::of(&one, &rates);
-        let kv = Kv { tokens: division.kv_tokens, tokens_each: prompt_tokens as u64 + 1 };
+        let kv = KvAdvice { tokens: division.kv.tokens, tokens_each: prompt_tokens as u64 + 1 };
         let advice = advice::advise(&one, &rates, &resident, &bands, chunk_tokens, kv);
         Ok(Self {
             bound,

@@ -66,7 +66,7 @@ pub fn answer(
     let Question { prompt, params, text, echo } = question;
     let mut answer = Answer::default();
     answer.stats.prompt_tokens = prompt.len();
-    answer.stats.budget = loaded.budget.total();
+    answer.stats.budget = loaded.plan.budget.total();
     let begin = Instant::now();
     let before = loaded.streamed.as_ref().map(|streaming| streaming.monitor.stats());
     let request = Request { prompt, params, ..Request::default() };

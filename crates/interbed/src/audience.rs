@@ -39,6 +39,13 @@ pub struct Surroundings<'a> {
     pub audience: Audience<'a>,
 }
 
+impl Surroundings<'_> {
+    /// Returns the surroundings of passes that no request asks for, as in a measurement.
+    pub fn of_passes() -> Self {
+        Self { footprint: Footprint::of(None), audience: Audience::Nobody }
+    }
+}
+
 impl Audience<'_> {
     /// Returns the minimum memory for texts outside the engine.
     pub fn least(self) -> Bytes {

@@ -14,18 +14,15 @@ mod stream_report;
 mod work;
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use interbed_device::{Bytes, CpuDevice};
 use interbed_kernels::Unit;
-use serde_json::json;
 
 use crate::audience::{Audience, Surroundings};
 use crate::device_option::DeviceOption;
-use crate::footprint::Footprint;
 use crate::gpu;
 use crate::hub;
 use crate::load::load_onto;
@@ -34,9 +31,10 @@ use crate::options::{ComputeOptions, LimitOptions};
 use crate::place::Processor;
 use crate::progress;
 use limits::{Bound, MachineLimits};
-use passes::{MeasuredPasses, Sizes};
+use on_gpu::GpuMeasurements;
+use passes::{MeasuredPasses, Measurement, Sizes};
 use report::{Figure, Report};
-use work::{ModelWork, Work};
+use work::ModelWork;
 
 /// Measure prefill and decode, beside the bound that memory and arithmetic set on this machine
 ///
@@ -100,17 +98,6 @@ pub enum What {
     KvRemote(kv_remote::KvRemoteArgs),
 }
 
-impl BenchArgs {
-    fn sizes(&self) -> Sizes {
-        Sizes {
-            batch: self.batch.iter().map(|batch| batch.get()).collect(),
-            context: self.context.get(),
-            prompt_tokens: self.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
-            repeat: self.repeat.get(),
-        }
-    }
-}
-
 /// Runs `interbed bench`.
 pub fn run(args: BenchArgs) -> Result<()> {
     match args.what {
@@ -120,57 +107,62 @@ pub fn run(args: BenchArgs) -> Result<()> {
         Some(What::KvRemote(args)) => return kv_remote::run(args),
         None => {}
     }
-    let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
-    let dir = ModelDir::open(path.as_deref())?;
-    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-    let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
-    if largest > args.limits.max_num_seqs.get() {
-        bail!("--batch {largest} needs --max-num-seqs {largest} or more");
+    let (dir, limits) = open(args.model.as_deref(), args.limits, args.compute, &args.batch)?;
+    let sizes = Sizes {
+        batch: args.batch.iter().map(|batch| batch.get()).collect(),
+        context: args.context.get(),
+        prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
+        repeat: args.repeat.get(),
+        prefills: args.repeat.get().min(PREFILLS_MAX),
+        warms_up: true,
+    };
+    if limits.compute.device != DeviceOption::Cpu {
+        let wanted = GpuMeasurements { sizes, policies: None, timeline: None, json: args.json };
+        return on_gpu::run(&dir, &limits, &wanted);
     }
-    let asked = LimitOptions { compute: args.compute.clone(), ..args.limits.clone() };
-    let device = gpu::settled(&dir, &asked);
-    let (sizes, vocab) = (args.sizes(), dir.config.blueprint.vocab_size);
-    if device != DeviceOption::Cpu {
-        let limits = LimitOptions { compute: ComputeOptions { device, ..args.compute }, ..args.limits };
-        return on_gpu::run(
-            &dir,
-            &limits,
-            &on_gpu::GpuMeasurements { sizes, policies: None, timeline: None, json: args.json },
-        );
-    }
-    let mut runnable = load_onto(&Processor, &dir, &args.limits, &surroundings)?;
-    sizes.check(&runnable.plan, runnable.block_size, "--memory")?;
+    let mut runnable = load_onto(&Processor, &dir, &limits, &Surroundings::of_passes())?;
+    sizes.check(&runnable.division, "--memory")?;
     let _streamed = runnable.streamed.take();
-    let passes = MeasuredPasses::new(runnable, vocab);
-    let work = ModelWork::of(&dir, &args.limits);
+    let passes = MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size);
+    let work = ModelWork::of(&dir, &limits);
     let cpu = passes.runner.device.cpu();
     let limits = MachineLimits::new(cpu, Unit::of(cpu.level, work.weights), args.sweep)?;
     let mut bench = Bench { passes, limits };
 
-    let bar = progress::steps("measuring", (sizes.batch.len() + sizes.prompt_tokens.len()) as u64);
+    let bar = progress::steps("measuring", sizes.shapes().count() as u64);
     let mut figures = Vec::new();
-    for &batch in &sizes.batch {
-        let tables = bench.passes.begin_decode(batch, &sizes)?;
-        let moved = work.decode(batch, sizes.context + 1 + sizes.repeat / 2);
-        let measured = bench.measure(sizes.repeat, moved, |passes, i| passes.decode(&tables, sizes.context + 1 + i))?;
-        let params = json!({"batch": batch, "context": args.context});
-        figures.push(Figure { name: "decode.tokens_per_s", tokens: batch, params, measured, work: moved });
-        bar.inc(1);
-    }
-    for &tokens in &sizes.prompt_tokens {
-        let moved = work.prefill(tokens, bench.passes.chunk());
-        // An unmeasured prompt warms up the caches.
-        bench.passes.prefill(tokens)?;
-        let measured = bench.measure(sizes.repeat.min(PREFILLS_MAX), moved, |passes, _| passes.prefill(tokens))?;
-        let params = json!({"prompt_tokens": tokens});
-        figures.push(Figure { name: "prefill.tokens_per_s", tokens, params, measured, work: moved });
+    for shape in sizes.shapes() {
+        let measurement = bench.passes.prepare(shape, &sizes, &work)?;
+        let measured = bench.measure(&measurement)?;
+        figures.push(Figure { measurement, measured });
         bar.inc(1);
     }
     bar.finish_and_clear();
     let (cpu, machine) = (bench.passes.runner.device.cpu(), bench.limits.summary());
     let report = Report { model: dir.name(), work, level: cpu.level, threads: cpu.pool.threads(), machine, figures };
-    print!("{}", if args.json { report.json_lines() } else { report.table() });
+    print!("{}", if args.json { report.json_lines() } else { report.to_string() });
     Ok(())
+}
+
+/// Opens a model that is measured with batches of these sizes, and settles which device computes.
+///
+/// # Errors
+/// Fails if the model cannot be used, or a batch is larger than the limits allow.
+fn open(
+    model: Option<&Path>,
+    limits: LimitOptions,
+    compute: ComputeOptions,
+    batch: &[NonZeroUsize],
+) -> Result<(ModelDir, LimitOptions)> {
+    let path = hub::local(model, &limits, Audience::Nobody)?;
+    let dir = ModelDir::open(path.as_deref())?;
+    let largest = batch.iter().max().map_or(0, |batch| batch.get());
+    if largest > limits.max_num_seqs.get() {
+        bail!("--batch {largest} needs --max-num-seqs {largest} or more");
+    }
+    let mut limits = LimitOptions { compute, ..limits };
+    limits.compute.device = gpu::settled(&dir, &limits);
+    Ok((dir, limits))
 }
 
 /// The maximum number of times that the prefill of a prompt is measured.
@@ -191,18 +183,13 @@ struct Bench {
 }
 
 impl Bench {
-    /// Measures `pass` repeatedly. The speed of a shared machine varies, so the machine's limits are measured anew
-    /// before every pass, and the median of the ratios counts.
-    fn measure(
-        &mut self,
-        repeat: usize,
-        work: Work,
-        mut pass: impl FnMut(&mut MeasuredPasses<CpuDevice>, usize) -> Result<Duration>,
-    ) -> Result<Measured> {
+    /// Measures some work repeatedly. The speed of a shared machine varies, so the machine's limits are measured anew
+    /// before every time, and the median of the ratios counts.
+    fn measure(&mut self, of: &Measurement) -> Result<Measured> {
         let (mut times, mut shares, mut bounds) = (Vec::new(), Vec::new(), Vec::new());
-        for i in 0..repeat {
-            let bound = self.limits.bound(self.passes.runner.device.cpu(), work);
-            let seconds = pass(&mut self.passes, i)?.as_secs_f64();
+        for number in 0..of.repeat {
+            let bound = self.limits.bound(self.passes.runner.device.cpu(), of.work);
+            let seconds = self.passes.run(of, number)?.as_secs_f64();
             times.push(seconds);
             shares.push(bound.seconds / seconds);
             bounds.push(bound);

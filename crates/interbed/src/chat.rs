@@ -252,7 +252,7 @@ impl Chat {
     fn prompt(&mut self, limit: usize) -> Result<Vec<u32>> {
         let mut dropped = 0;
         let context = self.loaded.engine.handle().limits().max_model_len;
-        let room = PromptLimits { context, memory: self.loaded.request_bytes };
+        let room = PromptLimits { context, memory: usize::try_from(self.loaded.plan.requests.0)? };
         let prompt = loop {
             let text = self.template.render(&self.conversation.messages(), None, true, &self.variables)?;
             // The template writes the special tokens itself.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use interbed_device::DEVICE_KINDS;
+
 /// The device that computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceOption {
@@ -12,21 +14,24 @@ pub enum DeviceOption {
     /// The processor.
     #[default]
     Cpu,
-    /// The GPU with this number in `interbed devices`.
-    Vulkan(usize),
+    /// The device of this kind with this number in `interbed devices`.
+    Numbered(&'static str, usize),
 }
 
 impl FromStr for DeviceOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = text.strip_prefix("vulkan:").and_then(|number| number.parse().ok());
-        match (text, number) {
-            ("auto", _) => Ok(Self::Auto),
-            ("cpu", _) => Ok(Self::Cpu),
-            ("vulkan", _) => Ok(Self::Vulkan(0)),
-            (_, Some(number)) => Ok(Self::Vulkan(number)),
-            _ => Err("write auto, cpu, or vulkan:N with a number that `interbed devices` lists".into()),
+        let (name, number) = text.split_once(':').unwrap_or((text, "0"));
+        let kind = DEVICE_KINDS.iter().find(|kind| kind.name == name);
+        match (text, kind, number.parse()) {
+            ("auto", ..) => Ok(Self::Auto),
+            ("cpu", ..) => Ok(Self::Cpu),
+            (_, Some(kind), Ok(number)) => Ok(Self::Numbered(kind.name, number)),
+            _ => {
+                let kinds: Vec<String> = DEVICE_KINDS.iter().map(|kind| format!("{}:N", kind.name)).collect();
+                Err(format!("write auto, cpu, or {} with a number that `interbed devices` lists", kinds.join(" or ")))
+            }
         }
     }
 }
@@ -36,7 +41,7 @@ impl fmt::Display for DeviceOption {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
-            Self::Vulkan(number) => write!(f, "vulkan:{number}"),
+            Self::Numbered(kind, number) => write!(f, "{kind}:{number}"),
         }
     }
 }
@@ -50,13 +55,13 @@ mod tests {
         for (text, device) in [
             ("auto", DeviceOption::Auto),
             ("cpu", DeviceOption::Cpu),
-            ("vulkan:0", DeviceOption::Vulkan(0)),
-            ("vulkan:12", DeviceOption::Vulkan(12)),
+            ("vulkan:0", DeviceOption::Numbered("vulkan", 0)),
+            ("vulkan:12", DeviceOption::Numbered("vulkan", 12)),
         ] {
             assert_eq!(text.parse(), Ok(device));
             assert_eq!(device.to_string(), text);
         }
-        assert_eq!("vulkan".parse(), Ok(DeviceOption::Vulkan(0)));
+        assert_eq!("vulkan".parse(), Ok(DeviceOption::Numbered("vulkan", 0)));
         for bad in ["", "gpu", "vulkan:", "vulkan:-1", "cuda:0", "vulkan:x"] {
             assert!(bad.parse::<DeviceOption>().unwrap_err().contains("interbed devices"), "{bad}");
         }

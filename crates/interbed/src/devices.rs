@@ -1,12 +1,12 @@
 //! `interbed devices`: lists the processor and the GPUs that could compute on this machine.
 
-use std::io::{Write, stdout};
-
 use anyhow::Result;
 use clap::Args;
-use interbed_device::{GpuInfo, HostMemory, Vulkan, usable_cores};
+use interbed_device::{Bytes, DEVICE_KINDS, GpuInfo, HostMemory, usable_cores};
 use interbed_kernels::Level;
 use serde_json::json;
+
+use crate::printable::print_answer;
 
 /// List the devices of this machine that can compute: the processor, and GPUs with a Vulkan driver
 #[derive(Debug, Args)]
@@ -25,36 +25,34 @@ pub struct DevicesArgs {
 /// # Errors
 /// Fails if the output cannot be written.
 pub fn run(args: DevicesArgs) -> Result<()> {
-    let gpus = Vulkan::load().and_then(|vulkan| vulkan.gpus());
+    let kinds: Vec<_> = DEVICE_KINDS.iter().map(|kind| (kind, (kind.list)())).collect();
     let (cores, level, memory) = (usable_cores(), Level::detect().name(), HostMemory::read());
-    let mut out = stdout().lock();
-    if args.json {
-        let listed: Vec<_> = gpus.iter().flatten().map(as_json).collect();
-        let report = json!({
+    let json = || {
+        let gpus = kinds.iter().flat_map(|(kind, gpus)| gpus.iter().flatten().map(|gpu| as_json(kind.name, gpu)));
+        let mut report = json!({
             "processor": { "cores": cores, "level": level, "memory_bytes": memory.total },
-            "gpus": listed,
-            "vulkan": gpus.as_ref().err().map_or("there".to_owned(), ToString::to_string),
+            "gpus": gpus.collect::<Vec<_>>(),
         });
-        writeln!(out, "{report:#}")?;
-        return Ok(());
-    }
-    let memory = interbed_device::Bytes(memory.total);
-    writeln!(out, "{:<10}  {cores} cores, {level}, {memory} of memory", "cpu")?;
-    match gpus {
-        Ok(gpus) => {
-            for gpu in &gpus {
-                writeln!(out, "{:<10}  {}", format!("vulkan:{}", gpu.number), describe(gpu))?;
-            }
-            if gpus.is_empty() {
-                writeln!(
-                    out,
-                    "no GPU: Vulkan's loader is there, but no driver (Debian: mesa-vulkan-drivers, or the maker's)"
-                )?;
+        for (kind, gpus) in &kinds {
+            report[kind.name] = gpus.as_ref().err().map_or("there".to_owned(), ToString::to_string).into();
+        }
+        report
+    };
+    let text = || {
+        let mut lines = vec![format!("{:<10}  {cores} cores, {level}, {} of memory", "cpu", Bytes(memory.total))];
+        for (kind, gpus) in &kinds {
+            match gpus {
+                Ok(gpus) if gpus.is_empty() => lines.push(format!("no GPU: {}", kind.none_found)),
+                Ok(gpus) => lines.extend(
+                    gpus.iter()
+                        .map(|gpu| format!("{:<10}  {}", format!("{}:{}", kind.name, gpu.number), describe(gpu))),
+                ),
+                Err(error) => lines.push(format!("no GPU: {error}")),
             }
         }
-        Err(error) => writeln!(out, "no GPU: {error}")?,
-    }
-    Ok(())
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    };
+    Ok(print_answer(args.json, json, text)?)
 }
 
 fn describe(gpu: &GpuInfo) -> String {
@@ -76,9 +74,9 @@ fn describe(gpu: &GpuInfo) -> String {
     parts.join("; ")
 }
 
-fn as_json(gpu: &GpuInfo) -> serde_json::Value {
+fn as_json(kind: &str, gpu: &GpuInfo) -> serde_json::Value {
     json!({
-        "device": format!("vulkan:{}", gpu.number),
+        "device": format!("{kind}:{}", gpu.number),
         "name": gpu.name,
         "kind": gpu.kind,
         "driver": gpu.driver,

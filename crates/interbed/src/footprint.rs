@@ -9,7 +9,9 @@ use interbed_model::tokenizer::Tokenizer;
 
 /// The number of bytes of the program: pages of its file, and its memory before a model is open. The file is larger in
 /// debug builds.
-const PROGRAM: u64 = if cfg!(debug_assertions) { 40 << 20 } else { 18 << 20 };
+const PROGRAM: u64 = if cfg!(debug_assertions) { 40 << 20 } else { RELEASED };
+/// The number of bytes of the program as users have it.
+const RELEASED: u64 = 18 << 20;
 
 /// Bytes per token of the vocabulary, with its merge, in the tokenizer's tables. Measured: 213 to 283 bytes.
 const TOKEN: u64 = 320;
@@ -51,7 +53,7 @@ impl Footprint {
     /// Returns freed memory to the operating system, and then computes the footprint. Call this after the model has
     /// been opened and before anything large is loaded.
     pub fn of(tokenizer: Option<&Tokenizer>) -> Self {
-        tokenizer.map_or(Self::of_vocabulary(0, 0), Self::counted).at_least_measured(0)
+        tokenizer.map_or(Self::of_vocabulary(PROGRAM, 0, 0), Self::counted).at_least_measured(0)
     }
 
     /// Computes the footprint of a newly opened model in a process that has served models before. Memory that the
@@ -64,12 +66,18 @@ impl Footprint {
         let ids = 0..tokenizer.vocab_size().min(ENTRIES_MAX) as u32;
         let lengths = ids.filter_map(|id| tokenizer.vocabulary_entry(id)).map(|entry| entry.len() as u64);
         let (count, bytes) = lengths.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
-        Self::of_vocabulary(count, bytes)
+        Self::of_vocabulary(PROGRAM, count, bytes)
     }
 
     /// Estimates the footprint for a vocabulary of `entries` entries of usual length, before the tokenizer is opened.
     pub fn ahead(entries: usize) -> Self {
-        Self::of_vocabulary(entries.min(ENTRIES_MAX) as u64, 0).at_least_measured(0)
+        Self::of_vocabulary(PROGRAM, entries.min(ENTRIES_MAX) as u64, 0).at_least_measured(0)
+    }
+
+    /// Estimates the footprint for a vocabulary of `entries` entries of usual length, on any machine: nothing of this
+    /// process or machine is part of it.
+    pub fn estimated(entries: usize) -> Self {
+        Self::of_vocabulary(RELEASED, entries.min(ENTRIES_MAX) as u64, 0)
     }
 
     /// Replaces computed values by measured ones if the measured ones are larger. `beside` bytes of the measured memory
@@ -87,14 +95,15 @@ impl Footprint {
         Self { kept, huge_pages, ..self }
     }
 
-    /// Returns the footprint with a vocabulary of `entries` entries that have `bytes` bytes in total.
-    fn of_vocabulary(entries: u64, bytes: u64) -> Self {
+    /// Returns the footprint of a program of `program` bytes with a vocabulary of `entries` entries that have `bytes`
+    /// bytes in total.
+    fn of_vocabulary(program: u64, entries: u64, bytes: u64) -> Self {
         // Two tables, from texts to ids and back, hold each text; long texts take additional memory by their length.
         let long = bytes.saturating_sub(entries.saturating_mul(16)).saturating_mul(2);
         let words = if entries == 0 { 0 } else { WORDS };
         Self {
-            kept: Bytes(PROGRAM + words + entries.saturating_mul(TOKEN).saturating_add(long)),
-            opening: Bytes(PROGRAM + entries.saturating_mul(TOKEN_OPENING).saturating_add(long.saturating_mul(4))),
+            kept: Bytes(program + words + entries.saturating_mul(TOKEN).saturating_add(long)),
+            opening: Bytes(program + entries.saturating_mul(TOKEN_OPENING).saturating_add(long.saturating_mul(4))),
             huge_pages: false,
         }
     }
@@ -120,12 +129,12 @@ mod tests {
 
     #[test]
     fn larger_vocabularies_take_more() {
-        let of = |entries| Footprint::of_vocabulary(entries, entries * 8);
+        let of = |entries| Footprint::of_vocabulary(PROGRAM, entries, entries * 8);
         let (small, large) = (of(2_000), of(150_000));
         assert_eq!(large.kept.0 - small.kept.0, 148_000 * TOKEN);
         assert!(large.opening > large.kept && of(0).kept == Bytes(PROGRAM));
         // Long entries take memory according to their length.
-        assert!(Footprint::of_vocabulary(1000, 1 << 20).kept.0 > of(1000).kept.0 + (1 << 20));
+        assert!(Footprint::of_vocabulary(PROGRAM, 1000, 1 << 20).kept.0 > of(1000).kept.0 + (1 << 20));
         let one = small.computing(2, 2_000, false);
         assert_eq!(small.computing(2, 2_000, true).0 - one.0, MANY - ONE);
         assert_eq!(small.computing(3, 2_001, false).0 - one.0, THREAD + DRAWN);

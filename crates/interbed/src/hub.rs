@@ -13,6 +13,7 @@ use interbed_weights::Catalog;
 use crate::audience::{Audience, Surroundings};
 use crate::budget::budget;
 use crate::device_option::DeviceOption;
+use crate::division::Division;
 use crate::failure::Advised;
 use crate::footprint::Footprint;
 use crate::model_dir::ModelDir;
@@ -303,7 +304,7 @@ fn divide(dir: &ModelDir, limits: &LimitOptions, audience: Audience<'_>) -> Resu
         return Ok(None);
     }
     let surroundings = Surroundings { footprint: Footprint::ahead(dir.config.blueprint.vocab_size), audience };
-    Ok(Some(dir.divide(budget(limits)?, limits, &surroundings)?.plan))
+    Ok(Some(Division::of(&dir.needs(limits, &surroundings)?, budget(limits)?, None)?.plan))
 }
 
 /// Resets the peak memory of the process, from which the footprint is computed when a model is loaded. A download must

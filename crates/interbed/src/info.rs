@@ -3,8 +3,6 @@
 mod memory;
 mod shape;
 
-use std::io::{Write, stdout};
-
 use anyhow::Result;
 use clap::Args;
 use interbed_device::Bytes;
@@ -19,7 +17,7 @@ use crate::footprint::Footprint;
 use crate::hub;
 use crate::model_dir::ModelDir;
 use crate::options::ModelOptions;
-use crate::printable::printable;
+use crate::printable::print_answer;
 use memory::Memory;
 
 /// Show what a model is and what it needs, without loading it
@@ -51,14 +49,7 @@ pub struct InfoArgs {
 pub fn run(args: InfoArgs) -> Result<()> {
     if let Some(name) = shape::named(args.model.model.as_deref()) {
         let (text, json) = shape::told(name, &args.model.limits)?;
-        let mut out = stdout().lock();
-        if args.json {
-            writeln!(out, "{json:#}")?
-        } else {
-            write!(out, "{}", printable(&text))?
-        }
-        out.flush()?;
-        return Ok(());
+        return Ok(print_answer(args.json, || json, || text)?);
     }
     let mut dir = hub::glance(args.model.model.as_deref(), &args.model.limits.hub)?;
     let tokenizer = match dir.tokenizer() {
@@ -75,16 +66,9 @@ pub fn run(args: InfoArgs) -> Result<()> {
     dir.end_tokens = end_tokens(&dir.generation, &dir.config, tokenizer.as_ref().ok(), template.as_ref());
     let footprint = Footprint::of(tokenizer.as_ref().ok());
     let memory = Memory::of(&dir, &args.model, footprint)?;
-    let mut out = stdout().lock();
-    if args.json {
-        let json = to_json(&dir, tokenizer.as_ref().ok(), has_template, &memory);
-        writeln!(out, "{json:#}")?;
-    } else {
-        let table = table(&dir, tokenizer.as_ref().map_err(String::as_str), has_template, &memory);
-        write!(out, "{}", printable(&table))?;
-    }
-    out.flush()?;
-    Ok(())
+    let json = || to_json(&dir, tokenizer.as_ref().ok(), has_template, &memory);
+    let text = || table(&dir, tokenizer.as_ref().map_err(String::as_str), has_template, &memory);
+    Ok(print_answer(args.json, json, text)?)
 }
 
 fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool, memory: &Memory) -> String {
@@ -154,6 +138,14 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
             grouped(given.kv_tokens as u64),
             grouped(given.context as u64),
             given.sequences
+        ));
+    }
+    let streams_below = memory.budgets.iter().find_map(|given| given.streams_below);
+    if let Some((limit, kv_tokens)) = streams_below {
+        let (limit, kv_tokens) = (flag(Bytes(limit.0.next_multiple_of(1 << 20))), grouped(kv_tokens as u64));
+        text.push_str(&format!(
+            "\nFrom --memory {limit} on all weights stay in memory; with less they are streamed, which is slower, and \
+             leave room for KV of up to {kv_tokens} tokens.\n"
         ));
     }
     text

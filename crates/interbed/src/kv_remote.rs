@@ -4,10 +4,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use interbed_device::Bytes;
+use interbed_engine::{TierBelow, TierPolicy};
 use interbed_kernels::KvLayout;
-use interbed_kv::Gate;
+use interbed_kv::{Gate, KeyChain, LowerTier};
 use interbed_kv_remote::{AddressError, BlobStore, Patience, RemoteOptions, RemoteTier, StoreAddress};
 
 use crate::failure::Advised;
@@ -15,6 +16,7 @@ use crate::kv_disk::shape;
 use crate::options::{KvRemoteOptions, LimitOptions, SecretText};
 use crate::report::report;
 use crate::secret_files;
+use crate::tier_kind::{OpenTier, PreparedTier, TierKind};
 
 /// The buffers of each direction take one part in `BUFFERS_SHARE` of the budget, at most `BUFFERS_MAX` bytes.
 const BUFFERS_SHARE: u64 = 64;
@@ -30,21 +32,48 @@ const KEY_OPTION: &str = "--kv-remote-key";
 /// The context for deriving keys, which separates this secret from other uses of the same file.
 const CONTEXT: &str = "interbed 2026-11-26 secret of a shared KV store";
 
+/// KV in a store that servers share.
+pub const KV_REMOTE: TierKind = TierKind {
+    is_wanted,
+    memory,
+    prepare: |limits, total, layout| Ok(prepare(limits, total, layout)?.map(|place| Box::new(place) as _)),
+};
+
+fn is_wanted(limits: &LimitOptions) -> bool {
+    limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some())
+}
+
 /// Returns the memory that KV in a shared store takes of a budget of `total` bytes.
-pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
-    let is_used = limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some());
+fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     let shape = (layout.block_size(), shape(layout).block_bytes());
-    if is_used { Bytes(RemoteTier::memory_bytes(shape, buffer_bytes(limits, total)) as u64) } else { Bytes(0) }
+    let bytes = || RemoteTier::memory_bytes(shape, buffer_bytes(limits, total)) as u64;
+    Bytes(if is_wanted(limits) { bytes() } else { 0 })
 }
 
 /// Returns the address of the store and its secret, if the options name a store.
 ///
 /// # Errors
 /// Fails if the address or the key cannot be used.
-pub fn settings(options: &KvRemoteOptions) -> Result<Option<(StoreAddress, [u8; 32])>> {
+fn settings(options: &KvRemoteOptions) -> Result<Option<(StoreAddress, [u8; 32])>> {
     let Some(SecretText(text)) = &options.kv_remote else { return Ok(None) };
     let address = text.parse().map_err(|error: AddressError| failed(error))?;
     Ok(Some((address, secret(options.kv_remote_key.as_deref())?)))
+}
+
+/// Asks the store that the options name in the background whether it can be used, and warns at once if it cannot. The
+/// server starts in any case.
+///
+/// # Errors
+/// Fails if the address or the key cannot be used.
+pub fn begin_check(options: &KvRemoteOptions) -> Result<()> {
+    let Some((address, _)) = settings(options)? else { return Ok(()) };
+    let check = move || {
+        if let Err(why) = address.check() {
+            report!("warning: KV is not shared in {address} for now, and the server asks it again later: {why}");
+        }
+    };
+    std::thread::Builder::new().name("kv-remote-check".into()).spawn(check).context("cannot start a thread")?;
+    Ok(())
 }
 
 fn failed(error: impl std::fmt::Display) -> anyhow::Error {
@@ -53,7 +82,7 @@ fn failed(error: impl std::fmt::Display) -> anyhow::Error {
 }
 
 /// A shared store, with the settings for its use.
-pub struct RemotePlace {
+struct RemotePlace {
     address: StoreAddress,
     store: Arc<dyn BlobStore>,
     secret: [u8; 32],
@@ -67,7 +96,7 @@ pub struct RemotePlace {
 ///
 /// # Errors
 /// Fails if the address or the key cannot be used.
-pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Option<RemotePlace>> {
+fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Option<RemotePlace>> {
     let Some(options) = &limits.kv_remote else { return Ok(None) };
     let Some((address, secret)) = settings(options)? else { return Ok(None) };
     if limits.no_prefix_caching {
@@ -92,17 +121,14 @@ pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result
     Ok(Some(RemotePlace { address, store, secret, has_key, shape, options: tier_options }))
 }
 
-impl RemotePlace {
-    /// Opens the store for the KV that `fingerprint` identifies.
-    ///
-    /// # Errors
-    /// Fails if the system cannot start threads.
-    pub fn open(self, fingerprint: [u8; 32]) -> Result<RemoteTier> {
-        let Self { address, store, secret, has_key, shape, options } = self;
+impl PreparedTier for RemotePlace {
+    fn open(self: Box<Self>, fingerprint: [u8; 32], names: &mut Option<KeyChain>) -> Result<OpenTier> {
+        let Self { address, store, secret, has_key, shape, options } = *self;
         let tier = RemoteTier::open(store, secret, fingerprint, shape, options).map_err(failed)?;
         let believes = if has_key { "who has its key" } else { "whoever writes there" };
         report!("KV shared          in {address}, with {believes}");
-        Ok(tier)
+        *names = Some(tier.key_chain().clone());
+        Ok(OpenTier { below: TierBelow { tier: Box::new(tier), policy: TierPolicy::SHARED }, found: 0 })
     }
 }
 

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use interbed_device::{Budget, Bytes, Device};
+use interbed_device::{Bytes, Device};
 use interbed_engine::{
     Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner, SchedulerConfig,
     WeightMemory, blocks_beside_disk,
 };
 use interbed_kernels::Level;
 use interbed_kv::KvConfig;
+use interbed_kv_events::EventPublisher;
 use interbed_model::Pooling;
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::config::ModelConfig;
@@ -23,9 +24,11 @@ use interbed_server::ModelFacts;
 use interbed_weights::{ElasticWeights, ResidentWeights, WeightSource};
 
 use crate::audience::{Audience, Surroundings};
+use crate::budget::budget;
+use crate::division::Division;
 use crate::gpu::GpuPlace;
 use crate::lower_tiers::{Below, LowerTiers};
-use crate::model_dir::{Division, ModelDir};
+use crate::model_dir::ModelDir;
 use crate::model_facts::model_facts;
 use crate::needs::{kv_config, threads};
 use crate::opened::Opened;
@@ -82,16 +85,12 @@ pub struct Loaded {
     pub config: ModelConfig,
     /// The facts about the model that the server tells its clients.
     pub facts: ModelFacts,
-    /// The memory budget and its parts.
-    pub budget: Budget,
+    /// The division of the memory budget.
+    pub plan: MemoryPlan,
     /// The number of bytes of all weights, in memory and on disk.
     pub model_bytes: u64,
     /// The processor's threads and instruction level, as text.
     pub processor: String,
-    /// The number of bytes that requests may hold outside the engine.
-    pub request_bytes: usize,
-    /// The number of schemas and grammars that may be compiled at a time.
-    pub schemas: usize,
 }
 
 /// Divides memory for an open model and its audience, loads the weights and starts the engine, and reports each on
@@ -103,10 +102,12 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
     if LowerTiers::are_wanted(limits) {
         dir.identify();
     }
-    let surroundings = Surroundings { footprint, audience };
-    let (engine, plan, streamed, on_gpu) = start_engine(&dir, limits, &surroundings, max_waiting)?;
-    let facts = model_facts(&dir, on_gpu && streamed.is_none());
-    let (budget, request_bytes) = (plan.budget, usize::try_from(plan.requests.0)?);
+    // Loading takes long, so options that cannot work are refused before it.
+    let publisher = kv_events::bind(limits.kv_events.as_ref())?;
+    let runnable = Runnable::new(&dir, limits, &Surroundings { footprint, audience })?;
+    let on_gpu = runnable.division.device.is_some() && runnable.streamed.is_none();
+    let facts = model_facts(&dir, on_gpu);
+    let (engine, plan, streamed) = start_engine(runnable, &dir, limits, publisher, max_waiting)?;
     let model_bytes = dir.catalog.bytes();
     let processor = format!("{} threads, {}", threads(limits), Level::detect().name());
     let pooling = small_files::pooling(&dir.catalog, &dir.path);
@@ -121,11 +122,9 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
         pooling,
         config,
         facts,
-        budget,
+        plan,
         model_bytes,
         processor,
-        request_bytes,
-        schemas: plan.schemas,
         streamed,
     })
 }
@@ -134,14 +133,10 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
 pub struct Runnable<R> {
     /// The runner that computes passes.
     pub runner: R,
-    /// The division of the memory budget. The device has memory, or addresses, for at least its number of KV blocks.
-    pub plan: MemoryPlan,
+    /// The division of memory. The device has memory, or addresses, for at least its number of KV blocks.
+    pub division: Division,
     /// Streams weights that do not fit into memory. Dropping it stops every pass.
     pub streamed: Option<Streaming>,
-    /// The maximum number of tokens in one pass.
-    pub batched_tokens: usize,
-    /// The number of tokens in a KV block.
-    pub block_size: usize,
     /// The tiers of KV below memory.
     pub below: Below,
     /// The number of blocks that the swap space has room for.
@@ -149,19 +144,19 @@ pub struct Runnable<R> {
 }
 
 impl Runnable<Box<dyn Runner>> {
-    /// Divides memory and loads the weights onto the device that the options name. Also returns whether that is a GPU.
-    pub fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<(Self, bool)> {
+    /// Divides memory and loads the weights onto the device that the options name.
+    pub fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
         Ok(match GpuPlace::chosen(dir, limits)? {
-            Some(gpu) => (load_onto(&gpu, dir, limits, surroundings)?.boxed(), true),
-            None => (load_onto(&Processor, dir, limits, surroundings)?.boxed(), false),
+            Some(gpu) => load_onto(&gpu, dir, limits, surroundings)?.boxed(),
+            None => load_onto(&Processor, dir, limits, surroundings)?.boxed(),
         })
     }
 }
 
 impl<R: Runner + 'static> Runnable<R> {
     fn boxed(self) -> Runnable<Box<dyn Runner>> {
-        let Self { runner, plan, streamed, batched_tokens, block_size, below, num_swap_blocks } = self;
-        Runnable { runner: Box::new(runner), plan, streamed, batched_tokens, block_size, below, num_swap_blocks }
+        let Self { runner, division, streamed, below, num_swap_blocks } = self;
+        Runnable { runner: Box::new(runner), division, streamed, below, num_swap_blocks }
     }
 }
 
@@ -172,9 +167,11 @@ pub fn load_onto<P: ComputePlace>(
     limits: &LimitOptions,
     surroundings: &Surroundings<'_>,
 ) -> Result<Runnable<ModelRunner<P::Device>>> {
-    let mut division = place.divide(dir, limits, surroundings)?;
-    let layout = dir.kv_layout(limits);
-    let (block_size, block_bytes) = (layout.block_size(), layout.block_bytes().max(1));
+    let needs = dir.needs(limits, surroundings)?;
+    let mut division = Division::of(&needs, budget(limits)?, place.memory(dir, limits)?)?;
+    report::division(dir, &division, limits);
+    let layout = needs.layout;
+    let block_bytes = layout.block_bytes().max(1);
     // Loading takes long, so options that cannot work are refused before it.
     let swap = swap::open(limits, &division.plan, division.needs.swap, &layout)?;
     let num_swap_blocks = swap.as_ref().map_or(0, |store| store.num_slots());
@@ -213,27 +210,24 @@ pub fn load_onto<P: ComputePlace>(
         None => {
             let tiers = lower_tiers.open_loaded()?;
             // A prefix that is on disk should not have to wait for its memory to become resident.
-            let found = tiers.kv_disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
-            runner.device.prepare_blocks(found.min(KV_TOUCHED / block_bytes));
+            runner.device.prepare_blocks(tiers.found().min(KV_TOUCHED / block_bytes));
             Below::Now(tiers)
         }
     };
-    let Division { plan, batched_tokens, .. } = division;
-    Ok(Runnable { runner, plan, streamed, batched_tokens, block_size, below, num_swap_blocks })
+    Ok(Runnable { runner, division, streamed, below, num_swap_blocks })
 }
 
-/// Starts the engine. Also returns the division of memory, the weights if they are streamed, and whether a GPU
-/// computes.
+/// Starts the engine. Also returns the division of memory, and the weights if they are streamed.
 fn start_engine(
+    runnable: Runnable<Box<dyn Runner>>,
     dir: &ModelDir,
     limits: &LimitOptions,
-    surroundings: &Surroundings<'_>,
+    publisher: Option<EventPublisher>,
     max_waiting: usize,
-) -> Result<(Engine, MemoryPlan, Option<Streaming>, bool)> {
-    // Loading takes long, so options that cannot work are refused before it.
-    let publisher = kv_events::bind(limits.kv_events.as_ref())?;
-    let (runnable, on_gpu) = Runnable::new(dir, limits, surroundings)?;
-    let Runnable { runner, plan, streamed, batched_tokens, below, block_size, num_swap_blocks } = runnable;
+) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
+    let Runnable { runner, division, streamed, below, num_swap_blocks } = runnable;
+    let Division { needs, plan, batched_tokens, .. } = division;
+    let block_size = needs.block_size;
     // KV that memory does not hold is read from disk in each pass.
     let on_disk = below.long_tokens()?;
     let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
@@ -266,5 +260,5 @@ fn start_engine(
     let cache_watcher = publisher.map(|publisher| kv_events::tell(publisher, block_size));
     let (below, later) = below.attachments()?;
     let attachments = Attachments { below, later, cache_watcher };
-    Ok((Engine::start_with(config, runner, attachments)?, plan, streamed, on_gpu))
+    Ok((Engine::start_with(config, runner, attachments)?, plan, streamed))
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use interbed_model::{BatchSequence, LogitRows, SequenceBlocks};
 
 use crate::audience::{Audience, Surroundings};
-use crate::footprint::Footprint;
+use crate::division::Division;
 use crate::hub;
 use crate::load::Runnable;
 use crate::model_dir::ModelDir;
@@ -44,10 +44,10 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     if let Some(token) = args.tokens.iter().find(|&&token| token as usize >= dir.config.blueprint.vocab_size) {
         bail!("token id {token} is not in the vocabulary, whose ids end at {}", dir.config.blueprint.vocab_size - 1);
     }
-    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
     let limits = LimitOptions { compute: args.compute, ..args.limits };
-    let (runnable, _) = Runnable::new(&dir, &limits, &surroundings)?;
-    let Runnable { mut runner, plan, batched_tokens: chunk, streamed: _streamed, .. } = runnable;
+    let runnable = Runnable::new(&dir, &limits, &Surroundings::of_passes())?;
+    let Runnable { mut runner, division, streamed: _streamed, .. } = runnable;
+    let Division { plan, batched_tokens: chunk, .. } = division;
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }

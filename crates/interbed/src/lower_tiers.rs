@@ -1,53 +1,52 @@
-//! The tiers of KV below memory: a disk, and a store that servers share. Both outlive the process, so they are used
-//! only once the identity of the model is known.
+//! The tiers of KV below memory, such as a disk and a store that servers share. They outlive the process, so they are
+//! used only once the identity of the model is known.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use anyhow::{Context, Result};
 use interbed_device::Bytes;
-use interbed_engine::{LaterTiers, TierBelow, TierPolicy};
+use interbed_engine::{LaterTiers, TierBelow};
 use interbed_io::DiskTurns;
 use interbed_kernels::KvLayout;
-use interbed_kv::{FrameTier, LowerTier};
-use interbed_kv_remote::RemoteTier;
+use interbed_kv::KeyChain;
 use interbed_model::config::ModelConfig;
 use interbed_model::{ARITHMETIC_REVISION, RECORDED_LEVELS};
 use interbed_weights::Catalog;
 
 use crate::fingerprint::Fingerprint;
 use crate::identity::WeightsIdentity;
-use crate::kv_disk::{DiskPlace, OpenDisk};
-use crate::kv_remote::RemotePlace;
+use crate::kv_disk::{self, DiskPlace, OpenDisk};
+use crate::kv_remote::KV_REMOTE;
 use crate::options::LimitOptions;
 use crate::report::report;
-use crate::{kv_disk, kv_remote};
+use crate::tier_kind::{OpenTier, PreparedTier, TierKind};
+
+/// The kinds of tiers, nearest first. A further tier is a file that says what a [`TierKind`] has to say, and a line
+/// here.
+const KINDS: &[TierKind] = &[KV_DISK, KV_REMOTE];
 
 /// The tiers that the options ask for, checked but not in use yet.
 pub struct LowerTiers {
-    places: Places,
+    /// The tiers, farthest first, because the names of blocks come from there.
+    places: Vec<Box<dyn PreparedTier>>,
     /// Identifies the KV that this model computes, except for its weights.
     fingerprint: Fingerprint,
     /// The identity of the weights, or `None` if the options ask for no tiers.
     weights: Option<WeightsIdentity>,
 }
 
-struct Places {
-    disk: Option<DiskPlace>,
-    remote: Option<RemotePlace>,
-}
-
-/// The tiers of a model whose identity is known, in use from now on.
+/// The tiers of a model whose identity is known, nearest first, in use from now on.
 #[derive(Default)]
 pub struct OpenTiers {
-    pub kv_disk: Option<OpenDisk>,
-    pub kv_remote: Option<RemoteTier>,
+    tiers: Vec<OpenTier>,
+    long_tokens: usize,
 }
 
 /// Tiers of a model whose identity is known now, or will be known later.
 pub enum Below {
     Now(OpenTiers),
-    Later(LowerTiers),
+    Later(Box<LowerTiers>),
 }
 
 impl LowerTiers {
@@ -72,25 +71,20 @@ impl LowerTiers {
         // KV does not depend on the texts of tokens, so the tokenizer is not part of the fingerprint.
         fingerprint.field("configuration", format!("{:?}", config.blueprint).as_bytes());
         fingerprint.field("layout", format!("{layout:?}").as_bytes());
-        let places = match weights {
-            Some(_) => Places {
-                remote: kv_remote::prepare(limits, total, layout)?,
-                disk: kv_disk::prepare(limits, total, layout)?,
-            },
-            None => Places { remote: None, disk: None },
-        };
+        let wanted = KINDS.iter().rev().filter(|_| weights.is_some());
+        let places = wanted.map(|kind| (kind.prepare)(limits, total, layout)).filter_map(Result::transpose);
+        let places = places.collect::<Result<_>>()?;
         Ok(Self { places, fingerprint, weights: weights.cloned() })
     }
 
     /// Returns whether `limits` ask for any tier.
     pub fn are_wanted(limits: &LimitOptions) -> bool {
-        let disk = limits.kv_disk.as_ref().is_some_and(|options| options.kv_disk.is_some());
-        disk || limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some())
+        KINDS.iter().any(|kind| (kind.is_wanted)(limits))
     }
 
     /// Returns the turns by which KV and weights share a disk, or `None` if they are on different disks.
     pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
-        self.places.disk.as_ref()?.turns(weights)
+        self.places.iter().find_map(|place| place.turns(weights))
     }
 
     /// Opens the tiers of a model whose weights are all in memory.
@@ -112,10 +106,10 @@ impl LowerTiers {
             Some(identity) => self.open(identity).map(Below::Now),
             // If no tier could be prepared, for instance because another server uses the directory, nothing waits for
             // the identity.
-            None if self.places.disk.is_none() && self.places.remote.is_none() => Ok(Below::Now(OpenTiers::default())),
+            None if self.places.is_empty() => Ok(Below::Now(OpenTiers::default())),
             None => {
                 report!("KV below           waits until the model was read wholly once, which tells what it is");
-                Ok(Below::Later(self))
+                Ok(Below::Later(Box::new(self)))
             }
         }
     }
@@ -123,37 +117,40 @@ impl LowerTiers {
     fn open(mut self, weights: [u8; 32]) -> Result<OpenTiers> {
         self.fingerprint.field("weights", &weights);
         let fingerprint = self.fingerprint.digest();
-        let Places { disk, remote } = self.places;
-        let kv_remote = remote.map(|remote| remote.open(fingerprint)).transpose()?;
-        // A block has the same name in both tiers.
-        let names = kv_remote.as_ref().map(|remote| remote.key_chain().clone());
-        let kv_disk = disk.map(|disk| disk.open(fingerprint, names)).transpose()?;
-        Ok(OpenTiers { kv_disk, kv_remote })
+        let long_tokens = self.long_tokens()?;
+        let mut names = None;
+        let tiers = self.places.into_iter().map(|place| place.open(fingerprint, &mut names));
+        let mut tiers = tiers.collect::<Result<Vec<_>>>()?;
+        tiers.reverse();
+        Ok(OpenTiers { tiers, long_tokens })
+    }
+
+    /// Returns the number of tokens that a sequence may have in a tier if it is longer than memory.
+    fn long_tokens(&self) -> Result<usize> {
+        let tokens = self.places.iter().map(|place| place.long_tokens()).collect::<Result<Vec<_>>>()?;
+        Ok(tokens.into_iter().max().unwrap_or(0))
     }
 
     /// Returns the memory that the tiers take of a budget of `total` bytes.
     pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
-        let (disk, remote) = (kv_disk::memory(limits, total, layout), kv_remote::memory(limits, total, layout));
-        Bytes(disk.0.saturating_add(remote.0))
+        KINDS.iter().fold(Bytes(0), |sum, kind| Bytes(sum.0.saturating_add((kind.memory)(limits, total, layout).0)))
     }
 }
 
 impl OpenTiers {
-    /// Returns the tiers in the form that the engine takes, nearest first. A further tier is one more line here.
-    fn nearest_first(self) -> Vec<TierBelow> {
-        let disk = self.kv_disk.map(|disk| TierBelow { tier: Box::new(disk.tier), policy: disk.policy });
-        let remote = self.kv_remote.map(|tier| TierBelow { tier: Box::new(tier), policy: TierPolicy::SHARED });
-        disk.into_iter().chain(remote).collect()
+    /// Returns the number of blocks that were found in the tiers, and that may soon be read.
+    pub fn found(&self) -> usize {
+        self.tiers.iter().map(|tier| tier.found).sum()
     }
 }
 
 impl Below {
     /// Returns the number of tokens that a sequence may have on disk.
     pub fn long_tokens(&self) -> Result<usize> {
-        Ok(match self {
-            Self::Now(tiers) => tiers.kv_disk.as_ref().map_or(0, |disk| disk.tier.capacity_tokens()),
-            Self::Later(tiers) => tiers.places.disk.as_ref().map(DiskPlace::capacity_tokens).transpose()?.unwrap_or(0),
-        })
+        match self {
+            Self::Now(tiers) => Ok(tiers.long_tokens),
+            Self::Later(tiers) => tiers.long_tokens(),
+        }
     }
 
     /// Returns the tiers in the form that the engine takes. If the model's identity is not known, a thread finds it
@@ -164,7 +161,9 @@ impl Below {
     pub fn attachments(self) -> Result<(Vec<TierBelow>, Option<LaterTiers>)> {
         let long_tokens = self.long_tokens()?;
         let tiers = match self {
-            Self::Now(tiers) => return Ok((tiers.nearest_first(), None)),
+            Self::Now(OpenTiers { tiers, .. }) => {
+                return Ok((tiers.into_iter().map(|tier| tier.below).collect(), None));
+            }
             Self::Later(tiers) => tiers,
         };
         let (sender, receiver) = channel();
@@ -172,11 +171,36 @@ impl Below {
             let found = tiers.weights.as_ref().map(WeightsIdentity::complete).transpose();
             match found.and_then(|found| tiers.open(found.context("there are weights")?)) {
                 // If the engine has ended, it needs no tiers.
-                Ok(tiers) => drop(sender.send(tiers.nearest_first())),
+                Ok(OpenTiers { tiers, .. }) => {
+                    drop(sender.send(tiers.into_iter().map(|tier| tier.below).collect()));
+                }
                 Err(error) => tracing::warn!("KV is kept in memory alone: {error:#}"),
             }
         };
         std::thread::Builder::new().name("identity".into()).spawn(find_out).context("cannot start a thread")?;
         Ok((Vec::new(), Some(LaterTiers { tiers: receiver, long_tokens })))
+    }
+}
+
+/// KV on a disk.
+const KV_DISK: TierKind = TierKind {
+    is_wanted: |limits| limits.kv_disk.as_ref().is_some_and(|options| options.kv_disk.is_some()),
+    memory: kv_disk::memory,
+    prepare: |limits, total, layout| Ok(kv_disk::prepare(limits, total, layout)?.map(|place| Box::new(place) as _)),
+};
+
+impl PreparedTier for DiskPlace {
+    fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
+        self.turns(weights)
+    }
+
+    fn long_tokens(&self) -> Result<usize> {
+        self.capacity_tokens()
+    }
+
+    fn open(self: Box<Self>, fingerprint: [u8; 32], names: &mut Option<KeyChain>) -> Result<OpenTier> {
+        let OpenDisk { tier, policy } = (*self).open(fingerprint, names.clone())?;
+        let found = tier.recovered().blocks;
+        Ok(OpenTier { below: TierBelow { tier: Box::new(tier), policy }, found })
     }
 }

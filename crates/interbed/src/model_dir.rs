@@ -1,4 +1,4 @@
-//! A model on disk, opened and checked, and the division of a memory budget for it.
+//! A model on disk, opened and checked.
 
 use std::collections::HashSet;
 use std::os::unix::fs::FileTypeExt;
@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use interbed_device::Bytes;
-use interbed_engine::{LEAST_CONTEXT, MemoryNeeds, MemoryPlan, MemoryTrade};
 use interbed_kernels::{DType, KvLayout};
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::config::ModelConfig;
@@ -22,12 +21,11 @@ use crate::audience::Surroundings;
 use crate::bundled::bundled_model;
 use crate::failure::Advised;
 use crate::identity::WeightsIdentity;
-use crate::lower_tiers::LowerTiers;
-use crate::needs::{BATCHED_TOKENS, WeightNeeds, batched_tokens, kv_layout, longer_passes, memory_needs};
+use crate::needs::{Needs, WeighedModel, kv_layout};
 use crate::options::LimitOptions;
 use crate::printable::plain_name;
 use crate::quiet_panics::quietly;
-use crate::{small_files, swap};
+use crate::small_files;
 
 /// The number of bytes of the embedding and the head that are compared if the weights are not on this machine.
 const COMPARED_ELSEWHERE: u64 = 64 << 10;
@@ -205,144 +203,25 @@ impl ModelDir {
         kv_layout(&self.config, self.weight_dtype(), limits)
     }
 
-    /// Divides `total` bytes of memory among the parts of an engine under these options.
-    ///
-    /// # Errors
-    /// Fails if the options contradict the model, or the budget is too small.
-    pub fn divide(&self, total: Bytes, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
-        let mut needs = self.needs(limits, surroundings)?;
-        let least = self.least_for(&needs, limits);
-        needs.swap = self.swap_memory(limits, total);
-        if let Some(memory) = limits.kv_memory {
-            needs.blocks_most = usize::try_from(memory.0.saturating_sub(needs.swap.0) / needs.block.0)?;
-            let least = needs.max_model_len.min(LEAST_CONTEXT);
-            if needs.blocks_most * needs.block_size < least {
-                let blocks = least.div_ceil(needs.block_size) as u64 * needs.block.0;
-                let smallest = self.kv_memory_least(limits, total, blocks);
-                return Err(Advised::input(
-                    format!("--kv-memory {memory} has no room for {least} tokens of context"),
-                    format!("give --kv-memory {}M or more", smallest.0 >> 20),
-                ));
-            }
-        }
-        let plan = MemoryPlan::divide(total, &needs).map_err(|refused| refused.advising(least))?;
-        let batched = batched_tokens(limits, BATCHED_TOKENS);
-        let mut division = Division { needs, plan, batched_tokens: batched, device: None };
-        if division.plan.streamed
-            && let Some((needs, batched_tokens)) = longer_passes(&self.config, &needs, total, limits)
-            && let Ok(plan) = MemoryPlan::divide(total, &needs)
-        {
-            division = Division { needs, plan, batched_tokens, device: None };
-        }
-        // Memory for a long conversation is reserved only if the budget is larger than the minimum.
-        if let Some(requests) = surroundings.audience.of_context(division.plan.max_model_len, total)
-            && requests > division.needs.requests
-        {
-            let needs = MemoryNeeds { requests, ..division.needs };
-            if let Ok(plan) = MemoryPlan::divide(total, &needs) {
-                division = Division { needs, plan, ..division };
-            }
-        }
-        Ok(division)
-    }
-
-    /// Returns the minimum budget under these options, in whole mebibytes. All commands and error messages use this
-    /// number.
-    ///
-    /// # Errors
-    /// Fails if the options contradict the model.
-    pub fn least(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Bytes> {
-        Ok(self.least_for(&self.needs(limits, surroundings)?, limits))
-    }
-
-    fn least_for(&self, needs: &MemoryNeeds, limits: &LimitOptions) -> Bytes {
-        // Buffers for swapping take a small share of the budget, so the minimum grows with itself until the growth
-        // vanishes.
-        let mut least = Bytes(0);
-        loop {
-            let needs = MemoryNeeds { swap: self.swap_memory(limits, least), ..*needs };
-            let smallest = MemoryPlan::least(&needs).0.div_ceil(1 << 20).saturating_mul(1 << 20);
-            if smallest <= least.0 {
-                return least;
-            }
-            least = Bytes(smallest);
-        }
-    }
-
-    /// Returns the minimum `--kv-memory` that has room for `blocks` bytes of KV blocks, in whole mebibytes. Buffers
-    /// for swapping grow with it, but more slowly.
-    fn kv_memory_least(&self, limits: &LimitOptions, total: Bytes, blocks: u64) -> Bytes {
-        let mut least = Bytes(0);
-        loop {
-            let limits = LimitOptions { kv_memory: Some(least), ..limits.clone() };
-            let needed = self.swap_memory(&limits, total).0.saturating_add(blocks).div_ceil(1 << 20) << 20;
-            if needed <= least.0 {
-                return least;
-            }
-            least = Bytes(needed);
-        }
-    }
-
-    /// Returns the host memory of buffers through which KV goes to lower tiers and comes back.
-    pub fn swap_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
-        let layout = self.kv_layout(limits);
-        let swap = swap::memory(limits, total, &layout);
-        Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, &layout).0))
-    }
-
     /// Returns the number of bytes of the weights of all experts, or 0 for a model without experts.
     pub fn expert_bytes(&self) -> Result<Bytes> {
         Ok(Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().expert_bytes()))
     }
 
-    /// Returns the memory that the parts of an engine need, without buffers for swapping.
-    pub fn needs(&self, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<MemoryNeeds> {
-        let weights = WeightNeeds {
+    /// Returns what the model needs under these options.
+    ///
+    /// # Errors
+    /// Fails if the options contradict the model.
+    pub fn needs<'a>(&'a self, limits: &'a LimitOptions, surroundings: &Surroundings<'a>) -> Result<Needs<'a>> {
+        let streamed = StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().least_budget();
+        let model = WeighedModel {
+            name: self.name(),
+            config: &self.config,
             dtype: self.weight_dtype(),
-            whole: self.weight_bytes,
-            streamed: Bytes(StreamPlan::new(&self.catalog, &self.specs, BAND_LEAST)?.partition().least_budget()),
+            weights: self.weight_bytes,
+            weights_streamed: Bytes(streamed),
         };
-        memory_needs(&self.config, &self.name(), &weights, limits, surroundings)
-    }
-}
-
-/// The division of a memory budget for a model.
-pub struct Division {
-    /// The needs that the budget was divided by.
-    pub needs: MemoryNeeds,
-    /// The parts of the budget.
-    pub plan: MemoryPlan,
-    /// The maximum number of tokens in one pass.
-    pub batched_tokens: usize,
-    /// The division of the memory of a device that has its own, or `None` if all memory is the host's.
-    pub device: Option<DeviceDivision>,
-}
-
-/// The division of the memory of a device that has its own.
-pub struct DeviceDivision {
-    /// The needs that the memory was divided by.
-    pub needs: MemoryNeeds,
-    /// The parts of the memory.
-    pub plan: MemoryPlan,
-}
-
-impl Division {
-    /// Returns whether weights are streamed, because they do not fit into the memory that they are computed in.
-    pub fn is_streamed(&self) -> bool {
-        self.device.as_ref().map_or(&self.plan, |device| &device.plan).streamed
-    }
-
-    /// Returns how streamed weights and KV trade memory where both are computed with, once it is known what weights
-    /// take there at least and at most. Updates the number of blocks and the context to what these limits leave.
-    pub fn trade(&mut self, weights_least: Bytes, weights_most: Bytes) -> MemoryTrade {
-        let Some(DeviceDivision { needs, plan }) = &mut self.device else {
-            return self.plan.trade(&self.needs, weights_least, weights_most);
-        };
-        let trade = plan.trade(needs, weights_least, weights_most);
-        let MemoryPlan { num_blocks, num_blocks_max, max_model_len, .. } = *plan;
-        (self.plan.num_blocks, self.plan.num_blocks_max) = (num_blocks, num_blocks_max);
-        self.plan.max_model_len = max_model_len;
-        trade
+        Needs::of(model, limits, surroundings)
     }
 }
 

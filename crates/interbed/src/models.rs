@@ -1,7 +1,6 @@
 //! `interbed models`: lists the models in the Hub cache.
 
 use std::collections::BTreeSet;
-use std::io::{Write, stdout};
 
 use anyhow::Result;
 use clap::Args;
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::hub;
 use crate::options::HubOptions;
-use crate::printable::printable;
+use crate::printable::print_answer;
 
 /// List the models that were fetched by name, with their sizes and paths
 #[derive(Debug, Args)]
@@ -33,15 +32,9 @@ pub struct ModelsArgs {
 pub fn run(args: ModelsArgs) -> Result<()> {
     let cache = HubCache::new(hub::settings(&HubOptions::default())?.cache);
     let models = cache.list()?;
-    let mut out = stdout().lock();
-    if args.json {
-        let list: Vec<Value> = models.iter().map(to_json).collect();
-        writeln!(out, "{:#}", json!({ "cache": cache.root().display().to_string(), "models": list }))?;
-    } else {
-        write!(out, "{}", printable(&table(&cache, &models)))?;
-    }
-    out.flush()?;
-    Ok(())
+    let list = || models.iter().map(to_json).collect::<Vec<_>>();
+    let json = || json!({ "cache": cache.root().display().to_string(), "models": list() });
+    Ok(print_answer(args.json, json, || table(&cache, &models))?)
 }
 
 fn table(cache: &HubCache, models: &[CachedModel]) -> String {

@@ -157,6 +157,12 @@ pub struct LimitOptions {
 }
 
 impl LimitOptions {
+    /// Returns these limits as `interbed serve` has them without further options. Commands that tell of a server, but
+    /// do not start it, use them.
+    pub fn served(&self) -> Self {
+        Self { swap: self.swap.clone().or_else(|| Some(SwapOptions::default())), ..self.clone() }
+    }
+
     /// Adjusts the limits for commands that compute one answer at a time. The maximum number of sequences becomes 1.
     /// `prompt_tokens` is the number of tokens of the prompt, if it is known. If this number is below 512 and
     /// `max_num_batched_tokens` is not set, `max_num_batched_tokens` becomes this number. Memory for more sequences or

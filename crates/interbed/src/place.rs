@@ -1,15 +1,13 @@
-//! Where a model is computed. A place divides its memory for a model, and opens the device that computes.
+//! Where a model is computed. A place says what memory there is, and opens the device that computes.
 
 use anyhow::{Context, Result};
 use interbed_device::{Cpu, CpuDevice, Device, KvPool};
 use interbed_kernels::{KvLayout, LEVEL_VARIABLE, Level};
 use interbed_model::Model;
 
-use crate::audience::Surroundings;
-use crate::budget::budget;
+use crate::division::{DeviceRoom, Division};
 use crate::failure::Advised;
-use crate::load::report;
-use crate::model_dir::{Division, ModelDir};
+use crate::model_dir::ModelDir;
 use crate::needs::{self, threads};
 use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, LimitOptions};
 
@@ -18,11 +16,11 @@ pub trait ComputePlace {
     /// The type of the place's device.
     type Device: Device + 'static;
 
-    /// Divides the memory budget for a model, and reports the parts on stderr.
+    /// Returns the memory of the place's device for a model, or `None` if it computes in host memory.
     ///
     /// # Errors
-    /// Fails if the options contradict the model or the place, or if a budget is too small.
-    fn divide(&self, dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division>;
+    /// Fails if the model's weights cannot be used.
+    fn memory(&self, dir: &ModelDir, limits: &LimitOptions) -> Result<Option<DeviceRoom>>;
 
     /// Returns a text that names what computes KV. KV that is computed elsewhere differs in some bits, so only places
     /// with the same text share it.
@@ -47,10 +45,8 @@ pub struct Processor;
 impl ComputePlace for Processor {
     type Device = CpuDevice;
 
-    fn divide(&self, dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Division> {
-        let division = dir.divide(budget(limits)?, limits, surroundings)?;
-        report::division(dir, &division.plan, &division.needs, limits);
-        Ok(division)
+    fn memory(&self, _: &ModelDir, _: &LimitOptions) -> Result<Option<DeviceRoom>> {
+        Ok(None)
     }
 
     fn computes(&self) -> String {

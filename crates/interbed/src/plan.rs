@@ -3,7 +3,6 @@
 
 mod shapes;
 
-use std::io::{Write, stdout};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -11,17 +10,19 @@ use anyhow::Result;
 use clap::Args;
 use interbed_device::Bytes;
 use interbed_kernels::DType;
-use interbed_plan::plan::{Batches, KnownFigures, MixturePlan, Passes, Plan, PlanRequest, Subject};
+use interbed_model::config::ModelConfig;
+use interbed_plan::plan::{Batches, KnownFigures, MixturePlan, Passes, Plan, PlanRequest, Subject, WeightBytes};
 
 use crate::audience::{Audience, Surroundings};
 use crate::budget::default_budget;
 use crate::failure::Advised;
 use crate::footprint::Footprint;
 use crate::hub;
-use crate::needs::{self, BATCHED_TOKENS, WeightNeeds};
+use crate::needs::{self, BATCHED_TOKENS, Needs, WeighedModel};
 use crate::options::{HubOptions, LimitOptions, size};
-use crate::printable::printable;
+use crate::printable::print_answer;
 use crate::progress::Bars;
+use crate::report::report;
 use crate::synth::DTypeArg;
 
 /// Show where a model's weights would lie, how fast it would run, and what limits the speed, here or on another machine
@@ -136,9 +137,11 @@ pub fn run(args: PlanArgs) -> Result<()> {
     if args.model.is_none() {
         return shapes::run(&args);
     }
+    if let Some(note) = args.machine.memory_note(args.limits.memory) {
+        report!("note: {note}");
+    }
     let (plan, padding) = make(&args)?;
-    let mut out = stdout().lock();
-    if args.json {
+    let json = || {
         let mut json = match &plan {
             Made::Dense(plan) => plan.to_json(),
             Made::Mixture(plan) => plan.to_json(),
@@ -146,19 +149,19 @@ pub fn run(args: PlanArgs) -> Result<()> {
         if padding > 0 {
             json["kv_block_padding_bytes"] = padding.into();
         }
-        writeln!(out, "{json:#}")?;
-    } else {
+        json
+    };
+    let text = || {
         let report = match &plan {
             Made::Dense(plan) => plan.report(),
             Made::Mixture(plan) => plan.report(),
         };
-        write!(out, "{}", printable(&report.to_string()))?;
-        if padding > 0 {
-            writeln!(out, "KV blocks are padded by {padding} bytes each, to whole pages")?;
+        match padding {
+            0 => report,
+            padding => format!("{report}KV blocks are padded by {padding} bytes each, to whole pages\n"),
         }
-    }
-    out.flush()?;
-    Ok(())
+    };
+    Ok(print_answer(args.json, json, text)?)
 }
 
 /// A plan of either kind.
@@ -172,37 +175,50 @@ fn make(args: &PlanArgs) -> Result<(Made, usize)> {
     // Options that cannot be planned are refused before anything is fetched.
     Batches::new(&args.batch)?;
     let dtype = args.dtype.map(DType::from);
-    let subject = subject(args.model.as_deref(), dtype, &args.limits.hub)?;
-    plan_of(args, subject, args.machine.known(args.limits.memory), args.routing.clone())
+    let (subject, footprint) = subject(args.model.as_deref(), dtype, &args.limits.hub)?;
+    plan_of(args, subject, footprint, args.machine.known(args.limits.memory), args.routing.clone())
+}
+
+/// Returns what a server with `subject`, whose configuration is `config`, needs within `limits`. `footprint` is that of
+/// a process with the model's tokenizer, or `None` to estimate it.
+pub fn needs_of<'a>(
+    subject: &Subject,
+    config: &'a ModelConfig,
+    limits: &'a LimitOptions,
+    footprint: Option<Footprint>,
+) -> Result<Needs<'a>> {
+    let WeightBytes { whole, streamed } = subject.weight_bytes()?;
+    let (name, dtype) = (subject.name.clone(), subject.dtype);
+    let model = WeighedModel { name, config, dtype, weights: whole, weights_streamed: streamed };
+    let footprint = footprint.unwrap_or_else(|| Footprint::estimated(config.blueprint.vocab_size));
+    Needs::of(model, limits, &Surroundings { footprint, audience: Audience::Clients })
 }
 
 /// Plans a subject on a machine. Also returns the number of bytes by which each KV block is padded to whole pages.
 fn plan_of(
     args: &PlanArgs,
     subject: Subject,
+    footprint: Option<Footprint>,
     machine: KnownFigures,
     routing: Option<PathBuf>,
 ) -> Result<(Made, usize)> {
-    let limits = &args.limits;
+    let (limits, config) = (args.limits.served(), subject.config.clone());
     let batches = Batches::new(&args.batch)?;
-    let bytes = subject.weight_bytes()?;
-    let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
-    // The plan is that of a server. The memory of its process is taken to be a constant.
-    let server = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
-    let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits, &server)?;
-    let config = subject.config.clone();
-    let layout = needs::kv_layout(&config, subject.dtype, limits);
+    let needs = needs_of(&subject, &config, &limits, footprint)?;
+    if machine.gpu_memory.is_none() {
+        needs.check_kv_memory(machine.memory.unwrap_or(machine.memory_here))?;
+    }
     let request = PlanRequest {
         machine,
-        threads: needs::threads(limits),
-        needs,
+        threads: needs::threads(&limits),
+        needs: &|total| needs.within(total),
         passes: Passes {
-            tokens: needs::batched_tokens(limits, BATCHED_TOKENS),
+            tokens: needs::batched_tokens(&limits, BATCHED_TOKENS),
             given: limits.max_num_batched_tokens.is_some(),
             usual: BATCHED_TOKENS,
-            longer: &|computing| needs::longer_passes(&config, &needs, computing, limits),
+            longer: &|computing| needs.longer_passes(computing),
         },
-        kv_token: layout.token_bytes() as u64,
+        kv_token: needs.layout.token_bytes() as u64,
         batches,
         prompt_tokens: args.prompt_tokens.get(),
         kv_tokens: args.kv_tokens,
@@ -219,15 +235,16 @@ fn plan_of(
             return Err(Advised::input(why, "leave it out"));
         }
     };
-    Ok((made, layout.padding_bytes()))
+    Ok((made, needs.layout.padding_bytes()))
 }
 
 /// Returns the model that `model` names, which is a directory, a file or a well-known shape. `None` names the bundled
-/// model. `dtype` applies to models without weights.
-fn subject(model: Option<&Path>, dtype: Option<DType>, options: &HubOptions) -> Result<Subject> {
+/// model. `dtype` applies to models without weights. Also returns the footprint of a process that serves the model, if
+/// the model has a tokenizer.
+fn subject(model: Option<&Path>, dtype: Option<DType>, options: &HubOptions) -> Result<(Subject, Option<Footprint>)> {
     if let Some(model) = model {
         match Subject::imagined(model, dtype.or_else(|| shapes::listed_dtype(model))) {
-            Ok(Some(subject)) => return Ok(subject),
+            Ok(Some(subject)) => return Ok((subject, None)),
             // Well-known shapes take precedence over names on the Hub, because they need no network.
             Err(refusal) if hub::names_of(Some(model)).is_empty() => return Err(refusal.into()),
             Ok(None) | Err(_) => {}
@@ -240,11 +257,25 @@ fn subject(model: Option<&Path>, dtype: Option<DType>, options: &HubOptions) -> 
             format!("leave it out, or plan {}", dir.path.join("config.json").display()),
         ));
     }
+    let footprint = dir.tokenizer().ok().map(|tokenizer| Footprint::of(Some(&tokenizer)));
     let (name, dtype) = (dir.name(), dir.weight_dtype());
-    Ok(Subject::at_hand(name, dir.config, dtype, dir.specs, dir.catalog, dir.weight_bytes)?)
+    Ok((Subject::at_hand(name, dir.config, dtype, dir.specs, dir.catalog, dir.weight_bytes)?, footprint))
 }
 
 impl MachineOptions {
+    /// Returns a note for a plan with more memory than this machine has to give, unless figures of another machine are
+    /// given.
+    fn memory_note(&self, asked: Option<Bytes>) -> Option<String> {
+        let is_elsewhere = self.disk_bw.or(self.host_bw).or(self.flops).is_some() || self.gpu_memory.is_some();
+        let (asked, here) = (asked.filter(|_| !is_elsewhere)?, default_budget());
+        (asked > here).then(|| {
+            format!(
+                "this machine has {here} to give now, less than --memory {asked}; without --memory, a plan takes what \
+                 there is"
+            )
+        })
+    }
+
     fn known(&self, memory: Option<Bytes>) -> KnownFigures {
         KnownFigures {
             disk_bw: self.disk_bw,

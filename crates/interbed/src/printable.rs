@@ -1,6 +1,9 @@
 //! Makes text safe to print on a terminal: text from files may hold characters that control it.
 
 use std::borrow::Cow;
+use std::io::{self, Write, stdout};
+
+use serde_json::Value;
 
 /// Returns the text with escapes in place of characters that move the cursor, change colours, or reverse the direction
 /// of writing. Line breaks and tabs stay.
@@ -17,6 +20,20 @@ pub fn printable(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(printable)
+}
+
+/// Prints what a command was asked for on stdout: one JSON object, or a text in which nothing commands a terminal.
+///
+/// # Errors
+/// Fails if stdout cannot be written.
+pub fn print_answer(as_json: bool, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> io::Result<()> {
+    let mut out = stdout().lock();
+    if as_json {
+        writeln!(out, "{:#}", json())?;
+    } else {
+        out.write_all(printable(&text()).as_bytes())?;
+    }
+    out.flush()
 }
 
 /// Returns the name with `_` in place of characters that control a terminal, line breaks included. Logs, metrics and

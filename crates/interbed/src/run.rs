@@ -15,6 +15,7 @@ use crate::answer::{Question, answer, without_controls};
 use crate::audience::{Audience, Surroundings};
 use crate::budget::budget;
 use crate::chat::{self, ChatArgs};
+use crate::division::Division;
 use crate::failure::{Advised, Interrupted};
 use crate::hub;
 use crate::interrupt::Interrupts;
@@ -217,7 +218,8 @@ fn tokenize(opened: &Opened, limits: &LimitOptions, text: &str, add_special: boo
     let budget = budget(limits)?;
     // A budget that is too small is refused first, with the minimum.
     let surroundings = Surroundings { footprint: opened.footprint, audience: Audience::Prompt(Bytes(0)) };
-    let context = opened.dir.divide(budget, limits, &surroundings)?.plan.max_model_len;
+    let needs = opened.dir.needs(limits, &surroundings)?;
+    let context = Division::of(&needs, budget, None)?.plan.max_model_len;
     let memory = usize::try_from(budget.0.saturating_sub(opened.footprint.kept().0)).unwrap_or(usize::MAX);
     let prompt = encode(&opened.tokenizer, text, add_special, PromptLimits { context, memory })?;
     give_back_freed();

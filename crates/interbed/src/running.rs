@@ -1,6 +1,6 @@
 //! `interbed ps`: shows which model the server on this machine has loaded.
 
-use std::io::{self, Read, Write, stdout};
+use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::failure::Advised;
-use crate::printable::printable;
+use crate::printable::print_answer;
 
 /// The maximum time that the server may take to accept the connection, and for each read or write.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ pub fn run(args: RunningArgs) -> Result<()> {
     let (code, health) = ask("/health")?;
     let status = health["status"].as_str().or(health["error"]["message"].as_str());
     let status = status.map_or_else(|| format!("answers with {code}"), str::to_owned);
-    let models = match ask("/api/ps")? {
+    let models: Vec<String> = match ask("/api/ps")? {
         (200, list) => list["models"].as_array().into_iter().flatten().filter_map(name).collect(),
         (401, _) => {
             return Err(Advised::input(
@@ -59,15 +59,12 @@ pub fn run(args: RunningArgs) -> Result<()> {
         // While the server loads a model, it refuses this path.
         _ => Vec::new(),
     };
-    let mut out = stdout().lock();
-    if args.json {
-        writeln!(out, "{:#}", json!({ "url": args.url, "status": status, "models": models }))?;
-    } else {
+    let json = || json!({ "url": args.url, "status": status, "models": models });
+    let text = || {
         let names = if models.is_empty() { "no model in memory".to_owned() } else { models.join(", ") };
-        writeln!(out, "{}", printable(&format!("{names}  {status}  {}", args.url)))?;
-    }
-    out.flush()?;
-    Ok(())
+        format!("{names}  {status}  {}\n", args.url)
+    };
+    Ok(print_answer(args.json, json, text)?)
 }
 
 /// Returns the name of a model from a list in Ollama's form.

@@ -256,7 +256,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let socket = bind(&args.host, args.port)?;
     warn_of_key_in_process_list();
     let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
-    kv_remote::settings(&args.kv_remote)?;
+    kv_remote::begin_check(&args.kv_remote)?;
     let secrets = Arc::new(Secrets::open(&args.api_key, args.api_key_file.as_deref(), tls)?);
     let signals = runtime.block_on(async {
         secrets.clone().reload_at_hangup()?;

@@ -1,20 +1,22 @@
 //! Starts the streaming of weights that do not fit into memory, and reports about it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use interbed_device::{Bytes, Cpu, Device, HostRates};
 use interbed_engine::DeviceTimeline;
-use interbed_io::{DirectRead, DiskTurns, ProbeLimits, ReadSettings, probe};
+use interbed_io::{DirectRead, DiskTurns, ProbeLimits, ReadSettings, probe, sequential_bandwidth};
 use interbed_weights::experts::{Arena, ArenaShape};
 use interbed_weights::{
     ElasticWeights, Partition, StreamConfig, StreamMonitor, StreamPlan, StreamedWeights, TieredWeights, WeightError,
     WeightSource, band_bytes, open_direct,
 };
 
+use crate::division::Division;
 use crate::expert_counts::KeptCounts;
 use crate::failure::Advised;
-use crate::model_dir::{Division, ModelDir};
+use crate::model_dir::ModelDir;
 use crate::needs;
 use crate::options::{HostProducts, LimitOptions, StreamOptions};
 use crate::progress::Loading;
@@ -38,6 +40,25 @@ pub struct Streaming {
     pub counts: Option<KeptCounts>,
     /// The times at which the device computed and copied, if a timeline is recorded.
     pub device: Option<Arc<DeviceTimeline>>,
+}
+
+impl Streaming {
+    /// Returns the largest of the model's files, with which the disk is measured.
+    ///
+    /// # Errors
+    /// Fails if the model has no files.
+    pub fn largest_file(&self) -> Result<Arc<dyn DirectRead>> {
+        largest(&self.files).cloned()
+    }
+
+    /// Returns the bytes per second of plain direct reads of a part of a file, read as weights are.
+    ///
+    /// # Errors
+    /// Fails if a read fails.
+    pub fn read_rate(&self, file: &Arc<dyn DirectRead>, part: Range<u64>) -> Result<f64> {
+        let ReadSettings { engine, depth, chunk_bytes, .. } = self.settings;
+        Ok(sequential_bandwidth(file, part.start..part.end.min(file.len()), engine, depth, chunk_bytes)?)
+    }
 }
 
 impl Drop for Streaming {
@@ -264,9 +285,13 @@ impl Ready {
     }
 }
 
+fn largest(files: &[Arc<dyn DirectRead>]) -> Result<&Arc<dyn DirectRead>> {
+    files.iter().max_by_key(|file| file.len()).context("the model has no files")
+}
+
 /// Measures how the largest file is read fastest.
 fn try_out(files: &[Arc<dyn DirectRead>], room: Bytes) -> Result<ReadSettings> {
-    let largest = files.iter().max_by_key(|file| file.len()).context("the model has no files")?;
+    let largest = largest(files)?;
     let usual = ProbeLimits::default();
     let memory_bytes = usize::try_from(room.0).unwrap_or(usize::MAX).min(usual.memory_bytes);
     Ok(probe(largest, 0..largest.len(), &ProbeLimits { memory_bytes, ..usual })?)

@@ -1,6 +1,5 @@
 //! `interbed verify`: checks that the weights on disk are those that were written.
 
-use std::io::{Write, stdout};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use serde_json::{Value, json};
 use crate::failure::Advised;
 use crate::hub;
 use crate::options::HubOptions;
-use crate::printable::printable;
+use crate::printable::print_answer;
 use crate::progress;
 
 /// The maximum size, in bytes, of a file besides the weights that is checked.
@@ -61,13 +60,9 @@ pub fn run(mut args: VerifyArgs) -> Result<()> {
     let checked = outcome.map_err(|_| anyhow!("stopped"))?;
     let beside = check_beside(&args.path, &checked);
     let seconds = started.elapsed().as_secs_f64();
-    let mut out = stdout().lock();
-    if args.json {
-        writeln!(out, "{:#}", to_json(&args.path, &catalog, (&checked, &beside), seconds))?;
-    } else {
-        write!(out, "{}", printable(&table(&args.path, &catalog, (&checked, &beside), seconds)))?;
-    }
-    out.flush()?;
+    let all = (&checked[..], &beside[..]);
+    let json = || to_json(&args.path, &catalog, all, seconds);
+    print_answer(args.json, json, || table(&args.path, &catalog, all, seconds))?;
     let damaged = num_damaged(&checked, &beside);
     if damaged == 0 {
         return Ok(());

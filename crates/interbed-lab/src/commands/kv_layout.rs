@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use interbed::audience::{Audience, Surroundings};
+use interbed::division::Division;
 use interbed::footprint::Footprint;
 use interbed::load::{Runnable, load, load_onto};
 use interbed::median;
@@ -129,9 +130,9 @@ fn steps(asked: Option<NonZeroUsize>, dir: &ModelDir) -> Result<u64> {
 /// Returns the speed of both layouts at each context.
 fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Block)> {
     let dir = ModelDir::open(args.model.as_deref())?;
-    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-    let Runnable { runner, plan, batched_tokens, streamed, block_size, .. } =
-        load_onto(&Processor, &dir, limits, &surroundings)?;
+    let Runnable { runner, division, streamed, .. } = load_onto(&Processor, &dir, limits, &Surroundings::of_passes())?;
+    let Division { needs, plan, batched_tokens, .. } = division;
+    let block_size = needs.block_size;
     if streamed.is_some() {
         bail!("{} does not fit into {}; give more --memory", dir.name(), plan.budget.total());
     }

@@ -25,7 +25,7 @@ pub(super) struct Advice {
 
 /// Tells how much room there is for keys and values.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kv {
+pub(super) struct KvAdvice {
     /// Number of tokens for which there is room.
     pub tokens: u64,
     /// Number of tokens in one sequence.
@@ -39,7 +39,7 @@ pub(super) fn advise(
     forecast: &Forecast,
     shape: &Shape,
     chunk_tokens: usize,
-    kv: Kv,
+    kv: KvAdvice,
 ) -> Vec<Advice> {
     let now = Bound::of(one, rates).seconds();
     let mut all = Vec::new();
@@ -118,7 +118,7 @@ mod tests {
             prompt,
             decode: vec![decode(1), decode(32)],
         };
-        advise(&one, &rates, &forecast, &shape, 128, Kv { tokens: 1000, tokens_each: 100 })
+        advise(&one, &rates, &forecast, &shape, 128, KvAdvice { tokens: 1000, tokens_each: 100 })
     }
 
     #[test]

@@ -1,14 +1,10 @@
 //! Divides each memory, by pure arithmetic over [`MemoryPlan`].
 
 use interbed_device::Bytes;
-use interbed_engine::{MemoryNeeds, MemoryPlan, SchemaNeeds};
+use interbed_engine::{MemoryNeeds, MemoryPlan};
 
 use super::shape::Shape;
 use crate::refusal::Refusal;
-
-/// Bytes that the process takes besides all that is counted: code, tokenizer, threads, allocator. The number is a
-/// constant, so that a plan for another machine does not depend on this one.
-pub(super) const PROCESS: u64 = 112 << 20;
 
 /// Bytes that a GPU's driver and libraries take of its memory.
 const DRIVER: u64 = 560 << 20;
@@ -44,54 +40,38 @@ pub(super) struct Tier {
 pub(super) struct Division {
     pub host: Tier,
     pub device: Option<Tier>,
-    /// Tokens of KV for which there is room in the memory of the side that computes attention.
-    pub kv_tokens: u64,
-    /// Tokens of KV that the room can grow to, at the expense of weights.
-    pub kv_tokens_max: u64,
+    pub kv: Kv,
 }
 
+/// Returns what an engine needs of a machine without a device, within a budget of host memory.
+pub(super) type NeedsWithin<'n> = &'n dyn Fn(Bytes) -> MemoryNeeds;
+
 impl Division {
-    /// Divides the memories. `shape` is cut into the smallest bands, and `needs` are those of a machine without a
-    /// device.
+    /// Divides the memories. `shape` is cut into the smallest bands.
     ///
     /// # Errors
     /// Fails if a memory is too small, with the least that works, or if the user wishes for more than there is.
-    pub fn of(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Self, Refusal> {
-        let needs =
-            MemoryNeeds { process: Bytes(PROCESS), opening: Bytes(0), schemas: SchemaNeeds::default(), ..*needs };
+    pub fn of(wishes: &Wishes, shape: &Shape, needs: NeedsWithin<'_>) -> Result<Self, Refusal> {
         match wishes.gpu_memory {
-            None => on_host(wishes, shape, &needs),
-            Some(gpu_memory) => on_device(wishes, gpu_memory, shape, &needs),
+            None => on_host(wishes, shape, needs),
+            Some(gpu_memory) => on_device(wishes, gpu_memory, shape, &needs(Bytes(wishes.memory))),
         }
     }
-}
 
-impl Division {
     /// Returns whether the device, or the host if there is none, streams some of the weights from a lower tier.
     pub fn streams(&self, shape: &Shape) -> bool {
         self.device.as_ref().unwrap_or(&self.host).units < shape.memory()
     }
 }
 
-fn on_host(wishes: &Wishes, shape: &Shape, needs: &MemoryNeeds) -> Result<Division, Refusal> {
-    let (plan, kv) = divide(wishes.memory, needs, wishes.kv_tokens)?;
+fn on_host(wishes: &Wishes, shape: &Shape, needs: NeedsWithin<'_>) -> Result<Division, Refusal> {
+    let HostPlan { plan, kv, mut others } = HostPlan::of(wishes.memory, needs, wishes.kv_tokens)?;
     let whole = shape.memory();
     let units = if plan.streamed { plan.weights.0.saturating_sub(shape.fixed_bytes()).min(whole) } else { whole };
     let units = chosen(units, wishes.host_weights, shape, "--host-weights", "--memory")?;
     let fixed = if plan.streamed { shape.fixed_bytes() } else { plan.weights.0.saturating_sub(whole) };
-    let others = vec![
-        ("KV cache", kv.bytes),
-        ("scratch", needs.scratch.0),
-        ("requests", plan.requests.0),
-        ("process", PROCESS),
-        ("norms, embedding", fixed),
-    ];
-    Ok(Division {
-        host: Tier { total: wishes.memory, units, others },
-        device: None,
-        kv_tokens: kv.tokens,
-        kv_tokens_max: kv.tokens_max,
-    })
+    others.push(("norms, embedding", fixed));
+    Ok(Division { host: Tier { total: wishes.memory, units, others }, device: None, kv })
 }
 
 /// Divides memory for a device that computes and holds keys and values, beside a host that holds weights and requests.
@@ -102,16 +82,13 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
         process: Bytes(DRIVER),
         weights: Bytes(whole.saturating_add(shape.vector_bytes)),
         weights_streamed: Bytes(slots.saturating_add(shape.vector_bytes)),
-        requests: Bytes(0),
-        ..*needs
+        ..needs.on_device(needs.scratch, needs.block)
     };
-    let (plan, kv) = divide(gpu_memory, &of_device, wishes.kv_tokens).map_err(|error| {
-        // Its words are those of the host's memory.
-        match MemoryPlan::divide(Bytes(0), &reserve_kv(&of_device, wishes.kv_tokens).0) {
-            Err(least) => too_small("--gpu-memory", gpu_memory, least.smallest.0),
-            Ok(_) => error,
-        }
-    })?;
+    let (reserved, kv_bytes) = reserve_kv(&of_device, wishes.kv_tokens);
+    // The words of the error are those of the host's memory.
+    let plan = MemoryPlan::divide(Bytes(gpu_memory), &reserved)
+        .map_err(|refused| too_small("--gpu-memory", gpu_memory, refused.smallest.0))?;
+    let kv = Kv::of(&plan, needs.block_size, wishes.kv_tokens.map(|tokens| (tokens, kv_bytes)));
     let units = plan.weights.0.saturating_sub(shape.vector_bytes).min(whole);
     let units = chosen(units, wishes.gpu_weights, shape, "--gpu-weights", "--gpu-memory")?;
     let device = Tier {
@@ -124,10 +101,15 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
             ("norms", shape.vector_bytes),
         ],
     };
-    let others = vec![("requests", needs.requests.0), ("process", PROCESS), ("embedding rows", shape.row_memory)];
+    let others = vec![
+        ("requests", needs.requests.0),
+        ("process", needs.process.0),
+        ("swapping", needs.swap.0),
+        ("embedding rows", shape.row_memory),
+    ];
     let taken: u64 = others.iter().map(|(_, bytes)| bytes).sum();
     let beyond_device = whole.saturating_sub(units);
-    let least = taken.saturating_add(slots.min(beyond_device));
+    let least = taken.saturating_add(slots.min(beyond_device)).max(needs.opening.0);
     if wishes.memory < least {
         return Err(too_small("--memory", wishes.memory, least));
     }
@@ -135,31 +117,70 @@ fn on_device(wishes: &Wishes, gpu_memory: u64, shape: &Shape, needs: &MemoryNeed
     // than an eighth.
     let enough = beyond_device.saturating_add(whole / 8).min(whole);
     let left = chosen((wishes.memory - taken).min(enough), wishes.host_weights, shape, "--host-weights", "--memory")?;
-    Ok(Division {
-        host: Tier { total: wishes.memory, units: left, others },
-        device: Some(device),
-        kv_tokens: kv.tokens,
-        kv_tokens_max: kv.tokens_max,
-    })
+    Ok(Division { host: Tier { total: wishes.memory, units: left, others }, device: Some(device), kv })
+}
+
+/// The division of host memory without a device.
+pub(super) struct HostPlan {
+    pub plan: MemoryPlan,
+    pub kv: Kv,
+    /// Names and bytes of everything but weights.
+    pub others: Vec<(&'static str, u64)>,
+}
+
+impl HostPlan {
+    /// Divides `total` bytes, with room for `kv_tokens` tokens of KV if that is given.
+    ///
+    /// # Errors
+    /// Fails if the memory is too small. The error advises the least that works.
+    pub fn of(total: u64, needs: NeedsWithin<'_>, kv_tokens: Option<u64>) -> Result<Self, Refusal> {
+        let plan = MemoryPlan::divide_within(Bytes(total), &|total| reserve_kv(&needs(total), kv_tokens).0)?;
+        let needs = needs(Bytes(total));
+        let (_, kv_bytes) = reserve_kv(&needs, kv_tokens);
+        let kv = Kv::of(&plan, needs.block_size, kv_tokens.map(|tokens| (tokens, kv_bytes)));
+        let others = vec![
+            ("KV cache", kv.bytes),
+            ("scratch", needs.scratch.0),
+            ("requests", plan.requests.0),
+            ("process", part(&plan, "process")),
+            ("swapping", needs.swap.0),
+        ];
+        Ok(Self { plan, kv, others })
+    }
 }
 
 /// Describes the keys and values of a division.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kv {
+    /// Tokens of KV for which there is room in the memory of the side that computes attention.
     pub tokens: u64,
-    tokens_max: u64,
+    /// Tokens of KV that the room can grow to, at the expense of weights.
+    pub tokens_max: u64,
     pub bytes: u64,
+    /// Bytes of memory below which weights would be streamed, and the tokens of KV that there could then be, if these
+    /// are more than `tokens_max`.
+    pub streams_below: Option<(u64, u64)>,
 }
 
-pub(super) fn divide(total: u64, needs: &MemoryNeeds, kv_tokens: Option<u64>) -> Result<(MemoryPlan, Kv), Refusal> {
-    let (reserved, kv_bytes) = reserve_kv(needs, kv_tokens);
-    let plan = MemoryPlan::divide(Bytes(total), &reserved)?;
-    let planned = Kv {
-        tokens: plan.num_blocks as u64 * needs.block_size as u64,
-        tokens_max: plan.num_blocks_max as u64 * needs.block_size as u64,
-        bytes: plan.budget.entries().iter().filter(|(name, _)| name == "KV blocks").map(|(_, bytes)| bytes.0).sum(),
-    };
-    let kv = kv_tokens.map_or(planned, |tokens| Kv { tokens, tokens_max: tokens, bytes: kv_bytes });
-    Ok((plan, kv))
+impl Kv {
+    /// Reads the KV of a plan, or that of `wished`, the tokens and their bytes, which the plan counts elsewhere.
+    fn of(plan: &MemoryPlan, block_size: usize, wished: Option<(u64, u64)>) -> Self {
+        if let Some((tokens, bytes)) = wished {
+            return Self { tokens, tokens_max: tokens, bytes, streams_below: None };
+        }
+        let tokens = |blocks: usize| blocks as u64 * block_size as u64;
+        Self {
+            tokens: tokens(plan.num_blocks),
+            tokens_max: tokens(plan.num_blocks_max),
+            bytes: part(plan, "KV blocks"),
+            streams_below: plan.streams_below.map(|(limit, blocks)| (limit.0, tokens(blocks))),
+        }
+    }
+}
+
+/// Returns the bytes of a part of a plan's budget.
+fn part(plan: &MemoryPlan, name: &str) -> u64 {
+    plan.budget.entries().iter().find(|(part, _)| part == name).map_or(0, |(_, bytes)| bytes.0)
 }
 
 /// Counts the KV of `kv_tokens` tokens among the memory that must fit in any case. The plan that then divides the
@@ -199,6 +220,7 @@ fn too_small(flag: &str, total: u64, least: u64) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use interbed_engine::SchemaNeeds;
     use interbed_kernels::DType;
 
     use super::super::shape::Cut;
@@ -243,14 +265,14 @@ mod tests {
             for gpu in [None, Some(2), Some(8), Some(15), Some(24)] {
                 for kv_tokens in [None, Some(16), Some(4096)] {
                     let wishes = Wishes { kv_tokens, ..wishes(gib * GIB, gpu.map(|gpu| gpu * GIB)) };
-                    let Ok(division) = Division::of(&wishes, &shape, &needs) else {
+                    let Ok(division) = Division::of(&wishes, &shape, &|_| needs) else {
                         assert!(gib == 1 || gpu == Some(2), "{wishes:?}");
                         continue;
                     };
                     check(&division.host);
                     division.device.iter().for_each(check);
-                    assert_eq!(division.kv_tokens, kv_tokens.unwrap_or(division.kv_tokens));
-                    assert!(division.kv_tokens > 0 && division.host.units <= shape.memory());
+                    assert_eq!(division.kv.tokens, kv_tokens.unwrap_or(division.kv.tokens));
+                    assert!(division.kv.tokens > 0 && division.host.units <= shape.memory());
                 }
             }
         }
@@ -261,21 +283,21 @@ mod tests {
         let shape = shape_of("llama-3-8b", DType::BF16, Cut::Bands(256 << 10));
         let needs = needs(&shape);
         let least = |wishes: &Wishes, flag: &str| {
-            let error = Division::of(wishes, &shape, &needs).expect_err("too small");
+            let error = Division::of(wishes, &shape, &|_| needs).expect_err("too small");
             // The plan of the host's memory has its advice in the message, the others in the hint.
             let text = format!("{error} {}", error.hint().unwrap_or_default());
             let advice = text.split(&format!("give {flag} ")).nth(1).expect("advice");
             advice.split('M').next().and_then(|number| number.parse::<u64>().ok()).expect("a number") << 20
         };
         let host = least(&wishes(GIB / 8, None), "--memory");
-        Division::of(&wishes(host, None), &shape, &needs).expect("the least works");
+        Division::of(&wishes(host, None), &shape, &|_| needs).expect("the least works");
         let gpu = least(&wishes(6 * GIB, Some(GIB / 8)), "--gpu-memory");
-        Division::of(&wishes(6 * GIB, Some(gpu)), &shape, &needs).expect("the least works");
+        Division::of(&wishes(6 * GIB, Some(gpu)), &shape, &|_| needs).expect("the least works");
         let beside = least(&wishes(GIB / 8, Some(8 * GIB)), "--memory");
-        Division::of(&wishes(beside, Some(8 * GIB)), &shape, &needs).expect("the least works");
+        Division::of(&wishes(beside, Some(8 * GIB)), &shape, &|_| needs).expect("the least works");
         let greedy = Wishes { host_weights: Some(6 * GIB), ..wishes(6 * GIB, None) };
-        assert!(Division::of(&greedy, &shape, &needs).is_err());
+        assert!(Division::of(&greedy, &shape, &|_| needs).is_err());
         let modest = Wishes { host_weights: Some(3 * GIB), ..greedy };
-        assert_eq!(Division::of(&modest, &shape, &needs).expect("it is there").host.units, 3 * GIB);
+        assert_eq!(Division::of(&modest, &shape, &|_| needs).expect("it is there").host.units, 3 * GIB);
     }
 }

@@ -12,7 +12,7 @@ use interbed_model::blueprint::Blueprint;
 use interbed_weights::experts::ArenaShape;
 use interbed_weights::{BAND_LEAST, Partition};
 
-use super::division::{Kv, PROCESS, divide};
+use super::division::{HostPlan, Kv};
 use super::machine::Machine;
 use super::{PlanRequest, Subject, rates};
 use crate::progress::Progress;
@@ -41,7 +41,7 @@ pub struct MixturePlan {
     pub(super) routing: String,
     pub(super) sizes: Sizes,
     pub(super) memory: Vec<(&'static str, u64)>,
-    pub(super) kv_tokens: u64,
+    pub(super) kv: Kv,
     pub(super) kv_token: u64,
     pub(super) prompt_tokens: usize,
     pub(super) decode: Vec<MixtureDecode>,
@@ -131,26 +131,14 @@ impl MixturePlan {
         let machine = Machine::find(&request.machine, request.threads, &subject.files()?, subject.dtype)?;
         progress.end();
         let kv_tokens = request.kv_tokens.map(|tokens| tokens.get() as u64);
-        let needs = interbed_engine::MemoryNeeds {
-            process: interbed_device::Bytes(PROCESS),
-            opening: interbed_device::Bytes(0),
-            schemas: interbed_engine::SchemaNeeds::default(),
-            ..needs
-        };
-        let (plan, Kv { tokens, bytes: kv_bytes, .. }) = divide(machine.memory.value as u64, &needs, kv_tokens)?;
+        let HostPlan { plan, kv, others } = HostPlan::of(machine.memory.value as u64, needs, kv_tokens)?;
         let (bands, room) = match plan.streamed {
             true => partition.divide(plan.weights.0),
             false => (partition.band_memory(), shape.bank_bytes()),
         };
         let sizes = sizes(&partition, &shape, bands, room);
-        let memory = vec![
-            ("weights of every token", bands + partition.fixed_bytes()),
-            ("experts", room),
-            ("KV cache", kv_bytes),
-            ("scratch", needs.scratch.0),
-            ("requests", plan.requests.0),
-            ("process", PROCESS),
-        ];
+        let weights = [("weights of every token", bands + partition.fixed_bytes()), ("experts", room)];
+        let memory = weights.into_iter().chain(others).collect();
         let model = Model {
             sizes,
             rates: rates(&machine),
@@ -165,19 +153,7 @@ impl MixturePlan {
         let union = mixture.expected_share(chunk) * sizes.bank as f64;
         let prompt = model.prompt(prompt_tokens, chunk, union);
         let routing = routings.told;
-        Ok(Self {
-            subject,
-            machine,
-            routing,
-            sizes,
-            memory,
-            kv_tokens: tokens,
-            kv_token,
-            prompt_tokens,
-            decode,
-            too_many,
-            prompt,
-        })
+        Ok(Self { subject, machine, routing, sizes, memory, kv, kv_token, prompt_tokens, decode, too_many, prompt })
     }
 }
 

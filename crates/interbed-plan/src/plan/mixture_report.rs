@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::json::figure;
 use super::mixture::{MixtureDecode, MixturePlan};
-use super::report::write_machine;
-use crate::words::{bytes, grouped, number, seconds, short};
+use super::report::{write_kv, write_machine};
+use crate::words::{bytes, number, seconds, short};
 
 impl MixturePlan {
     /// Returns the tables of the plan as text.
@@ -52,7 +52,7 @@ impl MixturePlan {
         }
         let share = 100.0 * sizes.room as f64 / sizes.bank.max(1) as f64;
         writeln!(out, "  {:<24}{:>8.1} %", "room for experts", share.min(100.0))?;
-        writeln!(out, "  KV cache for {} tokens", grouped(self.kv_tokens))?;
+        write_kv(out, &self.kv)?;
         if sizes.room < sizes.of_token {
             let more = Bytes(sizes.of_token - sizes.room);
             writeln!(out, "  The experts of one token do not fit: with {more} more of --memory some would stay.")?;
@@ -138,7 +138,7 @@ impl MixturePlan {
             },
             "memory": serde_json::Map::from_iter(memory),
             "expert_room_bytes": sizes.room,
-            "kv_tokens": self.kv_tokens,
+            "kv_tokens": self.kv.tokens,
             "routing": self.routing,
             "decode": self.decode.iter().map(decode).collect::<Vec<_>>(),
             "batches_too_large": self.too_many.iter().map(|(batch, _)| batch).collect::<Vec<_>>(),
@@ -211,7 +211,7 @@ mod tests {
                 ..KnownFigures::default()
             },
             threads: NonZeroUsize::MIN,
-            needs,
+            needs: &|_| needs,
             passes: Passes { tokens: 512, given: false, usual: 512, longer: &|_| None },
             kv_token: 98_304,
             batches: Batches::new(&[NonZeroUsize::new(batch).unwrap()]).unwrap(),

@@ -336,6 +336,7 @@ impl<'a> Run<'a> {
 mod tests {
     use interbed_kernels::DType;
 
+    use super::super::division::Kv;
     use super::super::figure::Reading;
     use super::super::shape::Cut;
     use super::super::shape::tests::shape_of;
@@ -353,8 +354,11 @@ mod tests {
     fn token(disk: f64, policy: PolicyKind) -> (f64, f64) {
         let (bands, ring) = (layers(Cut::Bands(32 << 20)), layers(Cut::Groups));
         let tier = |units: u64| Tier { total: units, units, others: Vec::new() };
-        let division =
-            Division { host: tier(85_000_000_000), device: Some(tier(9_000_000_000)), kv_tokens: 1, kv_tokens_max: 1 };
+        let division = Division {
+            host: tier(85_000_000_000),
+            device: Some(tier(9_000_000_000)),
+            kv: Kv { tokens: 1, tokens_max: 1, bytes: 1, streams_below: None },
+        };
         let reading = Reading { chunk_bytes: 4 << 20, depth: 4, tried: false };
         let settings = Settings::derive(reading, 32 << 20, &division, &bands, &ring);
         let scene = Scene {

@@ -7,7 +7,7 @@ use interbed_weights::window::Phase;
 
 use super::Plan;
 use super::bound::Bound;
-use super::division::Tier;
+use super::division::{Kv, Tier};
 use super::figure::{Figure, Origin};
 use super::machine::Machine;
 use super::predict::Forecast;
@@ -84,7 +84,7 @@ impl Plan {
         }
         let slots = self.slot_bytes(self.settings.host.stream_slots);
         write_tier(out, "host", &self.division.host, self.kept.host, slots)?;
-        writeln!(out, "  KV cache for {} tokens", grouped(self.division.kv_tokens))
+        write_kv(out, &self.division.kv)
     }
 
     /// Returns the bytes that `slots` slots take; 0 if nothing is streamed.
@@ -161,6 +161,19 @@ impl Plan {
     }
 }
 
+/// Writes for how many tokens there is KV, and whether less memory would hold more.
+pub(super) fn write_kv(out: &mut String, kv: &Kv) -> fmt::Result {
+    writeln!(out, "  KV cache for {} tokens", grouped(kv.tokens))?;
+    let Some((limit, more)) = kv.streams_below else { return Ok(()) };
+    writeln!(
+        out,
+        "  All weights stay in memory; below --memory {}M they are streamed, which is slower, and leave room for KV of \
+         up to {} tokens.",
+        limit.div_ceil(1 << 20),
+        grouped(more)
+    )
+}
+
 /// Writes the machine's figures, and their sources.
 pub(super) fn write_machine(out: &mut String, machine: &Machine) -> fmt::Result {
     writeln!(out, "\nMachine")?;
@@ -206,7 +219,7 @@ fn write_forecast(out: &mut String, forecast: &Forecast, plan: &Plan) -> fmt::Re
     let mut short_of_kv = false;
     for decode in &forecast.decode {
         let tokens = decode.batch as u64 * (plan.prompt_tokens as u64 + 1);
-        let short = tokens > plan.division.kv_tokens;
+        let short = tokens > plan.division.kv.tokens;
         short_of_kv |= short;
         let name = if decode.batch == 1 { "1 sequence".into() } else { format!("{} sequences", decode.batch) };
         writeln!(
@@ -244,7 +257,7 @@ fn write_forecast(out: &mut String, forecast: &Forecast, plan: &Plan) -> fmt::Re
         seconds(forecast.warm_up_seconds + prompt.seconds)
     )?;
     if short_of_kv {
-        let (tokens, most) = (plan.division.kv_tokens, plan.division.kv_tokens_max);
+        let (tokens, most) = (plan.division.kv.tokens, plan.division.kv.tokens_max);
         let grows = if most > tokens { "; it grows, at the price of weights" } else { "" };
         writeln!(
             out,

@@ -125,7 +125,7 @@ fn whole_in(room: u64, size: f64) -> usize {
 mod tests {
     use interbed_kernels::DType;
 
-    use super::super::division::Tier;
+    use super::super::division::{Kv, Tier};
     use super::super::shape::Cut;
     use super::super::shape::tests::shape_of;
     use super::*;
@@ -134,7 +134,11 @@ mod tests {
 
     fn settings(host: f64, device: Option<f64>) -> Settings {
         let tier = |bytes: f64| Tier { total: bytes as u64, units: bytes as u64, others: Vec::new() };
-        let division = Division { host: tier(host), device: device.map(tier), kv_tokens: 1, kv_tokens_max: 1 };
+        let division = Division {
+            host: tier(host),
+            device: device.map(tier),
+            kv: Kv { tokens: 1, tokens_max: 1, bytes: 1, streams_below: None },
+        };
         let bands = shape_of("llama-3-70b", DType::BF16, Cut::Bands(4 << 20));
         let ring =
             shape_of("llama-3-70b", DType::BF16, if device.is_some() { Cut::Groups } else { Cut::Bands(4 << 20) });

@@ -21,6 +21,9 @@ use crate::refusal::Refusal;
 /// Maximum number of bytes of a configuration that is read.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
+/// What a plan says of a model without a tokenizer, from which the memory of the process would follow.
+const ESTIMATE: &str = "what its process takes is an estimate";
+
 /// A model to plan for.
 pub struct Subject {
     /// Name of the model.
@@ -194,7 +197,7 @@ fn imagined(model: &Path) -> Result<Option<(ModelConfig, String, String)>, Refus
     })?;
     // The name was found in the list.
     let json = preset(name).ok_or_else(|| Refusal::new(format!("unknown model {name}")))?;
-    let note = format!("{name}: a shape that Interbed knows, without weights");
+    let note = format!("{name}: a shape that Interbed knows, without weights; {ESTIMATE}");
     Ok(Some((ModelConfig::from_json(&json)?, name.to_owned(), note)))
 }
 
@@ -232,7 +235,11 @@ fn from_file(file: &Path, dir: Option<&Path>) -> Result<(ModelConfig, String, St
     let config = ModelConfig::from_json(&text).map_err(|error| failed(error.problem))?;
     let folder = dir.and_then(|dir| dir.canonicalize().ok());
     let name = folder.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    Ok((config, name.unwrap_or_else(|| "model".into()), format!("shape of {}, without weights", file.display())))
+    Ok((
+        config,
+        name.unwrap_or_else(|| "model".into()),
+        format!("shape of {}, without weights; {ESTIMATE}", file.display()),
+    ))
 }
 
 #[cfg(test)]

@@ -11,23 +11,22 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use interbed_device::{Bytes, CpuDevice, peak_resident};
 use interbed_engine::ModelRunner;
-use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DirectRead, IoError, ReadSettings, sequential_bandwidth};
+use interbed_io::{AlignedBuffer, DIRECT_ALIGN, IoError, ReadSettings, sequential_bandwidth};
 use interbed_model::{BatchSequence, LogitRows, RouteSink, RoutedRow, SequenceBlocks};
 use interbed_plan::routing::{LayerVisit, Routing, RoutingPass, least_bytes_per_token, read_bytes_per_token};
 use interbed_weights::{ElasticWeights, StreamStats};
 
 use super::experts_report::{Beside, ComputeCost, ExpertsLine, ExpertsReport, PassCost, VisitCost};
-use super::median;
 use super::passes::timed;
-use crate::audience::{Audience, Surroundings};
+use super::{median, open};
+use crate::audience::Surroundings;
+use crate::division::Division;
 use crate::failure::Advised;
-use crate::footprint::Footprint;
 use crate::load::{Runnable, load_onto};
-use crate::model_dir::ModelDir;
-use crate::options::LimitOptions;
+use crate::options::{ComputeOptions, LimitOptions};
 use crate::place::Processor;
+use crate::progress;
 use crate::streaming::Streaming;
-use crate::{hub, progress};
 
 /// The number of tokens in the prompt of each sequence.
 const CONTEXT: usize = 16;
@@ -93,21 +92,18 @@ pub struct ExpertsArgs {
 
 /// Runs `interbed bench experts`.
 pub fn run(args: ExpertsArgs) -> Result<()> {
-    let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
-    let dir = ModelDir::open(path.as_deref())?;
+    let (dir, limits) = open(args.model.as_deref(), args.limits.clone(), ComputeOptions::default(), &args.batch)?;
     if dir.config.blueprint.mixture().is_none() {
         return Err(Advised::input(
             format!("{} has no experts", dir.name()),
             "measure it with `interbed bench stream`",
         ));
     }
-    let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
-    if largest > args.limits.max_num_seqs.get() {
-        bail!("--batch {largest} needs --max-num-seqs {largest} or more");
-    }
-    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-    let runnable = load_onto(&Processor, &dir, &args.limits, &surroundings)?;
-    let Runnable { mut runner, plan, streamed, batched_tokens, block_size, .. } = runnable;
+    let largest = args.batch.iter().max().map_or(0, |batch| batch.get());
+    let runnable = load_onto(&Processor, &dir, &limits, &Surroundings::of_passes())?;
+    let Runnable { mut runner, division, streamed, .. } = runnable;
+    let Division { needs, plan, batched_tokens, .. } = division;
+    let block_size = needs.block_size;
     let Some(streaming) = streamed.filter(|streaming| streaming.experts.is_some()) else {
         let problem = format!("{} fits into {}, so that no experts are streamed", dir.name(), plan.budget.total());
         return Err(Advised::input(problem, "give a smaller --memory, or measure it with `interbed bench`"));
@@ -140,7 +136,7 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
         }
     }
     let report = ExpertsReport { model: dir.name(), settings, peak_memory: Bytes(peak_resident()), lines };
-    print!("{}", if args.json { report.json_lines() } else { report.table() });
+    print!("{}", if args.json { report.json_lines() } else { report.to_string() });
     Ok(())
 }
 
@@ -333,7 +329,7 @@ impl ExpertsBench {
     /// Runs `act` while another thread reads the largest file from start to end. Also returns the bytes per second
     /// that this thread has read.
     fn beside_plain_reads<T>(&mut self, mut act: impl FnMut(&mut Self) -> T) -> Result<(T, f64)> {
-        let file = self.largest_file()?;
+        let file = self.streaming.largest_file()?;
         let ReadSettings { engine, depth, chunk_bytes, .. } = self.streaming.settings.clone();
         let (is_over, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -410,18 +406,17 @@ impl ExpertsBench {
 
     /// Returns the bytes per second of plain direct reads. Each call reads another part of the largest file.
     fn disk_bandwidth(&mut self) -> Result<f64> {
-        let file = self.largest_file()?;
+        let file = self.streaming.largest_file()?;
         let places = (file.len() / DISK_SAMPLE).max(1);
         // Each part is far from the one before, which a cache below the disk may still hold.
         self.disk_at = (self.disk_at + places * 5 / 8 + 1) % places;
         let start = self.disk_at * DISK_SAMPLE;
-        let ReadSettings { engine, depth, chunk_bytes, .. } = self.streaming.settings;
-        Ok(sequential_bandwidth(&file, start..(start + DISK_SAMPLE).min(file.len()), engine, depth, chunk_bytes)?)
+        self.streaming.read_rate(&file, start..start + DISK_SAMPLE)
     }
 
     /// Returns the seconds of reading one block by itself: the median of several blocks at different places.
     fn disk_latency(&mut self) -> Result<f64> {
-        let file = self.largest_file()?;
+        let file = self.streaming.largest_file()?;
         let mut buffer = AlignedBuffer::new_zeroed(DIRECT_ALIGN).context("no memory for a block")?;
         let blocks = (file.len() / DIRECT_ALIGN as u64).max(1);
         let mut seconds = Vec::new();
@@ -432,11 +427,6 @@ impl ExpertsBench {
             seconds.push(begin.elapsed().as_secs_f64());
         }
         Ok(median(seconds))
-    }
-
-    fn largest_file(&self) -> Result<Arc<dyn DirectRead>> {
-        let files = self.streaming.files.iter();
-        Ok(Arc::clone(files.max_by_key(|file| file.len()).context("the model has no files")?))
     }
 
     fn weights(&mut self) -> &mut dyn ElasticWeights {

@@ -1,6 +1,6 @@
 //! The report of `interbed bench experts`, and the bound with which it compares times.
 
-use std::fmt::Write;
+use std::fmt::{self, Display, Formatter};
 
 use interbed_device::Bytes;
 use interbed_io::ReadSettings;
@@ -129,6 +129,29 @@ pub struct ExpertsReport {
     pub lines: Vec<ExpertsLine>,
 }
 
+/// Writes the results as a table.
+impl Display for ExpertsReport {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.lines.first() {
+            writeln!(out, "{}: {} of experts, room for {}", self.model, Bytes(line.bank), Bytes(line.room))?;
+        }
+        writeln!(out, "  {:<14}{}", "disk", self.settings)?;
+        writeln!(out, "  {:<14}{} at the peak", "memory", self.peak_memory)?;
+        self.write_times(out)?;
+        self.write_bytes(out)?;
+        writeln!(out, "\n  seconds are of a pass; experts are those that passes wanted for a token, each once a pass")?;
+        writeln!(
+            out,
+            "  loaded: the bound if computing and reading slow each other as they do here: beside each other they have \
+             these parts of their speeds"
+        )?;
+        if self.lines.iter().any(|line| line.computing.beside_reads) {
+            writeln!(out, "  * computing was measured beside reads: memory does not hold the experts of one token")?;
+        }
+        Ok(())
+    }
+}
+
 impl ExpertsReport {
     /// Returns the results as JSON lines.
     pub fn json_lines(&self) -> String {
@@ -159,35 +182,7 @@ impl ExpertsReport {
         self.lines.iter().map(line).collect()
     }
 
-    /// Returns the results as a table.
-    pub fn table(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write_table(&mut text);
-        text
-    }
-
-    fn write_table(&self, out: &mut String) -> std::fmt::Result {
-        if let Some(line) = self.lines.first() {
-            writeln!(out, "{}: {} of experts, room for {}", self.model, Bytes(line.bank), Bytes(line.room))?;
-        }
-        writeln!(out, "  {:<14}{}", "disk", self.settings)?;
-        writeln!(out, "  {:<14}{} at the peak", "memory", self.peak_memory)?;
-        self.write_times(out)?;
-        self.write_bytes(out)?;
-        writeln!(out, "\n  seconds are of a pass; experts are those that passes wanted for a token, each once a pass")?;
-        writeln!(
-            out,
-            "  loaded: the bound if computing and reading slow each other as they do here: beside each other they have \
-             these parts of their speeds"
-        )?;
-        if self.lines.iter().any(|line| line.computing.beside_reads) {
-            writeln!(out, "  * computing was measured beside reads: memory does not hold the experts of one token")?;
-        }
-        Ok(())
-    }
-
-    fn write_times(&self, out: &mut String) -> std::fmt::Result {
+    fn write_times(&self, out: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             out,
             "\n{:>9}{:>7}{:>10}{:>9}{:>9}{:>7}{:>10}{:>7}{:>11}{:>8}{:>9}{:>8}{:>12}",
@@ -227,7 +222,7 @@ impl ExpertsReport {
         Ok(())
     }
 
-    fn write_bytes(&self, out: &mut String) -> std::fmt::Result {
+    fn write_bytes(&self, out: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             out,
             "\n{:>9}{:>7}{:>12}{:>11}{:>9}{:>10}{:>8}{:>12}{:>12}{:>9}{:>8}{:>11}",

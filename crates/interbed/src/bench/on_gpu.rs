@@ -1,20 +1,18 @@
 //! `interbed bench` and `interbed bench stream` on a GPU: measures passes, compared with what memory and link allow.
 
-use std::fmt::Write;
+use std::fmt::{self, Display, Formatter};
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use interbed_device::{Bytes, CopyRates, VulkanDevice};
+use interbed_device::{Bytes, CopyRates, Device};
 use interbed_engine::{DeviceStats, Runner};
 use interbed_weights::StreamStats;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::passes::{MeasuredPasses, Sizes};
-use super::work::{ModelWork, Work};
-use super::{PREFILLS_MAX, median};
-use crate::audience::{Audience, Surroundings};
-use crate::footprint::Footprint;
+use super::median;
+use super::passes::{MeasuredPasses, Measurement, Sizes};
+use super::work::ModelWork;
+use crate::audience::Surroundings;
 use crate::gpu::GpuPlace;
 use crate::load::load_onto;
 use crate::model_dir::ModelDir;
@@ -47,8 +45,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
         let mut limits = limits.clone();
         limits.stream.stream_policy = policy;
         limits.stream.timeline = wanted.timeline.is_some();
-        let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-        let mut runnable = load_onto(&gpu, dir, &limits, &surroundings)?;
+        let mut runnable = load_onto(&gpu, dir, &limits, &Surroundings::of_passes())?;
         if wanted.policies.is_some() && runnable.streamed.is_none() {
             bail!(
                 "{} fits into the GPU's memory, so that nothing is streamed; give a smaller --gpu-memory, or measure \
@@ -56,7 +53,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
                 dir.name()
             );
         }
-        wanted.sizes.check(&runnable.plan, runnable.block_size, "--gpu-memory")?;
+        wanted.sizes.check(&runnable.division, "--gpu-memory")?;
         let streamed = runnable.streamed.take();
         let (disk, resident) = match &streamed {
             Some(streaming) => (streaming.settings.bytes_per_s, streaming.on_device),
@@ -74,12 +71,12 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
     }
     let Some(used) = used else { bail!("name a policy to measure") };
     let report = Report { model: dir.name(), swept: Bytes(work.swept_bytes()), rates, used, figures };
-    print!("{}", if wanted.json { report.json_lines() } else { report.table() });
+    print!("{}", if wanted.json { report.json_lines() } else { report.to_string() });
     Ok(())
 }
 
 struct GpuBench<'a> {
-    passes: MeasuredPasses<VulkanDevice>,
+    passes: MeasuredPasses<Box<dyn Device>>,
     rates: CopyRates,
     /// The number of bytes per second of the disk, measured at the start, or 0 if nothing is read from disk.
     disk: f64,
@@ -92,61 +89,27 @@ struct GpuBench<'a> {
     work: &'a ModelWork,
 }
 
-/// The name and size of what one figure measures.
-struct Subject {
-    name: &'static str,
-    params: Value,
-    /// The number of tokens, and the number of passes in which they are computed.
-    tokens: usize,
-    passes: usize,
-    work: Work,
-}
-
 impl GpuBench<'_> {
     fn measure_all(&mut self, sizes: &Sizes, figures: &mut Vec<Figure>) -> Result<()> {
-        let bar = progress::steps("measuring", (sizes.batch.len() + sizes.prompt_tokens.len()) as u64);
-        for &batch in &sizes.batch {
-            let context = sizes.context;
-            let tables = self.passes.begin_decode(batch, sizes)?;
-            let work = self.work.decode(batch, context + 1 + sizes.repeat / 2);
-            let params = json!({"batch": batch, "context": context});
-            let of = Subject { name: "gpu.decode.tokens_per_s", params, tokens: batch, passes: 1, work };
-            figures.push(self.measure(of, sizes.repeat, |passes, i| passes.decode(&tables, context + 1 + i))?);
-            bar.inc(1);
-        }
-        for &tokens in &sizes.prompt_tokens {
-            // An unmeasured prompt warms up, because kernels are created when they are first used.
-            self.passes.prefill(tokens)?;
-            let (name, params) = ("gpu.prefill.tokens_per_s", json!({"prompt_tokens": tokens}));
-            let chunk = self.passes.chunk();
-            let of = Subject {
-                name,
-                params,
-                tokens,
-                passes: tokens.div_ceil(chunk),
-                work: self.work.prefill(tokens, chunk),
-            };
-            figures.push(self.measure(of, sizes.repeat.min(PREFILLS_MAX), |passes, _| passes.prefill(tokens))?);
+        let bar = progress::steps("measuring", sizes.shapes().count() as u64);
+        for shape in sizes.shapes() {
+            let of = self.passes.prepare(shape, sizes, self.work)?;
+            figures.push(self.measure(of)?);
             bar.inc(1);
         }
         bar.finish_and_clear();
         Ok(())
     }
 
-    /// Measures `pass` repeatedly. The median of the times counts.
-    fn measure(
-        &mut self,
-        of: Subject,
-        repeat: usize,
-        mut pass: impl FnMut(&mut MeasuredPasses<VulkanDevice>, usize) -> Result<Duration>,
-    ) -> Result<Figure> {
+    /// Measures some work repeatedly. The median of the times counts.
+    fn measure(&mut self, of: Measurement) -> Result<Figure> {
         let (stream, device) = (self.stream(), self.stats());
         let mut times = Vec::new();
-        for i in 0..repeat {
-            times.push(pass(&mut self.passes, i)?.as_secs_f64());
+        for number in 0..of.repeat {
+            times.push(self.passes.run(&of, number)?.as_secs_f64());
         }
         let (stream, now) = (self.stream().since(&stream), self.stats());
-        let each = |bytes: u64| bytes as f64 / repeat as f64;
+        let each = |bytes: u64| bytes as f64 / of.repeat as f64;
         let swept = self.work.swept_bytes().saturating_sub(self.resident) * of.passes as u64;
         let through = if self.has_experts { each(stream.bytes_copied) } else { swept as f64 };
         let read = each(stream.bytes_read);
@@ -157,18 +120,15 @@ impl GpuBench<'_> {
         ];
         let (limit, bound) = terms.into_iter().fold(terms[0], |most, term| if term.1 > most.1 { term } else { most });
         Ok(Figure {
-            name: of.name,
-            params: of.params,
-            tokens: of.tokens,
             policy: self.policy,
             seconds: median(times),
             bound,
             limit,
-            bytes: of.work.bytes,
             read,
             to_device: each(now.bytes_to_device - device.bytes_to_device),
             to_host: each(now.bytes_to_host - device.bytes_to_host),
             waits: now.waits_for_room - device.waits_for_room,
+            measurement: of,
         })
     }
 
@@ -183,17 +143,13 @@ impl GpuBench<'_> {
 
 /// The measurement of one amount of work.
 struct Figure {
-    name: &'static str,
-    params: Value,
-    tokens: usize,
+    measurement: Measurement,
     policy: Option<StreamPolicyOption>,
     /// The median of the times.
     seconds: f64,
     /// The minimum time at the measured rates, and what limits it.
     bound: f64,
     limit: &'static str,
-    /// The number of bytes that a pass must read from the GPU's memory.
-    bytes: f64,
     /// The number of bytes that were read from disk, that went to the GPU, and that came back.
     read: f64,
     to_device: f64,
@@ -203,11 +159,7 @@ struct Figure {
 
 impl Figure {
     fn label(&self) -> String {
-        let what = match (self.params["batch"].as_u64(), self.params["prompt_tokens"].as_u64()) {
-            (Some(1), _) => "decode, 1 sequence".to_owned(),
-            (Some(batch), _) => format!("decode, {batch} sequences"),
-            (_, tokens) => format!("prefill, {} tokens", tokens.unwrap_or(0)),
-        };
+        let what = self.measurement.shape.label();
         match self.policy {
             Some(StreamPolicyOption::Resident) => format!("{what}, resident"),
             Some(StreamPolicyOption::Ring) => format!("{what}, ring"),
@@ -226,44 +178,9 @@ struct Report {
     figures: Vec<Figure>,
 }
 
-impl Report {
-    /// Returns the results as JSON lines: the GPU's rates, then the measurements.
-    fn json_lines(&self) -> String {
-        let gpu = json!({"gpu": &*self.used.name});
-        let rate = |name: &str, value: f64| json!({"name": name, "value": value, "unit": "B/s", "params": gpu});
-        let mut lines = vec![
-            rate("gpu.memory_bytes_per_s", self.rates.device),
-            rate("gpu.link_to_device_bytes_per_s", self.rates.to_device),
-            rate("gpu.link_to_host_bytes_per_s", self.rates.to_host),
-        ];
-        for figure in &self.figures {
-            let mut params = figure.params.clone();
-            params["gpu"] = json!(&*self.used.name);
-            params["memory_used_bytes"] = json!(self.used.memory_used.0);
-            if let Some(policy) = figure.policy {
-                params["policy"] = json!(if policy == StreamPolicyOption::Ring { "ring" } else { "resident" });
-            }
-            let rate = figure.tokens as f64 / figure.seconds;
-            lines.push(json!({
-                "name": figure.name, "value": rate, "unit": "tok/s", "params": params, "seconds": figure.seconds,
-                "bytes_per_s": figure.bytes / figure.seconds, "bound": figure.tokens as f64 / figure.bound,
-                "share_of_bound": figure.bound / figure.seconds, "limited_by": figure.limit,
-                "bytes_read": figure.read, "bytes_to_device": figure.to_device, "bytes_to_host": figure.to_host,
-                "waits_for_room": figure.waits,
-            }));
-        }
-        lines.iter().map(|line| format!("{line}\n")).collect()
-    }
-
-    /// Returns the results as a table.
-    fn table(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write_table(&mut text);
-        text
-    }
-
-    fn write_table(&self, out: &mut String) -> std::fmt::Result {
+/// Writes the results as a table.
+impl Display for Report {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         writeln!(out, "{}: a pass goes through {} of weights, on {}", self.model, self.swept, self.used.name)?;
         writeln!(out, "  {:<22}{} of {}", "GPU memory in use", self.used.memory_used, self.used.memory_budget)?;
         for (name, rate) in [
@@ -279,7 +196,7 @@ impl Report {
             "This model", "tokens/s", "bound", "of bound", "GB read", "GB to GPU"
         )?;
         for figure in &self.figures {
-            let tokens = figure.tokens as f64;
+            let tokens = figure.measurement.shape.tokens() as f64;
             writeln!(
                 out,
                 "  {:<30}{:>10.1}{:>12.1}{:>8.0} %{:>10.3}{:>12.3}  {}",
@@ -293,5 +210,37 @@ impl Report {
             )?;
         }
         Ok(())
+    }
+}
+
+impl Report {
+    /// Returns the results as JSON lines: the GPU's rates, then the measurements.
+    fn json_lines(&self) -> String {
+        let gpu = json!({"gpu": &*self.used.name});
+        let rate = |name: &str, value: f64| json!({"name": name, "value": value, "unit": "B/s", "params": gpu});
+        let mut lines = vec![
+            rate("gpu.memory_bytes_per_s", self.rates.device),
+            rate("gpu.link_to_device_bytes_per_s", self.rates.to_device),
+            rate("gpu.link_to_host_bytes_per_s", self.rates.to_host),
+        ];
+        for figure in &self.figures {
+            let (shape, bytes) = (figure.measurement.shape, figure.measurement.work.bytes);
+            let mut params = figure.measurement.params();
+            params["gpu"] = json!(&*self.used.name);
+            params["memory_used_bytes"] = json!(self.used.memory_used.0);
+            if let Some(policy) = figure.policy {
+                params["policy"] = json!(if policy == StreamPolicyOption::Ring { "ring" } else { "resident" });
+            }
+            let (name, tokens) = (format!("gpu.{}.tokens_per_s", shape.name()), shape.tokens() as f64);
+            let rate = tokens / figure.seconds;
+            lines.push(json!({
+                "name": name, "value": rate, "unit": "tok/s", "params": params, "seconds": figure.seconds,
+                "bytes_per_s": bytes / figure.seconds, "bound": tokens / figure.bound,
+                "share_of_bound": figure.bound / figure.seconds, "limited_by": figure.limit,
+                "bytes_read": figure.read, "bytes_to_device": figure.to_device, "bytes_to_host": figure.to_host,
+                "waits_for_room": figure.waits,
+            }));
+        }
+        lines.iter().map(|line| format!("{line}\n")).collect()
     }
 }

@@ -4,9 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use interbed_device::Device;
-use interbed_engine::{MemoryPlan, ModelRunner, Runner};
+use interbed_engine::{ModelRunner, Runner};
 use interbed_model::{BatchSequence, LogitRows, SequenceBlocks};
+use serde_json::{Value, json};
 
+use super::work::{ModelWork, Work};
+use crate::division::Division;
 use crate::load::Runnable;
 
 /// A model runner whose forward passes are measured.
@@ -26,11 +29,79 @@ pub struct Sizes {
     pub context: usize,
     /// The lengths, in tokens, of the prompts whose prefill is measured.
     pub prompt_tokens: Vec<usize>,
-    /// The number of passes in each measurement.
+    /// The number of passes in each measurement of decode.
     pub repeat: usize,
+    /// The number of times that the prefill of a prompt is measured.
+    pub prefills: usize,
+    /// Whether an unmeasured prefill goes before those that are measured.
+    pub warms_up: bool,
+}
+
+/// The kind of work that is measured, and its size.
+#[derive(Debug, Clone, Copy)]
+pub enum Shape {
+    Decode { batch: usize },
+    Prefill { tokens: usize },
+}
+
+impl Shape {
+    /// Returns the number of tokens that one measurement computes.
+    pub fn tokens(self) -> usize {
+        match self {
+            Self::Decode { batch } => batch,
+            Self::Prefill { tokens } => tokens,
+        }
+    }
+
+    /// Returns the name that figures of this work have.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Decode { .. } => "decode",
+            Self::Prefill { .. } => "prefill",
+        }
+    }
+
+    /// Returns the words that tables have for this work.
+    pub fn label(self) -> String {
+        match self {
+            Self::Decode { batch: 1 } => "decode, 1 sequence".into(),
+            Self::Decode { batch } => format!("decode, {batch} sequences"),
+            Self::Prefill { tokens } => format!("prefill, {tokens} tokens"),
+        }
+    }
+}
+
+/// What is measured, ready to run.
+pub struct Measurement {
+    pub shape: Shape,
+    /// The number of passes in which the tokens are computed.
+    pub passes: usize,
+    pub work: Work,
+    /// The number of times that the work is measured.
+    pub repeat: usize,
+    /// The number of tokens of each sequence before decode is measured.
+    context: usize,
+    /// The block tables of the sequences that decode.
+    tables: Vec<Vec<u32>>,
+}
+
+impl Measurement {
+    /// Returns the sizes of the work, for scripts.
+    pub fn params(&self) -> Value {
+        match self.shape {
+            Shape::Decode { batch } => json!({"batch": batch, "context": self.context}),
+            Shape::Prefill { tokens } => json!({"prompt_tokens": tokens}),
+        }
+    }
 }
 
 impl Sizes {
+    /// Returns the shapes that are measured, in this order.
+    pub fn shapes(&self) -> impl Iterator<Item = Shape> {
+        let decodes = self.batch.iter().map(|&batch| Shape::Decode { batch });
+        decodes.chain(self.prompt_tokens.iter().map(|&tokens| Shape::Prefill { tokens }))
+    }
+
     /// Returns the number of positions that a decoding sequence reaches: its context, a warm-up pass and the measured
     /// passes.
     fn decode_len(&self) -> usize {
@@ -42,7 +113,8 @@ impl Sizes {
     ///
     /// # Errors
     /// Fails if KV memory is too small.
-    pub fn check(&self, plan: &MemoryPlan, block_size: usize, more: &str) -> Result<()> {
+    pub fn check(&self, Division { plan, needs, .. }: &Division, more: &str) -> Result<()> {
+        let block_size = needs.block_size;
         let largest = self.batch.iter().copied().max().unwrap_or(0);
         let longest = self.prompt_tokens.iter().copied().max().unwrap_or(0);
         let decoding = largest.saturating_mul(self.decode_len().div_ceil(block_size));
@@ -62,18 +134,40 @@ impl Sizes {
 impl<D: Device> MeasuredPasses<D> {
     /// Takes the runner from `runnable`, whose model has a vocabulary of `vocab` tokens.
     pub fn new(runnable: Runnable<ModelRunner<D>>, vocab: usize) -> Self {
-        let Runnable { runner, batched_tokens, block_size, .. } = runnable;
-        Self { runner, chunk: batched_tokens, block_size, vocab }
+        let Runnable { runner, division, .. } = runnable;
+        Self { runner, chunk: division.batched_tokens, block_size: division.needs.block_size, vocab }
     }
 
-    /// Returns the maximum number of tokens of a prompt that one pass computes.
-    pub fn chunk(&self) -> usize {
-        self.chunk
+    /// Prepares the measurement of a shape: sequences that decode get their context, and prefills warm up.
+    pub fn prepare(&mut self, shape: Shape, sizes: &Sizes, work: &ModelWork) -> Result<Measurement> {
+        let context = sizes.context;
+        Ok(match shape {
+            Shape::Decode { batch } => {
+                let tables = self.begin_decode(batch, sizes)?;
+                let work = work.decode(batch, context + 1 + sizes.repeat / 2);
+                Measurement { shape, passes: 1, work, repeat: sizes.repeat, context, tables }
+            }
+            Shape::Prefill { tokens } => {
+                if sizes.warms_up {
+                    self.prefill(tokens)?;
+                }
+                let (passes, work) = (tokens.div_ceil(self.chunk), work.prefill(tokens, self.chunk));
+                Measurement { shape, passes, work, repeat: sizes.prefills, context, tables: Vec::new() }
+            }
+        })
+    }
+
+    /// Does the work once more, for the time with this number, and returns how long it takes.
+    pub fn run(&mut self, measured: &Measurement, number: usize) -> Result<Duration> {
+        match measured.shape {
+            Shape::Decode { .. } => self.decode(&measured.tables, measured.context + 1 + number),
+            Shape::Prefill { tokens } => self.prefill(tokens),
+        }
     }
 
     /// Computes `sizes.context` tokens of each of `batch` sequences, and then decodes one token of each as a warm-up.
     /// Returns the sequences' block tables.
-    pub fn begin_decode(&mut self, batch: usize, sizes: &Sizes) -> Result<Vec<Vec<u32>>> {
+    fn begin_decode(&mut self, batch: usize, sizes: &Sizes) -> Result<Vec<Vec<u32>>> {
         let each = sizes.decode_len().div_ceil(self.block_size);
         let tables: Vec<Vec<u32>> =
             (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
@@ -90,7 +184,7 @@ impl<D: Device> MeasuredPasses<D> {
 
     /// Computes one token, at `position`, of each sequence. `tables` holds the sequences' block tables. Returns the
     /// time until the device has finished and all weights that are read ahead have arrived.
-    pub fn decode(&mut self, tables: &[Vec<u32>], position: usize) -> Result<Duration> {
+    fn decode(&mut self, tables: &[Vec<u32>], position: usize) -> Result<Duration> {
         let begin = Instant::now();
         self.pass(tables, position, 1, self.wanted_rows())?;
         self.runner.settle()?;
@@ -99,7 +193,7 @@ impl<D: Device> MeasuredPasses<D> {
 
     /// Computes a prompt of `tokens` tokens in chunks, with the logits of its last token. Returns the time until the
     /// device has finished and all weights that are read ahead have arrived.
-    pub fn prefill(&mut self, tokens: usize) -> Result<Duration> {
+    fn prefill(&mut self, tokens: usize) -> Result<Duration> {
         let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
         let begin = Instant::now();
         for start in (0..tokens).step_by(self.chunk) {

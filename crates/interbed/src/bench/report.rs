@@ -1,27 +1,24 @@
 //! The report of `interbed bench`.
 
-use std::fmt::Write;
+use std::fmt::{self, Display, Formatter};
 
 use interbed_kernels::{Level, Unit};
 use serde_json::{Value, json};
 
 use super::Measured;
 use super::limits::Summary;
-use super::work::{ModelWork, Work};
+use super::passes::Measurement;
+use super::work::ModelWork;
 
 /// The measurement of one decode batch or prompt length.
 pub struct Figure {
-    pub name: &'static str,
-    /// The number of tokens computed in one measurement.
-    pub tokens: usize,
-    pub params: Value,
+    pub measurement: Measurement,
     pub measured: Measured,
-    pub work: Work,
 }
 
 impl Figure {
     fn tokens_per_s(&self) -> f64 {
-        self.tokens as f64 / self.measured.seconds
+        self.measurement.shape.tokens() as f64 / self.measured.seconds
     }
 
     /// Returns the bound in tokens per second. The number follows from the share of the bound, which is a median of
@@ -31,20 +28,11 @@ impl Figure {
     }
 
     fn bytes_per_s(&self) -> f64 {
-        self.work.bytes / self.measured.seconds
+        self.measurement.work.bytes / self.measured.seconds
     }
 
     fn flops(&self) -> f64 {
-        self.work.flops / self.measured.seconds
-    }
-
-    fn label(&self) -> String {
-        let (batch, tokens) = (self.params.get("batch"), self.params.get("prompt_tokens"));
-        match (batch.and_then(Value::as_u64), tokens.and_then(Value::as_u64)) {
-            (Some(1), _) => "decode, 1 sequence".into(),
-            (Some(batch), _) => format!("decode, {batch} sequences"),
-            (_, tokens) => format!("prefill, {} tokens", tokens.unwrap_or(0)),
-        }
+        self.measurement.work.flops / self.measured.seconds
     }
 }
 
@@ -58,55 +46,9 @@ pub struct Report {
     pub figures: Vec<Figure>,
 }
 
-impl Report {
-    /// Returns the results as JSON lines: the machine's limits, then the measurements.
-    pub fn json_lines(&self) -> String {
-        let common = |mut params: Value| {
-            params["threads"] = json!(self.threads);
-            params["level"] = json!(self.level.name());
-            params
-        };
-        let mut lines = vec![json!({
-            "name": "machine.read_bytes_per_s", "value": self.machine.read_bandwidth, "unit": "B/s",
-            "params": common(json!({"sweep_bytes": self.machine.sweep.0})),
-        })];
-        for (unit, peak) in &self.machine.peaks {
-            lines.push(json!({
-                "name": "machine.flops", "value": peak, "unit": "FLOP/s",
-                "params": common(json!({"arithmetic_unit": unit.name()})),
-            }));
-        }
-        for figure in &self.figures {
-            let mut params = common(figure.params.clone());
-            params["weights"] = json!(self.work.weights.name());
-            params["arithmetic_unit"] = json!(self.unit().map(Unit::name));
-            lines.push(json!({
-                "name": figure.name, "value": figure.tokens_per_s(), "unit": "tok/s", "params": params,
-                "seconds": figure.measured.seconds,
-                "bytes_per_s": figure.bytes_per_s(),
-                "flops": figure.flops(),
-                "bound": figure.bound(),
-                "share_of_bound": figure.measured.share_of_bound,
-                "limited_by": figure.measured.bound.limit.name(),
-            }));
-        }
-        lines.iter().map(|line| format!("{line}\n")).collect()
-    }
-
-    /// Returns the results as a table.
-    pub fn table(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write_table(&mut text);
-        text
-    }
-
-    /// Returns the arithmetic unit of the model's products.
-    fn unit(&self) -> Option<Unit> {
-        self.machine.peaks.first().map(|(unit, _)| *unit)
-    }
-
-    fn write_table(&self, out: &mut String) -> std::fmt::Result {
+/// Writes the results as a table.
+impl Display for Report {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         let threads = if self.threads == 1 { "1 thread".into() } else { format!("{} threads", self.threads) };
         writeln!(
             out,
@@ -133,7 +75,7 @@ impl Report {
             writeln!(
                 out,
                 "  {:<22}{:>10.1}{:>10.1}{:>11.3}{:>12.1}{:>8.0} %  {}",
-                figure.label(),
+                figure.measurement.shape.label(),
                 figure.tokens_per_s(),
                 figure.bytes_per_s() / 1e9,
                 figure.flops() / 1e12,
@@ -143,6 +85,48 @@ impl Report {
             )?;
         }
         Ok(())
+    }
+}
+
+impl Report {
+    /// Returns the results as JSON lines: the machine's limits, then the measurements.
+    pub fn json_lines(&self) -> String {
+        let common = |mut params: Value| {
+            params["threads"] = json!(self.threads);
+            params["level"] = json!(self.level.name());
+            params
+        };
+        let mut lines = vec![json!({
+            "name": "machine.read_bytes_per_s", "value": self.machine.read_bandwidth, "unit": "B/s",
+            "params": common(json!({"sweep_bytes": self.machine.sweep.0})),
+        })];
+        for (unit, peak) in &self.machine.peaks {
+            lines.push(json!({
+                "name": "machine.flops", "value": peak, "unit": "FLOP/s",
+                "params": common(json!({"arithmetic_unit": unit.name()})),
+            }));
+        }
+        for figure in &self.figures {
+            let mut params = common(figure.measurement.params());
+            params["weights"] = json!(self.work.weights.name());
+            params["arithmetic_unit"] = json!(self.unit().map(Unit::name));
+            lines.push(json!({
+                "name": format!("{}.tokens_per_s", figure.measurement.shape.name()),
+                "value": figure.tokens_per_s(), "unit": "tok/s", "params": params,
+                "seconds": figure.measured.seconds,
+                "bytes_per_s": figure.bytes_per_s(),
+                "flops": figure.flops(),
+                "bound": figure.bound(),
+                "share_of_bound": figure.measured.share_of_bound,
+                "limited_by": figure.measured.bound.limit.name(),
+            }));
+        }
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Returns the arithmetic unit of the model's products.
+    fn unit(&self) -> Option<Unit> {
+        self.machine.peaks.first().map(|(unit, _)| *unit)
     }
 }
 

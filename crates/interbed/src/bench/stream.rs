@@ -3,27 +3,22 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use interbed_device::{Bytes, Cpu, CpuDevice, peak_resident};
-use interbed_io::{DirectRead, ReadSettings, sequential_bandwidth};
 use interbed_kernels::Unit;
 use interbed_weights::{ElasticWeights, StreamStats};
 
 use super::limits::{MachineLimits, Summary};
-use super::passes::{MeasuredPasses, Sizes};
-use super::stream_report::{Line, Measured, Shape, StreamReport, bound_seconds};
+use super::on_gpu::{self, GpuMeasurements};
+use super::passes::{MeasuredPasses, Measurement, Sizes};
+use super::stream_report::{Line, Measured, StreamReport, bound_seconds};
 use super::work::{ModelWork, Work};
-use super::{median, on_gpu};
-use crate::audience::{Audience, Surroundings};
+use super::{PREFILLS_MAX, median, open};
+use crate::audience::Surroundings;
 use crate::device_option::DeviceOption;
-use crate::footprint::Footprint;
-use crate::gpu;
-use crate::hub;
 use crate::load::load_onto;
-use crate::model_dir::ModelDir;
 use crate::needs::threads;
 use crate::options::{ComputeOptions, LimitOptions, StreamPolicyOption, TimelineOption};
 use crate::place::Processor;
@@ -93,32 +88,28 @@ pub struct StreamArgs {
 
 /// Runs `interbed bench stream`.
 pub fn run(args: StreamArgs) -> Result<()> {
-    let path = hub::local(args.model.as_deref(), &args.limits, Audience::Nobody)?;
-    let dir = ModelDir::open(path.as_deref())?;
-    let largest = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(0);
-    if largest > args.limits.max_num_seqs.get() {
-        bail!("--batch {largest} needs --max-num-seqs {largest} or more");
-    }
-    let asked = LimitOptions { compute: args.compute.clone(), ..args.limits.clone() };
-    let device = gpu::settled(&dir, &asked);
+    let (dir, limits) = open(args.model.as_deref(), args.limits, args.compute, &args.batch)?;
     let sizes = Sizes {
         batch: args.batch.iter().map(|batch| batch.get()).collect(),
         context: CONTEXT,
         prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
         repeat: args.repeat.get(),
+        prefills: args.repeat.get(),
+        warms_up: false,
     };
-    if device != DeviceOption::Cpu {
-        let limits = LimitOptions { compute: ComputeOptions { device, ..args.compute }, ..args.limits };
+    if limits.compute.device != DeviceOption::Cpu {
         let (policies, timeline) = (Some(&args.policy[..]), args.timeline.timeline.as_deref());
-        return on_gpu::run(&dir, &limits, &on_gpu::GpuMeasurements { sizes, policies, timeline, json: args.json });
+        let sizes = Sizes { prefills: sizes.prefills.min(PREFILLS_MAX), warms_up: true, ..sizes };
+        return on_gpu::run(&dir, &limits, &GpuMeasurements { sizes, policies, timeline, json: args.json });
     }
-    let surroundings = Surroundings { footprint: Footprint::of(None), audience: Audience::Nobody };
-    let work = ModelWork::of(&dir, &args.limits);
-    let machine = measure_machine(&args.limits, &work)?;
+    // The process is measured before the sweep over memory, which is not part of it.
+    let surroundings = Surroundings::of_passes();
+    let work = ModelWork::of(&dir, &limits);
+    let machine = measure_machine(&limits, &work)?;
     let mut lines = Vec::new();
     let mut settings = None;
     for &policy in &args.policy {
-        let mut limits = args.limits.clone();
+        let mut limits = limits.clone();
         limits.stream.stream_policy = policy;
         limits.stream.timeline = args.timeline.timeline.is_some();
         let mut runnable = load_onto(&Processor, &dir, &limits, &surroundings)?;
@@ -127,10 +118,10 @@ pub fn run(args: StreamArgs) -> Result<()> {
                 "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `interbed \
                  bench`",
                 dir.name(),
-                runnable.plan.budget.total()
+                runnable.division.plan.budget.total()
             )
         };
-        sizes.check(&runnable.plan, runnable.block_size, "--memory")?;
+        sizes.check(&runnable.division, "--memory")?;
         settings = Some(streaming.settings.clone());
         let mut bench = StreamBench {
             passes: MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size),
@@ -152,7 +143,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         peak_memory: Bytes(peak_resident()),
         lines,
     };
-    print!("{}", if args.json { report.json_lines() } else { report.table() });
+    print!("{}", if args.json { report.json_lines() } else { report.to_string() });
     Ok(())
 }
 
@@ -184,44 +175,27 @@ impl StreamBench<'_> {
         work: &ModelWork,
         lines: &mut Vec<Line>,
     ) -> Result<()> {
-        let figures = sizes.batch.len() + sizes.prompt_tokens.len();
-        let bar = progress::steps("measuring", (figures * sizes.repeat) as u64);
-        for &batch in &sizes.batch {
-            let tables = self.passes.begin_decode(batch, sizes)?;
-            let moved = work.decode(batch, CONTEXT + 1);
-            let measured =
-                self.measure(sizes.repeat, 1, moved, &bar, |passes, i| passes.decode(&tables, CONTEXT + 1 + i))?;
-            lines.push(Line { policy, shape: Shape::Decode { batch }, measured });
-        }
-        for &tokens in &sizes.prompt_tokens {
-            let chunk = self.passes.chunk();
-            let (passes, moved) = (tokens.div_ceil(chunk), work.prefill(tokens, chunk));
-            let measured = self.measure(sizes.repeat, passes, moved, &bar, |passes, _| passes.prefill(tokens))?;
-            lines.push(Line { policy, shape: Shape::Prefill { tokens }, measured });
+        let bar = progress::steps("measuring", (sizes.shapes().count() * sizes.repeat) as u64);
+        for shape in sizes.shapes() {
+            let measurement = self.passes.prepare(shape, sizes, work)?;
+            lines.push(Line { policy, shape, measured: self.measure(&measurement, &bar)? });
         }
         bar.finish_and_clear();
         Ok(())
     }
 
-    /// Measures `pass` repeatedly, and measures the disk before each time.
-    fn measure(
-        &mut self,
-        repeat: usize,
-        passes: usize,
-        work: Work,
-        bar: &indicatif::ProgressBar,
-        mut pass: impl FnMut(&mut MeasuredPasses<CpuDevice>, usize) -> Result<Duration>,
-    ) -> Result<Measured> {
+    /// Measures some work repeatedly, and measures the disk before each time.
+    fn measure(&mut self, of: &Measurement, bar: &indicatif::ProgressBar) -> Result<Measured> {
         let monitor = Arc::clone(&self.streaming.monitor);
         let swept = monitor.swept_bytes();
-        let streamed_least = (swept - self.most_resident.min(swept)) * passes as u64;
+        let streamed_least = (swept - self.most_resident.min(swept)) * of.passes as u64;
         self.weights().settle();
         let (mut seconds, mut shares, mut bounds, mut disks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let begin = monitor.stats();
-        for i in 0..repeat {
+        for number in 0..of.repeat {
             let disk = self.disk_bandwidth()?;
-            let bound = bound_seconds(streamed_least as f64, disk, work, self.machine);
-            let took = pass(&mut self.passes, i)?.as_secs_f64();
+            let bound = bound_seconds(streamed_least as f64, disk, of.work, self.machine);
+            let took = self.passes.run(of, number)?.as_secs_f64();
             seconds.push(took);
             shares.push(bound / took);
             bounds.push(bound);
@@ -235,7 +209,7 @@ impl StreamBench<'_> {
             bound: median(bounds),
             share_of_bound: median(shares),
             disk: median(disks),
-            bytes: stats.bytes_read as f64 / repeat as f64,
+            bytes: stats.bytes_read as f64 / of.repeat as f64,
             bytes_bound: streamed_least as f64,
             resident_bytes: self.weights().resident_bytes(),
             stall_share: stats.stall.as_secs_f64() / total,
@@ -245,15 +219,13 @@ impl StreamBench<'_> {
 
     /// Returns the bytes per second of plain direct reads of the middle of the largest file.
     fn disk_bandwidth(&mut self) -> Result<f64> {
-        let files = self.streaming.files.iter();
-        let file: &Arc<dyn DirectRead> = files.max_by_key(|file| file.len()).context("the model has no files")?;
+        let file = self.streaming.largest_file()?;
         let start = file.len().saturating_sub(DISK_SAMPLE) / 2;
-        let range = start..(start + DISK_SAMPLE).min(file.len());
-        let ReadSettings { engine, depth, chunk_bytes, .. } = self.streaming.settings;
+        let part = start..start + DISK_SAMPLE;
         if !std::mem::replace(&mut self.sampled, true) {
-            sequential_bandwidth(file, range.clone(), engine, depth, chunk_bytes)?;
+            self.streaming.read_rate(&file, part.clone())?;
         }
-        Ok(sequential_bandwidth(file, range, engine, depth, chunk_bytes)?)
+        self.streaming.read_rate(&file, part)
     }
 
     fn weights(&mut self) -> &mut dyn ElasticWeights {

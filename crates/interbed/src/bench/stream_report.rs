@@ -1,12 +1,13 @@
 //! The report of `interbed bench stream`.
 
-use std::fmt::Write;
+use std::fmt::{self, Display, Formatter};
 
 use interbed_device::Bytes;
 use interbed_io::ReadSettings;
 use serde_json::{Value, json};
 
 use super::limits::Summary;
+use super::passes::Shape;
 use super::work::Work;
 use crate::options::StreamPolicyOption;
 
@@ -18,31 +19,6 @@ pub fn bound_seconds(streamed: f64, disk: f64, work: Work, machine: &Summary) ->
     let peak = machine.peaks.first().map_or(f64::INFINITY, |(_, peak)| *peak);
     let terms = [streamed / disk, (work.bytes + streamed) / machine.read_bandwidth, work.flops / peak];
     terms.into_iter().fold(0.0, f64::max)
-}
-
-/// The kind of work that was measured, and its size.
-#[derive(Debug, Clone, Copy)]
-pub enum Shape {
-    Decode { batch: usize },
-    Prefill { tokens: usize },
-}
-
-impl Shape {
-    /// Returns the number of tokens that one measurement computes.
-    fn tokens(self) -> usize {
-        match self {
-            Self::Decode { batch } => batch,
-            Self::Prefill { tokens } => tokens,
-        }
-    }
-
-    fn label(self) -> String {
-        match self {
-            Self::Decode { batch: 1 } => "decode, 1 sequence".into(),
-            Self::Decode { batch } => format!("decode, {batch} sequences"),
-            Self::Prefill { tokens } => format!("prefill, {tokens} tokens"),
-        }
-    }
 }
 
 /// The measurement of one decode batch or prompt length under one streaming policy.
@@ -86,6 +62,44 @@ pub struct StreamReport {
     pub lines: Vec<Line>,
 }
 
+/// Writes the results as a table.
+impl Display for StreamReport {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(out, "{}: a pass goes through {} of weights", self.model, Bytes(self.swept_bytes))?;
+        if let Some(settings) = &self.settings {
+            writeln!(out, "  {:<14}{settings}", "disk")?;
+        }
+        writeln!(out, "  {:<14}{:.1} GB/s", "memory reads", self.machine.read_bandwidth / 1e9)?;
+        if let Some((unit, peak)) = self.machine.peaks.first() {
+            writeln!(out, "  {:<14}{:.0} G operations/s ({})", "arithmetic", peak / 1e9, unit.name())?;
+        }
+        writeln!(out, "  {:<14}{} at the peak", "memory", self.peak_memory)?;
+        writeln!(
+            out,
+            "\n{:<10}{:<22}{:>9}{:>10}{:>9}{:>10}{:>10}{:>10}{:>9}{:>10}",
+            "policy", "", "seconds", "tokens/s", "bound s", "of bound", "GB read", "at least", "stalled", "disk GB/s"
+        )?;
+        for line in &self.lines {
+            let m = &line.measured;
+            writeln!(
+                out,
+                "{:<10}{:<22}{:>9.3}{:>10.2}{:>9.3}{:>8.0} %{:>10.3}{:>10.3}{:>7.0} %{:>10.2}",
+                policy_name(line.policy),
+                line.shape.label(),
+                m.seconds,
+                line.shape.tokens() as f64 / m.seconds,
+                m.bound,
+                m.share_of_bound * 100.0,
+                m.bytes / 1e9,
+                m.bytes_bound / 1e9,
+                m.stall_share * 100.0,
+                m.disk / 1e9
+            )?;
+        }
+        Ok(())
+    }
+}
+
 impl StreamReport {
     /// Returns the results as JSON lines.
     pub fn json_lines(&self) -> String {
@@ -123,53 +137,10 @@ impl StreamReport {
         out.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// Returns the results as a table.
-    pub fn table(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write_table(&mut text);
-        text
-    }
-
     /// Returns the measurement of decoding one sequence under a policy.
     fn single(&self, policy: StreamPolicyOption) -> Option<&Measured> {
         let single = |line: &&Line| line.policy == policy && matches!(line.shape, Shape::Decode { batch: 1 });
         self.lines.iter().find(single).map(|line| &line.measured)
-    }
-
-    fn write_table(&self, out: &mut String) -> std::fmt::Result {
-        writeln!(out, "{}: a pass goes through {} of weights", self.model, Bytes(self.swept_bytes))?;
-        if let Some(settings) = &self.settings {
-            writeln!(out, "  {:<14}{settings}", "disk")?;
-        }
-        writeln!(out, "  {:<14}{:.1} GB/s", "memory reads", self.machine.read_bandwidth / 1e9)?;
-        if let Some((unit, peak)) = self.machine.peaks.first() {
-            writeln!(out, "  {:<14}{:.0} G operations/s ({})", "arithmetic", peak / 1e9, unit.name())?;
-        }
-        writeln!(out, "  {:<14}{} at the peak", "memory", self.peak_memory)?;
-        writeln!(
-            out,
-            "\n{:<10}{:<22}{:>9}{:>10}{:>9}{:>10}{:>10}{:>10}{:>9}{:>10}",
-            "policy", "", "seconds", "tokens/s", "bound s", "of bound", "GB read", "at least", "stalled", "disk GB/s"
-        )?;
-        for line in &self.lines {
-            let m = &line.measured;
-            writeln!(
-                out,
-                "{:<10}{:<22}{:>9.3}{:>10.2}{:>9.3}{:>8.0} %{:>10.3}{:>10.3}{:>7.0} %{:>10.2}",
-                policy_name(line.policy),
-                line.shape.label(),
-                m.seconds,
-                line.shape.tokens() as f64 / m.seconds,
-                m.bound,
-                m.share_of_bound * 100.0,
-                m.bytes / 1e9,
-                m.bytes_bound / 1e9,
-                m.stall_share * 100.0,
-                m.disk / 1e9
-            )?;
-        }
-        Ok(())
     }
 }
 

@@ -4,9 +4,10 @@ use anyhow::Result;
 use interbed_device::Bytes;
 
 use crate::audience::{Audience, Surroundings};
+use crate::division::Division;
 use crate::footprint::Footprint;
-use crate::model_dir::{Division, ModelDir};
-use crate::options::{LimitOptions, ModelOptions, SwapOptions};
+use crate::model_dir::ModelDir;
+use crate::options::ModelOptions;
 
 /// The number of budgets above the minimum that are shown.
 const BUDGETS: usize = 7;
@@ -36,32 +37,33 @@ pub struct Given {
     pub sequences: usize,
     /// The memory that the budget leaves for weights, or `None` if all weights fit and are not streamed.
     pub streamed: Option<Bytes>,
+    /// The budget below which weights would be streamed and leave room for more KV, and the tokens of this KV.
+    pub streams_below: Option<(Bytes, usize)>,
 }
 
 impl Memory {
     pub fn of(dir: &ModelDir, options: &ModelOptions, footprint: Footprint) -> Result<Self> {
-        let limits = &options.limits;
+        let (limits, served) = (&options.limits, options.limits.served());
         let alone = Surroundings { footprint, audience: Audience::Prompt(Bytes(0)) };
         let server = Surroundings { footprint, audience: Audience::Clients };
-        let serving = LimitOptions { swap: Some(SwapOptions::default()), ..limits.clone() };
         let needs = dir.needs(limits, &alone)?;
-        let layout = dir.kv_layout(limits);
-        let kv_token = Bytes(layout.token_bytes() as u64);
-        let least = dir.least(limits, &alone)?;
+        let (least, scratch) = (needs.least(), needs.within(Bytes(0)).scratch);
+        let kv_token = Bytes(needs.layout.token_bytes() as u64);
+        let context = needs.within(Bytes(0)).max_model_len;
         let budgets = match limits.memory {
             // If the given budget is too small, the error message names the minimum.
-            Some(budget) => vec![given(&dir.divide(budget, limits, &alone)?)],
-            None => budgets(least, &|budget| dir.divide(budget, limits, &alone).ok()),
+            Some(budget) => vec![given(&Division::of(&needs, budget, None)?)],
+            None => budgets(least, &|budget| Division::of(&needs, budget, None).ok()),
         };
         Ok(Self {
             experts: dir.expert_bytes()?,
-            kv_dtype: layout.dtype().name(),
+            kv_dtype: needs.layout.dtype().name(),
             kv_token,
-            kv_context: Bytes(kv_token.0.saturating_mul(needs.max_model_len as u64)),
-            scratch: needs.scratch,
-            context: needs.max_model_len,
+            kv_context: Bytes(kv_token.0.saturating_mul(context as u64)),
+            scratch,
+            context,
             least,
-            least_to_serve: dir.least(&serving, &server)?,
+            least_to_serve: dir.needs(&served, &server)?.least(),
             budgets,
         })
     }
@@ -73,7 +75,8 @@ fn given(Division { needs, plan, .. }: &Division) -> Given {
     let blocks = context.div_ceil(needs.block_size);
     let sequences = (plan.num_blocks_max / blocks.max(1)).clamp(1, needs.max_num_seqs);
     let streamed = plan.streamed.then_some(plan.weights);
-    Given { budget: plan.budget.total(), kv_tokens, context, sequences, streamed }
+    let streams_below = plan.streams_below.map(|(limit, blocks)| (limit, blocks.saturating_mul(needs.block_size)));
+    Given { budget: plan.budget.total(), kv_tokens, context, sequences, streamed, streams_below }
 }
 
 /// Returns the minimum budget and the powers of two above it, up to one that makes everything fit.

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::Result;
 use interbed_device::Bytes;
-use interbed_engine::MemoryPlan;
 use interbed_kernels::DType;
 use interbed_model::preset_names;
 use interbed_plan::plan::Subject;
@@ -12,10 +11,8 @@ use interbed_plan::words::grouped;
 use serde_json::{Value, json};
 
 use super::{flag, rows_of_config};
-use crate::audience::{Audience, Surroundings};
-use crate::footprint::Footprint;
-use crate::needs::{self, WeightNeeds};
 use crate::options::LimitOptions;
+use crate::plan::needs_of;
 
 /// The types of weights for which sizes are shown, besides the shape's own type.
 const QUANTISED: [DType; 2] = [DType::Q8_0, DType::Q4K];
@@ -58,8 +55,9 @@ pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
         text.push_str(&format!("  {dtype:<8}{weights:>12}{kv_token:>16}  {}\n", flag(*least)));
     }
     text.push_str(&format!(
-        "\nWith less memory than the weights take, they are streamed; KV of the whole context is that of {context} \
-         tokens.\n`interbed plan {name}` says how fast it would be here.\n"
+        "\nThe least is that of `interbed serve`, with an estimate of what its process takes. With less memory than \
+         the weights take, they are streamed; KV of the whole context is that of {context} tokens.\n\
+         `interbed plan {name}` says how fast it would be here.\n"
     ));
     let types: Vec<Value> = stored
         .iter()
@@ -91,12 +89,9 @@ pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
 }
 
 fn stored(subject: &Subject, limits: &LimitOptions) -> Result<Stored> {
-    let bytes = subject.weight_bytes()?;
-    let weights = WeightNeeds { dtype: subject.dtype, whole: bytes.whole, streamed: bytes.streamed };
-    // Plans use a constant for the memory of the process, and so does this.
-    let server = Surroundings { footprint: Footprint::default(), audience: Audience::Clients };
-    let needs = needs::memory_needs(&subject.config, &subject.name, &weights, limits, &server)?;
-    let kv_token = Bytes(needs::kv_layout(&subject.config, subject.dtype, limits).token_bytes() as u64);
-    let least = Bytes(MemoryPlan::least(&needs).0.div_ceil(1 << 20) << 20);
-    Ok(Stored { dtype: subject.dtype, weights: bytes.whole, kv_token, least })
+    let limits = limits.served();
+    let needs = needs_of(subject, &subject.config, &limits, None)?;
+    let kv_token = Bytes(needs.layout.token_bytes() as u64);
+    let weights = needs.within(Bytes(0)).weights;
+    Ok(Stored { dtype: subject.dtype, weights, kv_token, least: needs.least() })
 }

@@ -1,35 +1,56 @@
 //! Reports on stderr about how memory was divided.
 
-use interbed_engine::{MemoryNeeds, MemoryPlan};
+use interbed_engine::MemoryPlan;
 
 use crate::device_option::DeviceOption;
+use crate::division::{DeviceDivision, Division};
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
 use crate::report::report;
 
-/// Tells the user how the memory budget is divided.
-pub fn division(dir: &ModelDir, plan: &MemoryPlan, needs: &MemoryNeeds, limits: &LimitOptions) {
+/// Tells the user how memory is divided.
+pub fn division(dir: &ModelDir, division: &Division, limits: &LimitOptions) {
+    let Division { needs, plan, device, .. } = division;
+    let blocks = |plan: &MemoryPlan| format!("{} x {} tokens", plan.num_blocks, needs.block_size);
+    let traded = |plan: &MemoryPlan| {
+        (plan.num_blocks_max > plan.num_blocks)
+            .then(|| format!("{}; weights make room for up to {} blocks", blocks(plan), plan.num_blocks_max))
+    };
+    if let Some(DeviceDivision { room, plan: on_device, .. }) = device {
+        report!("device  {:>10}  {}", room.total, room.name);
+        parts(on_device, &traded(on_device).unwrap_or_else(|| blocks(on_device)));
+        report!("host    {:>10}", plan.budget.total());
+        return;
+    }
     let from = if limits.memory.is_some() { "--memory" } else { "available" };
     report!("{}: {:.1}M parameters", dir.name(), dir.config.blueprint.num_parameters() as f64 / 1e6);
     report!("memory  {:>10}  {from}", plan.budget.total());
-    for (name, bytes) in plan.budget.entries() {
-        let note = match name.as_str() {
-            "KV blocks" if plan.num_blocks_max > plan.num_blocks => format!(
-                "  {} x {} tokens; weights make room for up to {} blocks",
-                plan.num_blocks, needs.block_size, plan.num_blocks_max
-            ),
-            "KV blocks" => {
-                let padding = dir.kv_layout(limits).padding_bytes();
-                let padding = if padding > 0 { format!(", {padding} B of each to fill pages") } else { String::new() };
-                format!("  {} x {} tokens{padding}", plan.num_blocks, needs.block_size)
-            }
-            _ => String::new(),
-        };
-        report!("  {name:<10}{bytes:>10}{note}");
-    }
+    let padding = dir.kv_layout(limits).padding_bytes();
+    let padded = if padding > 0 { format!(", {padding} B of each to fill pages") } else { String::new() };
+    parts(plan, &traded(plan).unwrap_or_else(|| format!("{}{padded}; {AS_USED}", blocks(plan))));
     report!("  {:<10}{:>10}", "unused", plan.budget.left());
     if needs.schemas.most > 0 && plan.schemas == 0 {
         report!("note: no memory is left for schemas and grammars, which tools need, too; give more --memory for them");
+    }
+    if let Some((limit, more)) = plan.streams_below {
+        report!(
+            "note: all weights stay in memory; below --memory {}M they are streamed, which is slower, and leave room \
+             for up to {} tokens of KV instead of {}",
+            limit.0.div_ceil(1 << 20),
+            more * needs.block_size,
+            plan.num_blocks * needs.block_size
+        );
+    }
+}
+
+/// What the report says of memory that is set aside for KV, because the number alone frightens.
+const AS_USED: &str = "a block takes memory only once it is used";
+
+/// Prints the parts of a memory. `blocks` is the note on KV blocks.
+fn parts(plan: &MemoryPlan, blocks: &str) {
+    for (name, bytes) in plan.budget.entries().iter().filter(|(_, bytes)| bytes.0 > 0) {
+        let note = if name == "KV blocks" { format!("  {blocks}") } else { String::new() };
+        report!("  {name:<10}{bytes:>10}{note}");
     }
 }
 
@@ -42,18 +63,9 @@ pub fn context(plan: &MemoryPlan, has: usize, wanted: usize, limits: &LimitOptio
     }
     let more = match limits.compute.device {
         DeviceOption::Cpu => "--memory",
-        DeviceOption::Auto | DeviceOption::Vulkan(_) => "--gpu-memory or --memory",
+        _ => "--gpu-memory or --memory",
     };
-    if let Some(note) = context_note(has, wanted, limits.max_model_len.is_some(), more) {
-        report!("{note}");
-        if let Some(limit) = plan.streams_below {
-            report!(
-                "note: all weights stay in memory; below --memory {}M they are streamed, which is slower, and make \
-                 room for a longer context",
-                limit.0 >> 20
-            );
-        }
-    }
+    context_note(has, wanted, limits.max_model_len.is_some(), more).into_iter().for_each(|note| report!("{note}"));
 }
 
 fn context_note(has: usize, wanted: usize, asked: bool, more: &str) -> Option<String> {

@@ -1,6 +1,5 @@
 //! `interbed plan` without a model: lists the well-known shapes by how fast this machine would run them.
 
-use std::io::{Write, stdout};
 use std::num::NonZeroUsize;
 use std::path::Path;
 
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Made, PlanArgs, plan_of};
 use crate::needs;
-use crate::printable::printable;
+use crate::printable::print_answer;
 use crate::report::report;
 use crate::short_names;
 
@@ -63,7 +62,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         let config = &subject.config;
         let (parameters, active) = (config.blueprint.num_parameters(), config.blueprint.active_parameters());
         let is_mixture = config.blueprint.mixture().is_some();
-        let verdict = plan_of(args, subject, machine.clone(), None).map(|(made, _)| match made {
+        let verdict = plan_of(args, subject, None, machine.clone(), None).map(|(made, _)| match made {
             Made::Dense(plan) => plan.verdict(),
             Made::Mixture(plan) => plan.verdict(),
         });
@@ -79,18 +78,15 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     }
     // Mixtures come first, because they are the fastest among models of a given size.
     rows.sort_by(|one, other| other.is_mixture.cmp(&one.is_mixture).then(other.rate().total_cmp(&one.rate())));
-    let mut out = stdout().lock();
-    if args.json {
-        let rows: Vec<Value> = rows.iter().map(to_json).collect();
-        writeln!(out, "{:#}", json!({ "dtype": dtype.name(), "models": rows }))?;
-    } else {
+    let json = || json!({ "dtype": dtype.name(), "models": rows.iter().map(to_json).collect::<Vec<_>>() });
+    let text = || {
         let memory = args.limits.memory.unwrap_or(machine.memory_here);
         let mxfp4 = if asked.is_none() { ", gpt-oss in MXFP4" } else { "" };
-        writeln!(out, "What {memory} of memory on this machine run, with weights in {dtype}{mxfp4}\n")?;
-        write!(out, "{}", printable(&table(&rows)))?;
-    }
-    out.flush()?;
-    drop(out);
+        let note = args.machine.memory_note(args.limits.memory).map_or_else(String::new, |note| format!("({note})\n"));
+        let table = table(&rows);
+        format!("What {memory} of memory on this machine run, with weights in {dtype}{mxfp4}\n{note}\n{table}")
+    };
+    print_answer(args.json, json, text)?;
     let rate = |known: Option<f64>, unit: &str| known.map_or_else(|| "unknown".into(), |value| scaled(value, unit));
     let disk = machine.disk_bw.map_or_else(|| "taken to give 2 GB/s (--disk-bw)".into(), |rate| scaled(rate, "B/s"));
     report!(
@@ -99,10 +95,6 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         rate(machine.host_bw, "B/s"),
         rate(machine.flops, "FLOP/s")
     );
-    let (asked, here) = (args.limits.memory, machine.memory_here);
-    if let Some(asked) = asked.filter(|asked| *asked > here) {
-        report!("{asked} is more than this machine has to give now, {here}");
-    }
     Ok(())
 }
 

@@ -51,10 +51,10 @@ pub fn config(base: ServerConfig, loaded: &Loaded) -> ServerConfig {
             .pooling
             .clone()
             .map(|pooling| Embeddings { pooling, width: loaded.config.blueprint.hidden_size }),
-        request_bytes_max: loaded.request_bytes,
-        schemas_max: loaded.schemas,
-        memory_bytes: loaded.budget.total().0,
-        reserved: loaded.budget.entries().iter().map(|(name, bytes)| (name.clone(), bytes.0)).collect(),
+        request_bytes_max: usize::try_from(loaded.plan.requests.0).unwrap_or(usize::MAX),
+        schemas_max: loaded.plan.schemas,
+        memory_bytes: loaded.plan.budget.total().0,
+        reserved: loaded.plan.budget.entries().iter().map(|(name, bytes)| (name.clone(), bytes.0)).collect(),
         model_bytes: loaded.model_bytes,
         processor: loaded.processor.clone(),
         ..base

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::mixtures::mixture;
 use crate::serve::Server;
 use crate::support::{Ended, ended, ended_with_input, refused, repository, succeeded, text, tiny};
 
@@ -77,6 +78,69 @@ fn the_least_to_serve_is_what_serve_advises() {
     let least = least(tiny(), "serve_least_bytes");
     let serve = |memory: &str| advised(&["serve", tiny(), "--port", "0", "--memory", memory]);
     assert_eq!((serve("10M"), serve(&(least - MIB).to_string())), (least, least));
+}
+
+/// The figures of a machine, so that a plan measures nothing.
+const MACHINE: [&str; 10] =
+    ["--disk-bw", "2e9", "--host-bw", "2e10", "--flops", "1e12", "--batch", "1", "--prompt-tokens", "16"];
+
+/// The least memory in bytes with which `interbed plan` works, as its refusal names it.
+fn planned(model: &str, more: &[&str], memory: &str) -> u64 {
+    advised(&[&["plan", model, "--memory", memory], &MACHINE[..], more].concat())
+}
+
+#[test]
+fn plan_info_and_serve_name_one_least_with_which_serve_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mixture = mixture(folder.path(), 16);
+    let storyteller = text(&repository().join("models/storyteller"));
+    for model in [&storyteller, wordy(), &mixture] {
+        let least = least(model, "serve_least_bytes");
+        let (exact, below) = (least.to_string(), (least - MIB).to_string());
+        for little in ["10M", &below] {
+            assert_eq!(advised(&["serve", model, "--port", "0", "--memory", little]), least, "{model}");
+            assert_eq!(planned(model, &[], little), least, "{model}");
+        }
+        succeeded(&[&["plan", model, "--memory", &exact], &MACHINE[..]].concat());
+        let server = Server::of(model, &["--memory", &exact]);
+        let answer = server.ask("POST /v1/completions HTTP/1.1", r#"{"prompt": "a", "max_tokens": 2}"#);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{model}: {answer}");
+        // Without weights and tokenizer, what the process takes is an estimate, and the plan says so.
+        let shape = text(&PathBuf::from(model).join("config.json"));
+        let bare = folder.path().join("config.json");
+        std::fs::copy(shape, &bare).unwrap();
+        let dtype = if *model == mixture { "f32" } else { "bf16" };
+        let estimated = planned(&text(&bare), &["--dtype", dtype], "10M");
+        assert!(estimated.abs_diff(least) <= 32 * MIB, "{model}: {estimated} and {least}");
+        let plan = succeeded(&[&["plan", &text(&bare), "--memory", "1G"], &MACHINE[..]].concat());
+        assert!(plan.contains("what its process takes is an estimate"), "{plan}");
+    }
+    for shape in ["llama-3-8b", "qwen3-30b-a3b"] {
+        let info: Value = serde_json::from_str(&succeeded(&["info", shape, "--json"])).unwrap();
+        for of_type in info["types"].as_array().unwrap() {
+            let dtype = of_type["dtype"].as_str().unwrap().to_lowercase();
+            let planned = planned(shape, &["--dtype", &dtype], "10M");
+            assert_eq!(planned, of_type["serve_least_bytes"].as_u64().unwrap(), "{shape} in {dtype}");
+        }
+    }
+}
+
+#[test]
+fn memory_that_holds_less_kv_than_a_smaller_one_says_so() {
+    let weights = {
+        let info: Value = serde_json::from_str(&succeeded(&["info", wordy(), "--json"])).unwrap();
+        info["weights"]["bytes"].as_u64().unwrap()
+    };
+    // Weights just fit, and leave KV next to nothing.
+    let memory = (least(wordy(), "serve_least_bytes") + weights).to_string();
+    let said = "which is slower, and leave room for";
+    let plan = succeeded(&[&["plan", wordy(), "--memory", &memory], &MACHINE[..]].concat());
+    assert!(plan.contains(said), "{plan}");
+    let server = Server::of(wordy(), &["--memory", &memory]);
+    assert!(server.said.contains(said), "{}", server.said);
+    let memory = (least(wordy(), "least_bytes") + weights).to_string();
+    let info = succeeded(&["info", wordy(), "--memory", &memory]);
+    assert!(info.contains(said), "{info}");
 }
 
 #[test]

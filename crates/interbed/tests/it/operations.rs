@@ -11,6 +11,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
+use crate::serve::Server;
 use crate::support::{interbed, refused, tiny};
 
 /// A server under way; killed if the test fails.
@@ -178,6 +179,16 @@ fn files_that_cannot_be_used_are_refused_before_the_model_is_loaded() {
     serve(&["--tls-cert", text(&file), "--tls-key", text(&file)], &["no certificate", "hint: "]);
     serve(&["--tls-cert", text(&file)], &["--tls-key"]);
     serve(&["--otlp-endpoint", "https://x"], &["--otlp-endpoint", "http://localhost:4318"]);
+}
+
+#[test]
+fn a_shared_store_that_refuses_is_told_at_the_start_and_does_not_hinder_it() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap();
+    let server = Server::of(tiny(), &["--kv-remote", &format!("redis://:hush@{closed}")]);
+    for part in ["warning: KV is not shared in redis://127.0.0.1:", "refused", "start the store"] {
+        assert!(server.said.contains(part), "{part} in {}", server.said);
+    }
+    assert!(!server.said.contains("hush"), "{}", server.said);
 }
 
 #[test]
