@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use interbed_device::{Bytes, CpuDevice};
+use interbed_device::Bytes;
 use interbed_kernels::Unit;
 
 use crate::audience::{Audience, Surroundings};
@@ -178,7 +178,7 @@ struct Measured {
 }
 
 struct Bench {
-    passes: MeasuredPasses<CpuDevice>,
+    passes: MeasuredPasses,
     limits: MachineLimits,
 }
 

@@ -72,8 +72,6 @@ impl GpuPlace {
 }
 
 impl ComputePlace for GpuPlace {
-    type Device = Box<dyn Device>;
-
     fn memory(&self, dir: &ModelDir, limits: &LimitOptions) -> Result<Option<DeviceRoom>> {
         let (blueprint, tokens) = (&dir.config.blueprint, batched_tokens(limits, BATCHED_TOKENS));
         let pass = Model::pass_needs(blueprint, tokens, tokens);

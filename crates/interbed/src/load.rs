@@ -130,9 +130,9 @@ pub fn load(opened: Opened, limits: &LimitOptions, audience: Audience<'_>, max_w
 }
 
 /// A model in memory, with the division of its budget.
-pub struct Runnable<R> {
+pub struct Runnable {
     /// The runner that computes passes.
-    pub runner: R,
+    pub runner: ModelRunner<Box<dyn Device>>,
     /// The division of memory. The device has memory, or addresses, for at least its number of KV blocks.
     pub division: Division,
     /// Streams weights that do not fit into memory. Dropping it stops every pass.
@@ -143,30 +143,23 @@ pub struct Runnable<R> {
     pub num_swap_blocks: usize,
 }
 
-impl Runnable<Box<dyn Runner>> {
+impl Runnable {
     /// Divides memory and loads the weights onto the device that the options name.
     pub fn new(dir: &ModelDir, limits: &LimitOptions, surroundings: &Surroundings<'_>) -> Result<Self> {
-        Ok(match GpuPlace::chosen(dir, limits)? {
-            Some(gpu) => load_onto(&gpu, dir, limits, surroundings)?.boxed(),
-            None => load_onto(&Processor, dir, limits, surroundings)?.boxed(),
-        })
-    }
-}
-
-impl<R: Runner + 'static> Runnable<R> {
-    fn boxed(self) -> Runnable<Box<dyn Runner>> {
-        let Self { runner, division, streamed, below, num_swap_blocks } = self;
-        Runnable { runner: Box::new(runner), division, streamed, below, num_swap_blocks }
+        match GpuPlace::chosen(dir, limits)? {
+            Some(gpu) => load_onto(&gpu, dir, limits, surroundings),
+            None => load_onto(&Processor, dir, limits, surroundings),
+        }
     }
 }
 
 /// Divides memory and loads the weights onto the device of `place`.
-pub fn load_onto<P: ComputePlace>(
-    place: &P,
+pub fn load_onto(
+    place: &dyn ComputePlace,
     dir: &ModelDir,
     limits: &LimitOptions,
     surroundings: &Surroundings<'_>,
-) -> Result<Runnable<ModelRunner<P::Device>>> {
+) -> Result<Runnable> {
     let needs = dir.needs(limits, surroundings)?;
     let mut division = Division::of(&needs, budget(limits)?, place.memory(dir, limits)?)?;
     report::division(dir, &division, limits);
@@ -219,7 +212,7 @@ pub fn load_onto<P: ComputePlace>(
 
 /// Starts the engine. Also returns the division of memory, and the weights if they are streamed.
 fn start_engine(
-    runnable: Runnable<Box<dyn Runner>>,
+    runnable: Runnable,
     dir: &ModelDir,
     limits: &LimitOptions,
     publisher: Option<EventPublisher>,
@@ -260,5 +253,5 @@ fn start_engine(
     let cache_watcher = publisher.map(|publisher| kv_events::tell(publisher, block_size));
     let (below, later) = below.attachments()?;
     let attachments = Attachments { below, later, cache_watcher };
-    Ok((Engine::start_with(config, runner, attachments)?, plan, streamed))
+    Ok((Engine::start_with(config, Box::new(runner), attachments)?, plan, streamed))
 }

@@ -13,9 +13,6 @@ use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, 
 
 /// The hardware on which a model is computed: the processor or a GPU.
 pub trait ComputePlace {
-    /// The type of the place's device.
-    type Device: Device + 'static;
-
     /// Returns the memory of the place's device for a model, or `None` if it computes in host memory.
     ///
     /// # Errors
@@ -36,15 +33,13 @@ pub trait ComputePlace {
         division: &Division,
         layout: KvLayout,
         limits: &LimitOptions,
-    ) -> Result<Self::Device>;
+    ) -> Result<Box<dyn Device>>;
 }
 
 /// The processor, which computes in host memory.
 pub struct Processor;
 
 impl ComputePlace for Processor {
-    type Device = CpuDevice;
-
     fn memory(&self, _: &ModelDir, _: &LimitOptions) -> Result<Option<DeviceRoom>> {
         Ok(None)
     }
@@ -53,14 +48,20 @@ impl ComputePlace for Processor {
         Level::detect().name().to_owned()
     }
 
-    fn open(&self, dir: &ModelDir, division: &Division, layout: KvLayout, limits: &LimitOptions) -> Result<CpuDevice> {
+    fn open(
+        &self,
+        dir: &ModelDir,
+        division: &Division,
+        layout: KvLayout,
+        limits: &LimitOptions,
+    ) -> Result<Box<dyn Device>> {
         let level = Level::detect().name();
         if let Some(asked) = std::env::var(LEVEL_VARIABLE).ok().filter(|asked| asked != level) {
             tracing::warn!("{LEVEL_VARIABLE} is {asked:?}, which this machine does not have; using {level}");
         }
         let tokens = division.batched_tokens;
         let needs = Model::pass_needs(&dir.config.blueprint, tokens, tokens);
-        Ok(CpuDevice::new(Cpu::new(threads(limits)), &needs, kv_pool(layout, division, limits)?)?)
+        Ok(Box::new(CpuDevice::new(Cpu::new(threads(limits)), &needs, kv_pool(layout, division, limits)?)?))
     }
 }
 

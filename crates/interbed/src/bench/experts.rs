@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use interbed_device::{Bytes, CpuDevice, peak_resident};
+use interbed_device::{Bytes, Device, peak_resident};
 use interbed_engine::ModelRunner;
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN, IoError, ReadSettings, sequential_bandwidth};
 use interbed_model::{BatchSequence, LogitRows, RouteSink, RoutedRow, SequenceBlocks};
@@ -164,7 +164,7 @@ impl RouteSink for Watcher {
 }
 
 struct ExpertsBench {
-    runner: ModelRunner<CpuDevice>,
+    runner: ModelRunner<Box<dyn Device>>,
     streaming: Streaming,
     seen: Arc<Mutex<Seen>>,
     /// The numbers of the KV blocks of each sequence.

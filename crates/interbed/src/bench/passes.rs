@@ -13,8 +13,8 @@ use crate::division::Division;
 use crate::load::Runnable;
 
 /// A model runner whose forward passes are measured.
-pub struct MeasuredPasses<D> {
-    pub runner: ModelRunner<D>,
+pub struct MeasuredPasses {
+    pub runner: ModelRunner<Box<dyn Device>>,
     /// The maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
     block_size: usize,
@@ -131,9 +131,9 @@ impl Sizes {
     }
 }
 
-impl<D: Device> MeasuredPasses<D> {
+impl MeasuredPasses {
     /// Takes the runner from `runnable`, whose model has a vocabulary of `vocab` tokens.
-    pub fn new(runnable: Runnable<ModelRunner<D>>, vocab: usize) -> Self {
+    pub fn new(runnable: Runnable, vocab: usize) -> Self {
         let Runnable { runner, division, .. } = runnable;
         Self { runner, chunk: division.batched_tokens, block_size: division.needs.block_size, vocab }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use interbed_device::{Bytes, Cpu, CpuDevice, peak_resident};
+use interbed_device::{Bytes, Cpu, peak_resident};
 use interbed_kernels::Unit;
 use interbed_weights::{ElasticWeights, StreamStats};
 
@@ -158,7 +158,7 @@ fn measure_machine(limits: &LimitOptions, work: &ModelWork) -> Result<Summary> {
 }
 
 struct StreamBench<'a> {
-    passes: MeasuredPasses<CpuDevice>,
+    passes: MeasuredPasses,
     streaming: Streaming,
     machine: &'a Summary,
     /// The number of bytes of weights that the budget can keep in memory, under the policy that keeps most.
