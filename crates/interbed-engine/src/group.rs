@@ -18,8 +18,7 @@ use crate::masks::MaskWorkers;
 use crate::sampler::Sampler;
 use crate::scheduler::{Admitted, PlannedTokens, Scheduler};
 use crate::sequence::{Continuation, Ends, Sequence};
-use crate::status::Totals;
-use crate::{Event, PositionLogprobs, Request, RequestError, TokenId};
+use crate::{EngineStatus, Event, PositionLogprobs, Request, RequestError, TokenId};
 use beams::Beams;
 use embedding::Embedding;
 use independent::Independent;
@@ -27,8 +26,8 @@ use independent::Independent;
 /// The sequences of a request that the engine has taken on.
 pub(crate) struct SequenceGroup {
     came: Instant,
-    prompt: Prompt,
-    policy: Box<dyn Policy>,
+    pub(crate) prompt: Prompt,
+    pub(crate) policy: Box<dyn Policy>,
 }
 
 /// The facts about a request's prompt that do not depend on which sequence computes it.
@@ -52,9 +51,9 @@ pub(crate) trait Policy: Send {
     /// Notes that `sequence` of the group makes room for others.
     fn preempted(&self, sequence: &Sequence, swapped: bool);
 
-    /// Begins to compute the masks for `sequence`, for which the next pass will sample, if a constraint restricts its
+    /// Begins to compute the masks for a sequence for which the next pass will sample, if a constraint restricts its
     /// tokens.
-    fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers);
+    fn begin_masks(&mut self, _: &mut Sequence, _: &mut MaskWorkers) {}
 
     /// Returns the rows that a pass is to give for `entry`, the part of `sequence` in the pass.
     fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows;
@@ -74,7 +73,7 @@ pub(crate) trait Policy: Send {
     /// Returns, after a pass, how many of the tokens that were sampled for `sequence` are accepted. Returns `None` if
     /// the sequence failed, for example because its logits were NaN. In that case, nothing that was computed for it may
     /// enter the prefix cache, and [`apply`](Self::apply) ends it as failed.
-    fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> Option<usize>;
+    fn accept(&mut self, sequence: &mut Sequence, ends: Ends<'_>) -> Option<usize>;
 
     /// Continues, branches or ends the sequence of `entry`. This is called after a pass, once all accepted results of
     /// the pass are published.
@@ -104,7 +103,7 @@ pub(crate) struct Sampling<'a> {
 /// The parts of the engine that policies act upon.
 pub(crate) struct Stage<'a> {
     pub(crate) scheduler: &'a mut Scheduler,
-    pub(crate) totals: &'a mut Totals,
+    pub(crate) status: &'a mut EngineStatus,
     pub(crate) ends: Ends<'a>,
 }
 
@@ -147,66 +146,9 @@ impl SequenceGroup {
             let miss = admitted.miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
             let (len, cached_tokens) = (self.prompt.len, admitted.cached);
             self.prompt = Prompt { len, admitted: true, cached_tokens, below: admitted.below.clone(), miss };
-            stage.totals.prompt_tokens += len as u64;
-            stage.totals.cached_tokens += cached_tokens as u64;
+            stage.status.prompt_tokens += len as u64;
+            stage.status.cached_tokens += cached_tokens as u64;
         }
-    }
-
-    /// Calls [`Policy::preempted`] on the group's policy.
-    pub(crate) fn preempted(&self, sequence: &Sequence, swapped: bool) {
-        self.policy.preempted(sequence, swapped);
-    }
-
-    /// Calls [`Policy::begin_masks`] on the group's policy.
-    pub(crate) fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers) {
-        self.policy.begin_masks(sequence, workers);
-    }
-
-    /// Calls [`Policy::wanted_rows`] on the group's policy.
-    pub(crate) fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
-        self.policy.wanted_rows(sequence, entry)
-    }
-
-    /// Calls [`Policy::take_row`] on the group's policy.
-    pub(crate) fn take_row(
-        &mut self,
-        sequence: &mut Sequence,
-        entry: &PlannedTokens,
-        position: usize,
-        logits: Logits<'_>,
-        sampling: Sampling<'_>,
-    ) {
-        self.policy.take_row(sequence, entry, position, logits, sampling);
-    }
-
-    /// Calls [`Policy::accept`] on the group's policy.
-    pub(crate) fn accept(&mut self, sequence: &mut Sequence, ends: Ends<'_>) -> Option<usize> {
-        self.policy.accept(sequence, &self.prompt, ends)
-    }
-
-    /// Calls [`Policy::apply`] on the group's policy.
-    pub(crate) fn apply(&mut self, entry: &PlannedTokens, stage: &mut Stage<'_>) {
-        self.policy.apply(entry, &self.prompt, stage);
-    }
-
-    /// Calls [`Policy::resume`] on the group's policy.
-    pub(crate) fn resume(&mut self, id: SequenceId, sampling: Sampling<'_>, stage: &mut Stage<'_>) {
-        self.policy.resume(id, &self.prompt, sampling, stage);
-    }
-
-    /// Calls [`Policy::drop_cancelled`] on the group's policy.
-    pub(crate) fn drop_cancelled(&mut self, stage: &mut Stage<'_>) {
-        self.policy.drop_cancelled(&self.prompt, stage);
-    }
-
-    /// Calls [`Policy::fail`] on the group's policy.
-    pub(crate) fn fail(&mut self, sequence: Sequence, error: &RequestError, stage: &mut Stage<'_>) {
-        self.policy.fail(sequence, error, stage);
-    }
-
-    /// Calls [`Policy::is_over`] on the group's policy.
-    pub(crate) fn is_over(&self) -> bool {
-        self.policy.is_over()
     }
 }
 

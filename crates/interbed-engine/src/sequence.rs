@@ -425,6 +425,9 @@ impl Continuation {
     /// continuation, and drops those behind it. Returns how many are left. Returns 0 if no token was wanted, or if
     /// there is a [fault](Self::fault).
     pub(crate) fn accept(&mut self, params: &SamplingParams, prompt_len: usize, ends: Ends<'_>) -> usize {
+        if self.fault.is_some() {
+            return 0;
+        }
         for index in 0..self.run.len() {
             let (token, generated) = (self.run[index].token, self.generated + index + 1);
             let may_stop = generated > params.min_tokens;

@@ -165,12 +165,12 @@ impl Metrics {
         page.counter(
             "vllm:prefix_cache_queries_total",
             "Prompt tokens of admitted requests, each counted once however often it was preempted.",
-            kv.prefix_query_tokens,
+            engine.prompt_tokens,
         );
         page.counter(
             "vllm:prefix_cache_hits_total",
             "Those of them that the prefix cache held when the request was first admitted.",
-            kv.prefix_hit_tokens,
+            engine.cached_tokens,
         );
         page.gauge("vllm:num_requests_swapped", "Sequences whose KV is swapped out.", engine.swapped as f64);
         page.counter(
@@ -269,7 +269,7 @@ impl Metrics {
             "Memory that weights take; streamed ones take less as KV needs more.",
             engine.weights_bytes as f64,
         );
-        page.gauge("interbed:kv_bytes", "Memory of KV blocks, but for withdrawn ones.", kv.bytes as f64);
+        page.gauge("interbed:kv_bytes", "Memory of KV blocks, but for withdrawn ones.", engine.kv_bytes as f64);
         page.gauge("interbed:kv_slots_allocated", "Token slots of used blocks.", kv.slots_allocated as f64);
         page.gauge("interbed:kv_slots_empty", "Those of them that hold no token yet.", kv.slots_empty as f64);
         page.counter("interbed:kv_evictions_total", "Cached blocks given up for new content.", kv.evictions);
@@ -296,7 +296,7 @@ impl Metrics {
         if let Some(remote) = engine.tier("remote") {
             render_kv_remote(page, remote);
         }
-        let allocation = &kv.allocation_seconds;
+        let allocation = &engine.allocation_seconds;
         page.buckets(
             "interbed:kv_allocation_seconds",
             "How long giving out the blocks of a step took, with the planning around it.",
@@ -671,10 +671,10 @@ mod tests {
         metrics.time_to_first_token.observe(0.3);
         metrics.time_to_first_token.observe(1e9);
         let mut status = EngineStatus::default();
-        status.kv.allocation_seconds.record(Duration::from_micros(3));
+        status.allocation_seconds.record(Duration::from_micros(3));
         status.kv.slots_empty = 7;
         status.kv.blocks_withdrawn = 5;
-        (status.kv.bytes, status.weights_bytes) = (4096, 8192);
+        (status.kv_bytes, status.weights_bytes) = (4096, 8192);
         (status.preemptions, status.preemptions_swap, status.swapped) = (5, 2, 1);
         status.swap = SwapStatus { slots_total: 8, slots_used: 2, block_bytes: 100, blocks_out: 3, ..status.swap };
         let page = metrics.render("a\"b", &status, &ScriptedEngine::limits(), false);

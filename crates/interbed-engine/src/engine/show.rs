@@ -9,7 +9,6 @@ use interbed_weights::WatchPace;
 
 use super::Worker;
 use crate::live::{GroupSight, LiveState, SHOWN_MAX};
-use crate::sequence::GroupId;
 
 /// What the engine shows, and when it shows it next.
 #[derive(Default)]
@@ -34,10 +33,7 @@ impl Worker {
             return;
         }
         let Show { pace, state, numbers, is_stale } = &mut self.show;
-        let of_group = |group: GroupId| match self.groups.get(&group) {
-            Some(group) => group.sight(),
-            None => GroupSight { cached: 0, came: begin },
-        };
+        let of_group = |group| self.answers.sight(group).unwrap_or(GroupSight { cached: 0, came: begin });
         self.scheduler.live_sequences(SHOWN_MAX, of_group, &mut state.sequences);
         let blocks = self.scheduler.blocks();
         numbers.renew(blocks.sequences());
@@ -45,7 +41,7 @@ impl Worker {
         blocks.map(|id| numbers.of(id), &mut state.blocks);
         if self.scheduler.is_idle() {
             // Passes show the weights themselves. Showing them between passes as well would hide what the passes show.
-            self.runner.show_weights();
+            self.runner.shown_weights().into_iter().for_each(|weights| weights.show());
         }
         self.shared.board().show(state);
         *is_stale = false;

@@ -99,7 +99,7 @@ impl Beams {
     /// Ends the search as failed with `error`, and tells all clients.
     fn fail_all(&mut self, error: &RequestError, stage: &mut Stage<'_>) {
         self.end(stage);
-        stage.totals.finished.failed += self.clients.len() as u64;
+        stage.status.finished.failed += self.clients.len() as u64;
         self.clients.iter().for_each(|client| client.send(Event::Failed(error.clone())));
     }
 
@@ -148,8 +148,8 @@ impl Beams {
             }
             let reason = hypothesis.map_or(FinishReason::Length, |hypothesis| hypothesis.reason);
             stage.scheduler.ended(tokens);
-            stage.totals.generation_tokens += tokens as u64;
-            stage.totals.finished.count(reason);
+            stage.status.generation_tokens += tokens as u64;
+            stage.status.finished.count(reason);
             client.send(Event::Finished { reason });
         }
     }
@@ -202,7 +202,7 @@ impl Policy for Beams {
         self.rows[index] = Some(Row { next, top });
     }
 
-    fn accept(&mut self, _: &mut Sequence, _: &Prompt, _: Ends<'_>) -> Option<usize> {
+    fn accept(&mut self, _: &mut Sequence, _: Ends<'_>) -> Option<usize> {
         self.fault.is_none().then_some(0)
     }
 
@@ -223,7 +223,7 @@ impl Policy for Beams {
     fn drop_cancelled(&mut self, _: &Prompt, stage: &mut Stage<'_>) {
         if self.clients.iter().all(Client::is_closed) {
             self.end(stage);
-            stage.totals.finished.cancelled += self.clients.len() as u64;
+            stage.status.finished.cancelled += self.clients.len() as u64;
         }
     }
 

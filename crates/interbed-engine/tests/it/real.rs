@@ -100,7 +100,7 @@ fn alone_together_chunked_cached_and_preempted() {
         let roomy = start(model, 600, 24, 200, 2);
         assert_eq!(answers(&roomy, &requests, true), alone, "{model}: together");
         assert_eq!(answers(&roomy, &requests, true), alone, "{model}: with prefix hits");
-        assert!(roomy.handle().status().kv.prefix_hit_tokens > 0);
+        assert!(roomy.handle().status().cached_tokens > 0);
         for chunk in [24, 31] {
             let engine = start(model, 600, 24, chunk, 2);
             assert_eq!(answers(&engine, &requests, true), alone, "{model}: in chunks of up to {chunk}");

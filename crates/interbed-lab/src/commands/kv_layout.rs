@@ -23,7 +23,7 @@ use interbed_engine::{
     EngineStatus, Event, EventStream, ModelRunner, Request, Runner, SamplingParams, StripMemory, StripsStatus,
 };
 use interbed_kv::{BlockId, Hiding, Mapped, Mapping};
-use interbed_model::{BatchSequence, LogitRows, Model, SequenceBlocks};
+use interbed_model::{BatchSequence, LogitRows, Model, NothingBelow, SequenceBlocks};
 use serde_json::{Value, json};
 
 use super::{kv_pages, shuffle};
@@ -253,7 +253,7 @@ impl Compared {
         let (tokens, logits) = (&ids[..], LogitRows::Last);
         let batch = BatchSequence { tokens, first_position: position, prompt_len: position, below: 0, blocks, logits };
         let began = Instant::now();
-        let done = self.runner.forward(&[batch], &mut |_, logits| {
+        let done = self.runner.forward(&[batch], &mut NothingBelow, &mut |_, logits| {
             std::hint::black_box(&logits);
         });
         done.map_err(anyhow::Error::msg)?;

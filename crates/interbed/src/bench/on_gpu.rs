@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use interbed_device::{Bytes, CopyRates, VulkanDevice};
-use interbed_engine::{DeviceStats, Runner};
+use interbed_device::{Bytes, CopyRates, Device, VulkanDevice};
+use interbed_engine::DeviceStats;
 use interbed_weights::StreamStats;
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
         let has_experts = streamed.as_ref().is_some_and(|streaming| streaming.experts.is_some());
         let mut bench = GpuBench { passes, rates, disk, resident, has_experts, policy, work };
         bench.measure_all(&wanted.sizes, &mut figures)?;
-        used = bench.passes.runner.device_stats();
+        used = bench.passes.runner.device.stats();
         if let (Some(path), Some(streaming)) = (wanted.timeline, &streamed) {
             timeline::write(streaming, path)?;
         }
@@ -173,11 +173,11 @@ impl GpuBench<'_> {
     }
 
     fn stream(&self) -> StreamStats {
-        self.passes.runner.stream_stats().unwrap_or_default()
+        self.passes.runner.weights.monitor.as_ref().map(|monitor| monitor.stats()).unwrap_or_default()
     }
 
     fn stats(&self) -> DeviceStats {
-        self.passes.runner.device_stats().expect("a GPU has figures")
+        self.passes.runner.device.stats().expect("a GPU has figures")
     }
 }
 

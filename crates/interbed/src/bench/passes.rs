@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use interbed_device::Device;
 use interbed_engine::{MemoryPlan, ModelRunner, Runner};
-use interbed_model::{BatchSequence, LogitRows, SequenceBlocks};
+use interbed_model::{BatchSequence, LogitRows, NothingBelow, SequenceBlocks};
 
 use crate::load::Runnable;
 
@@ -137,7 +137,7 @@ impl<D: Device> MeasuredPasses<D> {
 pub fn timed(runner: &mut dyn Runner, batch: &[BatchSequence<'_>]) -> Result<Duration> {
     let begin = Instant::now();
     runner
-        .forward(batch, &mut |_, logits| {
+        .forward(batch, &mut NothingBelow, &mut |_, logits| {
             std::hint::black_box(&logits);
         })
         .map_err(anyhow::Error::msg)?;
