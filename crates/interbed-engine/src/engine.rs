@@ -24,11 +24,12 @@ use std::time::{Duration, Instant};
 use interbed_kv::{BlockCopy, ChainRoot, FetchId, SequenceId};
 use interbed_model::{LogitRow, Logits, NothingBelow, Pooling};
 
+use crate::continuation::Ends;
 use crate::group::{SequenceGroup, Stage};
 use crate::handle::{EngineShared, Submission};
 use crate::runner::{PassError, Runner};
 use crate::scheduler::{Admitted, Arrival, PlannedTokens, Rejected, Scheduler, StepPlan};
-use crate::sequence::{Ends, GroupId, Sequence, SequenceStatus};
+use crate::sequence::{GroupId, Requested, Sequence, SequenceStatus};
 use crate::tiers_below::LaterTiers;
 use crate::{EngineStatus, RequestError};
 use answers::Answers;
@@ -124,7 +125,7 @@ impl Worker {
             // swaps, and health describes only progress on requests.
             self.no_work_left();
             self.poll_swaps(SWAP_WAIT);
-        } else if self.num_fetches() > 0 {
+        } else if self.scheduler.num_fetches() > 0 {
             self.no_work_left();
             self.poll_below(SWAP_WAIT);
         }
@@ -178,26 +179,21 @@ impl Worker {
             false => ChainRoot::new(request.cache_salt.as_deref(), namespace),
         };
         let root = root.of_tenant(request.tenant.map(|tenant| tenant.0));
-        let (id, max_tokens) = (self.scheduler.new_id(), request.params.max_tokens);
-        let ranks_prompt = request.params.prompt_logprobs.is_some();
-        let may_be_long = clients.len() == 1 && request.beam.is_none() && root.is_shared();
-        let EngineConfig { limits, eos_token_ids, .. } = &self.config;
-        let (group, continuation) = SequenceGroup::new(id, &mut request, clients, limits.vocab_size, eos_token_ids);
-        self.answers.add(GroupId(id.0), group);
-        self.scheduler.add(Arrival {
-            id,
+        let id = self.scheduler.new_id();
+        let requested = Requested {
             group: GroupId(id.0),
-            continuation,
-            prompt: request.prompt,
-            max_tokens,
-            root,
             priority: request.priority,
             tenant: request.tenant,
+            may_be_long: clients.len() == 1 && request.beam.is_none() && root.is_shared(),
+            ranks_prompt: request.params.prompt_logprobs.is_some(),
             explain: request.explain_miss,
-            beams: request.beam.map(|beam| beam.width),
-            may_be_long,
-            ranks_prompt,
-        });
+        };
+        let (max_tokens, beams) = (request.params.max_tokens, request.beam.map(|beam| beam.width));
+        let EngineConfig { limits, eos_token_ids, .. } = &self.config;
+        let (group, continuation) = SequenceGroup::new(id, &mut request, clients, limits.vocab_size, eos_token_ids);
+        self.answers.add(requested.group, group);
+        let prompt = request.prompt;
+        self.scheduler.add(Arrival { id, request: requested, continuation, prompt, max_tokens, root, beams });
     }
 
     fn step(&mut self) {
@@ -239,7 +235,7 @@ impl Worker {
     /// Decides what the next pass computes, tells clients whose sequences were preempted or rejected for it, and begins
     /// the copies and swaps that have to come before it.
     fn plan(&mut self, plan: &mut StepPlan) {
-        self.scheduler.explain_all = tracing::enabled!(tracing::Level::DEBUG);
+        plan.explain_all = tracing::enabled!(tracing::Level::DEBUG);
         let begin = Instant::now();
         self.scheduler.schedule(plan);
         self.begin_fetches(plan);
@@ -279,7 +275,7 @@ impl Worker {
             let cached = admitted.cached;
             tracing::debug!("{}: {cached} tokens of its prompt were cached: {}", admitted.id, miss.reason);
         }
-        let group = sequence.group;
+        let group = sequence.request.group;
         let (answers, mut stage) = self.staged();
         answers.on_group(group, &mut stage, |group, stage| group.admitted(&admitted, stage));
     }
@@ -316,7 +312,7 @@ impl Worker {
             self.poll_below(Duration::ZERO);
         } else if self.scheduler.num_swaps() > 0 {
             self.poll_swaps(SWAP_WAIT);
-        } else if self.num_fetches() > 0 {
+        } else if self.scheduler.num_fetches() > 0 {
             self.poll_below(SWAP_WAIT);
         } else if self.scheduler.awaits_long() {
             self.idle_steps = 0;
@@ -341,7 +337,7 @@ impl Worker {
     /// Tells the group of `sequence` that the sequence has failed. The scheduler has already removed `sequence`.
     fn fail(&mut self, sequence: Sequence, error: &RequestError) {
         let (answers, mut stage) = self.staged();
-        answers.on_group(sequence.group, &mut stage, |group, stage| group.policy.fail(sequence, error, stage));
+        answers.on_group(sequence.request.group, &mut stage, |group, stage| group.policy.fail(sequence, error, stage));
     }
 
     /// Returns the answers, and the parts of the engine that they act upon.

@@ -11,14 +11,14 @@ use std::time::Instant;
 use interbed_kv::{Miss, SequenceId};
 use interbed_model::{LogitRows, Logits};
 
-use crate::event::FoundBelow;
+use crate::continuation::{Continuation, Ends};
 use crate::handle::Client;
 use crate::live::GroupSight;
 use crate::masks::MaskWorkers;
 use crate::sampler::Sampler;
 use crate::scheduler::{Admitted, PlannedTokens, Scheduler};
-use crate::sequence::{Continuation, Ends, Sequence};
-use crate::{EngineStatus, Event, PositionLogprobs, Request, RequestError, TokenId};
+use crate::sequence::Sequence;
+use crate::{EngineStatus, Event, PositionLogprobs, PromptDone, Request, RequestError, TokenId};
 use beams::Beams;
 use embedding::Embedding;
 use independent::Independent;
@@ -33,13 +33,9 @@ pub(crate) struct SequenceGroup {
 /// The facts about a request's prompt that do not depend on which sequence computes it.
 pub(crate) struct Prompt {
     len: usize,
-    /// Whether a sequence that computes the prompt has been admitted. Cache hits after a preemption are not counted.
-    admitted: bool,
-    cached_tokens: usize,
-    /// The tokens of the prompt that came from below memory.
-    below: Vec<FoundBelow>,
-    /// Why no more of the prompt was cached, if the client asked.
-    miss: Option<Miss>,
+    /// What clients are told when the prompt has been computed, once a sequence that computes it has been admitted.
+    /// Cache hits after a preemption are not counted.
+    found: Option<PromptDone>,
 }
 
 /// A policy decides what the sequences of a group do, and which clients hear of it. All calls but
@@ -117,8 +113,7 @@ impl SequenceGroup {
         vocab_size: usize,
         eos: &[TokenId],
     ) -> (Self, Option<Continuation>) {
-        let prompt =
-            Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, below: Vec::new(), miss: None };
+        let prompt = Prompt { len: request.prompt.len(), found: None };
         let params = std::mem::take(&mut request.params);
         let constraint = request.constraint.take();
         let (policy, continuation): (Box<dyn Policy>, _) = match (request.embed, request.beam) {
@@ -134,7 +129,7 @@ impl SequenceGroup {
 
     /// Returns what a watcher of the engine sees of this group.
     pub(crate) fn sight(&self) -> GroupSight {
-        GroupSight { cached: self.prompt.cached_tokens, came: self.came }
+        GroupSight { cached: self.prompt.found.as_ref().map_or(0, |found| found.cached_tokens), came: self.came }
     }
 
     /// Notes that a sequence of the group has been admitted.
@@ -142,11 +137,12 @@ impl SequenceGroup {
         if let Some(sequence) = stage.scheduler.get_mut(admitted.id) {
             self.policy.admitted(sequence);
         }
-        if !self.prompt.admitted {
+        let Prompt { len, found } = &mut self.prompt;
+        if found.is_none() {
             let miss = admitted.miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
-            let (len, cached_tokens) = (self.prompt.len, admitted.cached);
-            self.prompt = Prompt { len, admitted: true, cached_tokens, below: admitted.below.clone(), miss };
-            stage.status.prompt_tokens += len as u64;
+            let (cached_tokens, below) = (admitted.cached, admitted.below.clone());
+            *found = Some(PromptDone { cached_tokens, below, miss, logprobs: Vec::new() });
+            stage.status.prompt_tokens += *len as u64;
             stage.status.cached_tokens += cached_tokens as u64;
         }
     }
@@ -155,6 +151,6 @@ impl SequenceGroup {
 impl Prompt {
     /// Returns the event that tells clients that the prompt has been computed.
     fn done(&self, logprobs: Vec<Option<PositionLogprobs>>) -> Event {
-        Event::PromptDone { cached_tokens: self.cached_tokens, below: self.below.clone(), miss: self.miss, logprobs }
+        Event::PromptDone(PromptDone { logprobs, ..self.found.clone().unwrap_or_default() })
     }
 }

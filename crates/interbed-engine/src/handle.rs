@@ -77,21 +77,10 @@ impl Client {
     }
 }
 
-/// The state that the engine thread and the handles share.
-pub(crate) trait Shared: Send + Sync {
-    fn limits(&self) -> &Limits;
-    fn status(&self) -> EngineStatus;
-    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus>;
-    fn submit(&self, submission: Submission) -> Result<(), SubmitError>;
-    fn board(&self) -> &Arc<Board>;
-    /// Wakes an idle engine, so that it looks whether somebody watches.
-    fn wake(&self);
-}
-
 /// A cheap, cloneable reference to a running engine.
 #[derive(Clone)]
 pub struct EngineHandle {
-    pub(crate) shared: Arc<dyn Shared>,
+    pub(crate) shared: Arc<EngineShared>,
 }
 
 impl EngineHandle {
@@ -125,7 +114,7 @@ impl EngineHandle {
 
     /// Returns the limits that requests are checked against.
     pub fn limits(&self) -> &Limits {
-        self.shared.limits()
+        &self.shared.limits
     }
 
     /// Returns what the engine was doing when it last published its figures.
@@ -249,7 +238,7 @@ impl EngineShared {
 
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        let _ = lock(&self.submissions).send(None);
+        self.wake();
     }
 
     pub(crate) fn board(&self) -> &Arc<Board> {
@@ -290,6 +279,10 @@ impl EngineShared {
         self.changed.notify_all();
     }
 
+    fn status(&self) -> EngineStatus {
+        self.status_at(Instant::now())
+    }
+
     fn status_at(&self, now: Instant) -> EngineStatus {
         self.status_of(&lock(&self.progress), now)
     }
@@ -312,16 +305,6 @@ impl EngineShared {
         self.stop.store(true, Ordering::Release);
         lock(&self.progress).dead = Some(reason);
         self.changed.notify_all();
-    }
-}
-
-impl Shared for EngineShared {
-    fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    fn status(&self) -> EngineStatus {
-        self.status_at(Instant::now())
     }
 
     fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
@@ -355,10 +338,7 @@ impl Shared for EngineShared {
         lock(&self.submissions).send(Some(submission)).map_err(|_| SubmitError::Stopped)
     }
 
-    fn board(&self) -> &Arc<Board> {
-        EngineShared::board(self)
-    }
-
+    /// Wakes an idle engine, so that it looks whether somebody watches or whether it has to stop.
     fn wake(&self) {
         // The send fails only if the engine has ended, and then it shows nothing any more.
         let _ = lock(&self.submissions).send(None);

@@ -3,6 +3,7 @@
 //! The engine knows nothing of HTTP or of text: token ids go in through [`EngineHandle::submit`], and [`Event`]s come
 //! out. [`text`] turns token ids into text.
 
+mod continuation;
 mod device_timeline;
 mod drafter;
 mod engine;
@@ -32,6 +33,7 @@ mod tiers_below;
 mod unread;
 mod vocabulary;
 
+pub use continuation::LATE_MAX;
 pub use device_timeline::DeviceTimeline;
 pub use drafter::Drafter;
 pub use engine::{Attachments, Engine, EngineConfig, StartError};
@@ -56,7 +58,6 @@ pub use preemption::PreemptionMode;
 pub use request::*;
 pub use runner::{KvMemory, PassError, Runner, RunnerMemory, ShownWeights, StripMemory};
 pub use scheduler::{SchedulerConfig, blocks_beside_disk};
-pub use sequence::LATE_MAX;
 pub use status::*;
 pub use tier_policy::{Recompute, StoreMode, TierPolicy};
 pub use tiers_below::{LaterTiers, TierBelow};

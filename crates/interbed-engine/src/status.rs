@@ -35,12 +35,10 @@ pub struct EngineStatus {
     pub preemptions: u64,
     /// The number of preemptions in which KV was swapped out; in all others it is computed again.
     pub preemptions_swap: u64,
-    /// The figures of swap space.
-    pub swap: SwapStatus,
     /// The block manager's figures.
     pub kv: KvStats,
-    /// The bytes of all KV blocks that have memory, or may take it.
-    pub kv_bytes: u64,
+    /// The bytes of one KV block.
+    pub kv_block_bytes: u64,
     /// The time that giving out the blocks of a step took, with the planning around it.
     pub allocation_seconds: Histogram,
     /// The figures of the tiers of KV below memory, nearest first.
@@ -63,6 +61,11 @@ pub struct EngineStatus {
 }
 
 impl EngineStatus {
+    /// Returns the bytes of all KV blocks that have memory, or may take it.
+    pub fn kv_bytes(&self) -> u64 {
+        self.kv_block_bytes.saturating_mul(self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64)
+    }
+
     /// Returns the figures of the tier with this name, if there is such a tier.
     pub fn tier(&self, name: &str) -> Option<&TierStatus> {
         self.tiers.iter().find(|tier| tier.name == name)
@@ -146,23 +149,6 @@ impl FinishedCounts {
             FinishReason::EndOfSequence | FinishReason::StopToken(_) | FinishReason::Complete => self.stop += 1,
         }
     }
-}
-
-/// The figures of swap space, in blocks.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SwapStatus {
-    /// The number of slots, each for one block; 0 without swap space.
-    pub slots_total: usize,
-    /// The number of slots that hold KV or are reserved for KV on its way out.
-    pub slots_used: usize,
-    /// The bytes of one block.
-    pub block_bytes: u64,
-    /// The number of blocks copied out by swaps that succeeded.
-    pub blocks_out: u64,
-    /// The number of blocks copied in by swaps that succeeded.
-    pub blocks_in: u64,
-    /// The number of swaps that failed, whose KV was computed again.
-    pub failed: u64,
 }
 
 /// A histogram of durations.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use interbed_engine::text::{PromptDone, StopCause, TextDelta, TextOptions, TextStream};
+use interbed_engine::text::{StopCause, TextDelta, TextOptions, TextStream};
 use interbed_engine::{
-    Constraint, FoundBelow, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId,
+    Constraint, FoundBelow, Miss, MissReason, PositionLogprobs, PromptDone, Request, RequestError, SubmitError, TokenId,
 };
 use serde_json::{Value, json};
 

@@ -6,12 +6,13 @@ use std::hash::BuildHasherDefault;
 use interbed_kv::{IdHasher, SequenceId};
 use interbed_model::{LogitRows, Logits};
 
+use crate::continuation::Continuation;
 use crate::group::{Sampling, SequenceGroup, Stage};
 use crate::live::GroupSight;
 use crate::masks::MaskWorkers;
 use crate::sampler::Sampler;
 use crate::scheduler::{PlannedTokens, Scheduler, StepPlan};
-use crate::sequence::{Continuation, GroupId, Sequence, SequenceStatus};
+use crate::sequence::{GroupId, Sequence};
 
 #[derive(Default)]
 pub(super) struct Answers {
@@ -38,21 +39,24 @@ impl Answers {
 
     /// Tells the group of `sequence` that the sequence makes room for others.
     pub(super) fn preempted(&self, sequence: &Sequence, swapped: bool) {
-        self.groups.get(&sequence.group).into_iter().for_each(|group| group.policy.preempted(sequence, swapped));
+        self.groups
+            .get(&sequence.request.group)
+            .into_iter()
+            .for_each(|group| group.policy.preempted(sequence, swapped));
     }
 
     /// Begins to compute the masks of all sequences for which the pass samples.
     pub(super) fn begin_masks(&mut self, plan: &StepPlan, scheduler: &mut Scheduler) {
         for entry in plan.entries.iter().filter(|entry| entry.samples()) {
             let sequence = scheduler.get_mut(entry.id).expect("a planned sequence is known");
-            let group = self.groups.get_mut(&sequence.group);
+            let group = self.groups.get_mut(&sequence.request.group);
             group.into_iter().for_each(|group| group.policy.begin_masks(sequence, &mut self.masks));
         }
     }
 
     /// Returns the rows that the pass is to give for `entry`, the part of `sequence` in the pass.
     pub(super) fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
-        self.groups[&sequence.group].policy.wanted_rows(sequence, entry)
+        self.groups[&sequence.request.group].policy.wanted_rows(sequence, entry)
     }
 
     /// Takes the logits behind the token at `position` of the sequence of `entry`. `late` counts the sequences whose
@@ -66,7 +70,7 @@ impl Answers {
         stage: &mut Stage<'_>,
     ) {
         let sequence = stage.scheduler.get_mut(entry.id).expect("a planned sequence is known");
-        let group = self.groups.get_mut(&sequence.group).expect("its group is known");
+        let group = self.groups.get_mut(&sequence.request.group).expect("its group is known");
         let sampling = Sampling { sampler: &mut self.sampler, eos: stage.ends.eos, late };
         group.policy.take_row(sequence, entry, position, logits, sampling);
     }
@@ -77,14 +81,16 @@ impl Answers {
         // All entries are completed before any sequence is forked.
         for entry in &plan.entries {
             let Some(sequence) = stage.scheduler.get_mut(entry.id) else { continue };
-            let group = self.groups.get_mut(&sequence.group).expect("its group is known");
+            let group = self.groups.get_mut(&sequence.request.group).expect("its group is known");
             if let Some(accepted) = group.policy.accept(sequence, stage.ends) {
                 stage.scheduler.complete(entry, accepted);
             }
         }
         for entry in &plan.entries {
             // The sequence may have ended together with another sequence of its group.
-            let Some(group) = stage.scheduler.get_mut(entry.id).map(|sequence| sequence.group) else { continue };
+            let Some(group) = stage.scheduler.get_mut(entry.id).map(|sequence| sequence.request.group) else {
+                continue;
+            };
             self.on_group(group, stage, |group, stage| group.policy.apply(entry, &group.prompt, stage));
             let sequence = stage.scheduler.get_mut(entry.id);
             let continuation = sequence.and_then(|sequence| sequence.continuation.as_ref());
@@ -98,7 +104,7 @@ impl Answers {
     pub(super) fn resume_late(&mut self, stage: &mut Stage<'_>) {
         for id in std::mem::take(&mut self.late) {
             let Some(sequence) = stage.scheduler.get_mut(id) else { continue };
-            let is_there = sequence.status == SequenceStatus::Running && sequence.pending() == 0;
+            let is_there = sequence.is_running() && sequence.pending() == 0;
             let Some(continuation) = &mut sequence.continuation else { continue };
             if !continuation.is_late() {
                 continue;
@@ -107,7 +113,7 @@ impl Answers {
                 self.late.push(id);
                 continue;
             }
-            let group = sequence.group;
+            let group = sequence.request.group;
             let Some(of) = self.groups.get_mut(&group) else { continue };
             let sampling = Sampling { sampler: &mut self.sampler, eos: stage.ends.eos, late: &mut 0 };
             of.policy.resume(id, &of.prompt, sampling, stage);

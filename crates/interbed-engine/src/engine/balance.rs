@@ -42,7 +42,7 @@ impl Worker {
 }
 
 fn give_back(scheduler: &mut Scheduler, memory: &mut dyn KvMemory) {
-    let left: Vec<_> = scheduler.take_resize().left.iter().map(|block| block.0).collect();
+    let left: Vec<_> = scheduler.blocks_mut().take_resize().left.iter().map(|block| block.0).collect();
     if !left.is_empty() {
         memory.give_back(&left);
     }

@@ -63,7 +63,7 @@ impl Worker {
         let root = sequence.hashes.root();
         let one = long.entry(id).or_insert_with(|| LongSequence {
             keys: vec![tier.key_chain().root(root)],
-            owner: tier.key_chain().owner(sequence.tenant.map(|tenant| tenant.0)),
+            owner: tier.key_chain().owner(sequence.request.tenant.map(|tenant| tenant.0)),
             waits_since: None,
             losses: 0,
         });

@@ -4,7 +4,7 @@ use interbed_kv::{CacheChanges, CacheWatcher};
 
 use super::attached_tier::AttachedTier;
 use super::{IDLE_STEPS_MAX, Worker};
-use crate::{EngineStatus, SwapStatus};
+use crate::EngineStatus;
 
 /// The watcher of the prefix cache, with the memory for the changes that it is told of.
 pub(super) struct WatchedCache {
@@ -22,7 +22,7 @@ impl Worker {
     /// Tells the watcher of the prefix cache what has changed in this turn.
     pub(super) fn tell_cache_changes(&mut self) {
         let Some(WatchedCache { watcher, changes }) = &mut self.cache else { return };
-        self.scheduler.take_cache_changes(changes);
+        self.scheduler.blocks_mut().take_changes(changes);
         if !changes.is_empty() {
             watcher.changed(changes);
         }
@@ -30,7 +30,6 @@ impl Worker {
 
     /// Publishes the figures for handles to read.
     pub(super) fn publish(&mut self) {
-        let kv = self.scheduler.blocks().stats();
         let memory = self.runner.memory();
         let preemptions = self.scheduler.preemptions();
         let stuck = (self.idle_steps > IDLE_STEPS_MAX).then(|| {
@@ -44,16 +43,8 @@ impl Worker {
             swapped: self.scheduler.num_swapped(),
             preemptions: preemptions.recompute + preemptions.swap,
             preemptions_swap: preemptions.swap,
-            swap: SwapStatus {
-                slots_total: kv.swap_slots_total,
-                slots_used: kv.swap_slots_used,
-                block_bytes: memory.kv_block.0,
-                blocks_out: kv.swapped_out_blocks,
-                blocks_in: kv.swapped_in_blocks,
-                failed: kv.swaps_failed,
-            },
-            kv,
-            kv_bytes: memory.kv_block.0.saturating_mul(self.scheduler.blocks().present() as u64),
+            kv: self.scheduler.blocks().stats(),
+            kv_block_bytes: memory.kv_block.0,
             weights_bytes: memory.weights.0,
             tiers: self.tiers.iter().map(AttachedTier::status).collect(),
             longer_than_memory: self.long.len(),

@@ -11,10 +11,11 @@ use interbed_model::{LogitRows, Logits};
 
 use super::beam_search::{BeamSearch, Branch, Hypothesis, Row};
 use super::{Policy, Prompt, Sampling, Stage};
+use crate::continuation::Ends;
 use crate::handle::Client;
 use crate::masks::{Bound, MaskWorkers};
 use crate::scheduler::PlannedTokens;
-use crate::sequence::{Ends, Preempted, Sequence};
+use crate::sequence::{Past, Sequence};
 use crate::{BeamParams, Event, FinishReason, RequestError, SamplingParams, TokenId};
 
 pub(super) struct Beams {
@@ -134,8 +135,8 @@ impl Beams {
     /// Ends the search and tells each client its hypothesis. If the model allows fewer hypotheses than there are
     /// clients, the remaining clients get no token.
     fn finish(&mut self, prompt: &Prompt, stage: &mut Stage<'_>) {
-        let preempted = self.end(stage);
-        let is_swap = (0..preempted.times).map(|time| time < preempted.swaps);
+        let past = self.end(stage);
+        let is_swap = (0..past.preemptions).map(|time| time < past.swaps);
         let mut best = self.search.take_best().into_iter();
         for client in self.clients.drain(..) {
             is_swap.clone().for_each(|swapped| client.send(Event::Preempted { swapped }));
@@ -154,11 +155,11 @@ impl Beams {
         }
     }
 
-    /// Gives all blocks back. Returns how often the search was preempted.
-    fn end(&mut self, stage: &mut Stage<'_>) -> Preempted {
+    /// Gives all blocks back. Returns what has happened to the search.
+    fn end(&mut self, stage: &mut Stage<'_>) -> Past {
         let removed = self.sequences.drain(..).filter_map(|id| stage.scheduler.remove(id));
-        // All sequences were preempted together, so any of them has the number.
-        removed.map(|sequence| sequence.preempted()).last().unwrap_or_default()
+        // All sequences were preempted together, so any of them has the numbers.
+        removed.map(|sequence| sequence.past).last().unwrap_or_default()
     }
 }
 
@@ -171,13 +172,13 @@ impl Policy for Beams {
     fn preempted(&self, _: &Sequence, _: bool) {}
 
     fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers) {
-        let index = self.sequences.iter().position(|&id| id == sequence.id && !sequence.trunk);
+        let index = self.sequences.iter().position(|&id| id == sequence.id && !sequence.is_trunk());
         let bound = index.and_then(|index| self.bounds.get_mut(index));
         bound.into_iter().for_each(|bound| bound.begin(workers, &[]));
     }
 
     fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
-        if entry.samples() && !sequence.trunk { LogitRows::Last } else { LogitRows::None }
+        if entry.samples() && !sequence.is_trunk() { LogitRows::Last } else { LogitRows::None }
     }
 
     fn take_row(
@@ -211,7 +212,7 @@ impl Policy for Beams {
         let Some(sequence) = stage.scheduler.get_mut(entry.id) else { return };
         if let Some(error) = self.fault.clone() {
             self.fail_all(&error, stage);
-        } else if sequence.trunk {
+        } else if sequence.is_trunk() {
             if sequence.pending() == 0 {
                 self.branch_off(entry.id, stage);
             }

@@ -8,9 +8,10 @@ use interbed_kv::SequenceId;
 use interbed_model::{LogitRows, Logits, Pooling};
 
 use super::{Policy, Prompt, Sampling, Stage};
+use crate::continuation::Ends;
 use crate::handle::Client;
 use crate::scheduler::PlannedTokens;
-use crate::sequence::{Ends, Sequence};
+use crate::sequence::Sequence;
 use crate::{Event, FinishReason, RequestError};
 
 pub(super) struct Embedding {

@@ -9,11 +9,12 @@ use interbed_kv::SequenceId;
 use interbed_model::{LogitRows, Logits};
 
 use super::{Policy, Prompt, Sampling, Stage};
+use crate::continuation::{Continuation, Ends};
 use crate::handle::Client;
 use crate::masks::MaskWorkers;
 use crate::sampler::{SamplerState, best_wanted};
 use crate::scheduler::{PlannedTokens, Scheduler};
-use crate::sequence::{Continuation, Ends, Sequence};
+use crate::sequence::Sequence;
 use crate::{Event, FinishReason, PositionLogprobs, RequestError, SamplingParams, TokenId};
 
 pub(super) struct Independent {
@@ -237,7 +238,7 @@ impl Policy for Independent {
             } else if let Some(sequence) = stage.scheduler.get_mut(id) {
                 // The first continuation that has not begun takes over the sequence.
                 sequence.continuation = Some(self.unbegun.remove(0));
-                if prompt.admitted {
+                if prompt.found.is_some() {
                     self.admitted(sequence);
                 }
             }

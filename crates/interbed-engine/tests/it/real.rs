@@ -124,7 +124,7 @@ fn next(engine: &Engine, history: &[u32], top: usize) -> Vec<(u32, f32)> {
     let mut stream = engine.handle().submit(request).unwrap();
     while let Some(event) = stream.blocking_next() {
         match event {
-            Event::PromptDone { cached_tokens, .. } => assert_eq!(cached_tokens, 0),
+            Event::PromptDone(done) => assert_eq!(done.cached_tokens, 0),
             Event::Token { logprobs, .. } => {
                 return logprobs.unwrap().top.iter().map(|token| (token.token, token.logprob)).collect();
             }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use interbed_engine::{
     Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStats, Limits, Miss, PassError,
-    PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig, ShownWeights, StripMemory, SwapStore,
+    PreemptionMode, PromptDone, Request, Runner, SamplingParams, SchedulerConfig, ShownWeights, StripMemory, SwapStore,
 };
 use interbed_kernels::STRETCH;
 use interbed_kv::{BlockBytes, BlockCopy, BlockId, KvConfig};
@@ -465,7 +465,7 @@ pub fn collect(mut stream: EventStream) -> Ended {
     let mut prompt_done = false;
     while let Some(event) = stream.blocking_next() {
         match event {
-            Event::PromptDone { cached_tokens, miss, .. } => {
+            Event::PromptDone(PromptDone { cached_tokens, miss, .. }) => {
                 assert!(!prompt_done, "the prompt is reported once");
                 prompt_done = true;
                 (ended.cached_tokens, ended.miss) = (cached_tokens, miss);
@@ -500,7 +500,7 @@ pub fn assert_idle_and_whole(engine: &Engine) {
     });
     let KvStats { blocks_free, blocks_cached, blocks_withdrawn, blocks_total, .. } = status.kv;
     assert_eq!(blocks_free + blocks_cached + blocks_withdrawn, blocks_total);
-    assert_eq!((status.leaks_found, status.swapped, status.swap.slots_used), (0, 0, 0));
+    assert_eq!((status.leaks_found, status.swapped, status.kv.swap_slots_used), (0, 0, 0));
 }
 
 /// The greatest of a row as a runner gives them: NaN first, and among equals the first.

@@ -189,7 +189,7 @@ fn name_of(place: LivePlace) -> &'static str {
 
 /// Returns the engine's figures. Counters are totals since the start, from which the page computes rates.
 fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowSight) -> Value {
-    let EngineStatus { kv, swap, finished, .. } = status;
+    let EngineStatus { kv, finished, .. } = status;
     let health = match &status.health {
         Health::Ok => "ok",
         Health::Stalled(reason) | Health::Dead(reason) => reason,
@@ -215,17 +215,17 @@ fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowS
             "cached": kv.blocks_cached,
             "free": kv.blocks_free,
             "withdrawn": kv.blocks_withdrawn,
-            "bytes": status.kv_bytes,
-            "block_bytes": swap.block_bytes,
+            "bytes": status.kv_bytes(),
+            "block_bytes": status.kv_block_bytes,
             "evictions": kv.evictions,
             "merged": kv.blocks_merged,
             "copied": kv.copy_on_writes,
         },
-        "swap": (swap.slots_total > 0).then(|| json!({
-            "total": swap.slots_total,
-            "used": swap.slots_used,
-            "out": swap.blocks_out,
-            "in": swap.blocks_in,
+        "swap": (kv.swap_slots_total > 0).then(|| json!({
+            "total": kv.swap_slots_total,
+            "used": kv.swap_slots_used,
+            "out": kv.swapped_out_blocks,
+            "in": kv.swapped_in_blocks,
         })),
         "stream": stream.map(|stream| self::stream(stream, window)),
         "device": status.device.as_ref().map(device),
