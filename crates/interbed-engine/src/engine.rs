@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use interbed_kv::{BlockCopy, ChainRoot, FetchId, SequenceId};
+use interbed_kv::{BlockCopy, CacheChanges, CacheWatcher, ChainRoot, FetchId, SequenceId};
 use interbed_model::{LogitRow, Logits, NothingBelow, Pooling};
 
 use crate::continuation::Ends;
@@ -37,7 +37,6 @@ use attached_tier::{AttachedTier, frame_tier};
 use batch::Batch;
 use below::Waits;
 use long::{KeptFrames, LongSequence};
-use report::WatchedCache;
 use show::Show;
 pub use start::{Attachments, Engine, EngineConfig, StartError};
 use strips::Strips;
@@ -73,8 +72,8 @@ struct Worker {
     /// The strips in which blocks are mapped side by side, if the runner has strips.
     strips: Option<Strips>,
     copies: Vec<BlockCopy>,
-    /// The watcher of the prefix cache, if there is one.
-    cache: Option<WatchedCache>,
+    /// The watcher of the prefix cache, if there is one, with memory for the changes that it is told of.
+    cache: Option<(Box<dyn CacheWatcher>, CacheChanges)>,
     /// The figures that the engine counts itself; [`publish`](Self::publish) adds the others.
     status: EngineStatus,
     idle_steps: u32,
@@ -157,7 +156,7 @@ impl Worker {
             };
             match submission {
                 // An empty submission wakes the thread when somebody has begun to watch.
-                Ok(None) if self.shared.board().is_watched() => return !self.shared.stopping(),
+                Ok(None) if self.shared.board.is_watched() => return !self.shared.stopping(),
                 Ok(None) => {}
                 Ok(Some(submission)) => {
                     self.begin(submission);
@@ -191,7 +190,7 @@ impl Worker {
         let (max_tokens, beams) = (request.params.max_tokens, request.beam.map(|beam| beam.width));
         let EngineConfig { limits, eos_token_ids, .. } = &self.config;
         let (group, continuation) = SequenceGroup::new(id, &mut request, clients, limits.vocab_size, eos_token_ids);
-        self.answers.add(requested.group, group);
+        self.answers.groups.insert(requested.group, group);
         let prompt = request.prompt;
         self.scheduler.add(Arrival { id, request: requested, continuation, prompt, max_tokens, root, beams });
     }
@@ -243,7 +242,9 @@ impl Worker {
         self.await_answers(plan);
         for &id in &plan.preempted {
             let Some(sequence) = self.scheduler.get_mut(id) else { continue };
-            self.answers.preempted(sequence, sequence.status == SequenceStatus::Leaving);
+            if let Some(group) = self.answers.groups.get(&sequence.request.group) {
+                group.policy.preempted(sequence, sequence.status == SequenceStatus::Leaving);
+            }
         }
         for admitted in plan.admitted.drain(..) {
             self.tell_admitted(admitted);
@@ -290,7 +291,7 @@ impl Worker {
             None => vec![None; plan.entries.len()],
         };
         let batch = batch.of(plan, places, scheduler, answers);
-        let (mut stage, mut late) = (Stage { scheduler, status, ends: ends(config) }, answers.num_late());
+        let (mut stage, mut late) = (Stage { scheduler, status, ends: ends(config) }, answers.late.len());
         let mut sink = |row: LogitRow, logits: Logits<'_>| {
             let entry = &plan.entries[row.sequence];
             answers.take_row(entry, entry.start + row.token, logits, &mut late, &mut stage);
@@ -319,7 +320,7 @@ impl Worker {
             std::thread::sleep(SWAP_WAIT);
         } else {
             // A mask that is awaited comes soon or is given up soon.
-            self.idle_steps = if self.answers.num_late() == 0 { self.idle_steps + 1 } else { 0 };
+            self.idle_steps = if self.answers.late.is_empty() { self.idle_steps + 1 } else { 0 };
             // Nothing can change while nothing runs, so the thread sleeps instead of spinning.
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -119,13 +119,13 @@ impl EngineHandle {
 
     /// Returns what the engine was doing when it last published its figures.
     pub fn status(&self) -> EngineStatus {
-        self.shared.status()
+        self.shared.status_at(Instant::now())
     }
 
     /// Has the engine show its state, several times a second while something changes, until the returned watcher is
     /// dropped.
     pub fn watch(&self) -> Watcher {
-        let watcher = Watcher::new(Arc::clone(self.shared.board()));
+        let watcher = Watcher::new(Arc::clone(&self.shared.board));
         self.shared.wake();
         watcher
     }
@@ -133,7 +133,23 @@ impl EngineHandle {
     /// Blocks until the engine publishes a status for which `holds` is true. Returns `None` if that takes longer than
     /// `within`.
     pub fn wait_until(&self, within: Duration, mut holds: impl FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
-        self.shared.wait_until(within, &mut holds)
+        let deadline = Instant::now() + within;
+        let mut progress = lock(&self.shared.progress);
+        loop {
+            let now = Instant::now();
+            let status = self.shared.status_of(&progress, now);
+            if holds(&status) {
+                return Some(status);
+            }
+            if now >= deadline {
+                return None;
+            }
+            // No notification announces a stall, because a stall depends on time alone.
+            let stalls = progress.moved + self.shared.stall + Duration::from_millis(1);
+            let wake = if stalls > now { stalls.min(deadline) } else { deadline };
+            let waited = self.shared.changed.wait_timeout(progress, wake - now);
+            (progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -159,8 +175,8 @@ impl EventStream {
         if self.ended {
             return None;
         }
-        let event = self.receiver.recv().await;
-        Some(self.received(event.map(|(event, _)| event)))
+        let received = self.receiver.recv().await;
+        Some(self.event(received))
     }
 
     /// Blocks until the next event comes, like [`EventStream::next`], for callers outside an async runtime.
@@ -168,25 +184,24 @@ impl EventStream {
         if self.ended {
             return None;
         }
-        let event = self.receiver.blocking_recv();
-        Some(self.received(event.map(|(event, _)| event)))
+        let received = self.receiver.blocking_recv();
+        Some(self.event(received))
     }
 
     /// Returns the next event if it has come already. Returns `None` if it has not come, and after `Finished` or
     /// `Failed`.
     pub fn try_next(&mut self) -> Option<Event> {
-        let event = match self.receiver.try_recv() {
-            _ if self.ended => return None,
-            Err(mpsc::error::TryRecvError::Empty) => return None,
-            event => event.ok().map(|(event, _)| event),
-        };
-        Some(self.received(event))
+        match self.receiver.try_recv() {
+            _ if self.ended => None,
+            Err(mpsc::error::TryRecvError::Empty) => None,
+            received => Some(self.event(received.ok())),
+        }
     }
 
     /// Returns the event that was received. A channel that closes without a last event means that the engine thread has
     /// ended, so `None` becomes [`RequestError::Stopped`].
-    fn received(&mut self, event: Option<Event>) -> Event {
-        let event = event.unwrap_or(Event::Failed(RequestError::Stopped));
+    fn event(&mut self, received: Option<(Event, Option<Charge>)>) -> Event {
+        let event = received.map_or(Event::Failed(RequestError::Stopped), |(event, _)| event);
         self.ended = event.is_last();
         event
     }
@@ -206,7 +221,7 @@ pub(crate) struct EngineShared {
     progress: Mutex<Progress>,
     /// The condition that is notified when `progress` has changed.
     changed: Condvar,
-    board: Arc<Board>,
+    pub(crate) board: Arc<Board>,
 }
 
 struct Progress {
@@ -241,10 +256,6 @@ impl EngineShared {
         self.wake();
     }
 
-    pub(crate) fn board(&self) -> &Arc<Board> {
-        &self.board
-    }
-
     pub(crate) fn stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -263,12 +274,8 @@ impl EngineShared {
         lock(&self.progress).busy = false;
     }
 
-    /// Publishes the engine's figures after a turn.
-    pub(crate) fn publish(&self, status: EngineStatus, stuck: Option<String>) {
-        self.publish_at(Instant::now(), status, stuck);
-    }
-
-    fn publish_at(&self, now: Instant, status: EngineStatus, stuck: Option<String>) {
+    /// Publishes the engine's figures after a turn, which has ended `now`.
+    pub(crate) fn publish(&self, now: Instant, status: EngineStatus, stuck: Option<String>) {
         let mut progress = lock(&self.progress);
         if status.steps != progress.status.steps {
             progress.moved = now;
@@ -277,10 +284,6 @@ impl EngineShared {
         progress.stuck = stuck;
         drop(progress);
         self.changed.notify_all();
-    }
-
-    fn status(&self) -> EngineStatus {
-        self.status_at(Instant::now())
     }
 
     fn status_at(&self, now: Instant) -> EngineStatus {
@@ -305,26 +308,6 @@ impl EngineShared {
         self.stop.store(true, Ordering::Release);
         lock(&self.progress).dead = Some(reason);
         self.changed.notify_all();
-    }
-
-    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
-        let deadline = Instant::now() + within;
-        let mut progress = lock(&self.progress);
-        loop {
-            let now = Instant::now();
-            let status = self.status_of(&progress, now);
-            if holds(&status) {
-                return Some(status);
-            }
-            if now >= deadline {
-                return None;
-            }
-            // No notification announces a stall, because a stall depends on time alone.
-            let stalls = progress.moved + self.stall + Duration::from_millis(1);
-            let wake = if stalls > now { stalls.min(deadline) } else { deadline };
-            let waited = self.changed.wait_timeout(progress, wake - now);
-            (progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        }
     }
 
     fn submit(&self, mut submission: Submission) -> Result<(), SubmitError> {
@@ -390,9 +373,9 @@ mod tests {
         assert!(!stalled(&shared, start + STALL / 2));
         assert!(stalled(&shared, start + 2 * STALL));
         // A step that ends is progress; a turn without one is not.
-        shared.publish_at(start + 2 * STALL, after_steps(1), None);
+        shared.publish(start + 2 * STALL, after_steps(1), None);
         assert!(!stalled(&shared, start + 2 * STALL + STALL / 2));
-        shared.publish_at(start + 3 * STALL, after_steps(1), None);
+        shared.publish(start + 3 * STALL, after_steps(1), None);
         assert!(stalled(&shared, start + 4 * STALL));
         // Without work there is nothing to wait for.
         shared.idle();
@@ -426,9 +409,9 @@ mod tests {
     #[test]
     fn waiting_while_nothing_can_be_scheduled_is_reported() {
         let shared = shared();
-        shared.publish(after_steps(1), Some("3 requests wait".into()));
-        assert_eq!(shared.status().health, Health::Stalled("3 requests wait".into()));
-        shared.publish(after_steps(2), None);
-        assert_eq!(shared.status().health, Health::Ok);
+        shared.publish(Instant::now(), after_steps(1), Some("3 requests wait".into()));
+        assert_eq!(shared.status_at(Instant::now()).health, Health::Stalled("3 requests wait".into()));
+        shared.publish(Instant::now(), after_steps(2), None);
+        assert_eq!(shared.status_at(Instant::now()).health, Health::Ok);
     }
 }

@@ -213,17 +213,6 @@ fn change_of(mapping: &Mapping) -> StripChange {
     StripChange { strip: mapping.strip, first: mapping.first, count: mapping.count, to }
 }
 
-/// Returns the change of mapping for a change in the device's form.
-fn mapping_of(change: &StripChange) -> Mapping {
-    let to = match change.to {
-        StripContent::Blocks(block, PageAccess::Read) => Mapped::Read(BlockId(block)),
-        StripContent::Blocks(block, PageAccess::Write) => Mapped::Write(BlockId(block)),
-        StripContent::ReadOnly => Mapped::ReadOnly,
-        StripContent::Nothing => Mapped::Nothing,
-    };
-    Mapping { strip: change.strip, first: change.first, count: change.count, to }
-}
-
 impl<D: Device> StripMemory for ModelRunner<D> {
     fn config(&self) -> StripConfig {
         self.strips.expect("whoever asks was told that there are strips")
@@ -238,7 +227,14 @@ impl<D: Device> StripMemory for ModelRunner<D> {
     }
 
     fn wait_for(&mut self, number: u64) -> Vec<Mapping> {
-        self.kv_strips().wait_for(number).iter().map(mapping_of).collect()
+        let refused = self.kv_strips().wait_for(number);
+        let unmapped = |change: &StripChange| Mapping {
+            strip: change.strip,
+            first: change.first,
+            count: change.count,
+            to: Mapped::Nothing,
+        };
+        refused.iter().map(unmapped).collect()
     }
 
     fn change(&mut self, change: &Mapping) -> bool {

@@ -128,8 +128,8 @@ pub trait StripMemory {
     /// Asks for changes that are made beside passes, in this order.
     fn change_beside(&mut self, changes: &[Mapping]);
 
-    /// Waits until `number` of the changes beside passes have been made since the start. Takes the changes that the
-    /// system has refused.
+    /// Waits until `number` of the changes beside passes have been made since the start. Takes the places of changes
+    /// that the system has refused, where nothing is mapped now.
     fn wait_for(&mut self, number: u64) -> Vec<Mapping>;
 
     /// Makes a change at once. Returns `false` if the system refused the change.

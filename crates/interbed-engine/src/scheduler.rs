@@ -10,6 +10,7 @@ mod invariants;
 mod live;
 mod long;
 mod pacing;
+mod plan;
 mod preempting;
 mod queues;
 mod shares;
@@ -20,11 +21,10 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::time::Duration;
 
-use interbed_kv::{BlockCopy, BlockManager, ChainRoot, Foreseen, IdHasher, Miss, SequenceId, Swap};
+use interbed_kv::{BlockCopy, BlockManager, ChainRoot, Foreseen, IdHasher, SequenceId};
 
 use crate::continuation::Continuation;
 use crate::drafter::Drafter;
-use crate::event::FoundBelow;
 use crate::forecast::Forecast;
 use crate::pace::Pace;
 use crate::preemption::PreemptionPlanner;
@@ -34,7 +34,8 @@ use fetching::Computed;
 use flights::Flights;
 use long::LongLimits;
 pub use long::blocks_beside_disk;
-use pacing::{Left, Paced};
+use plan::Left;
+pub(crate) use plan::{Admitted, PlannedTokens, Rejected, StepPlan};
 use queues::Queues;
 use tenants::Tenants;
 
@@ -73,100 +74,6 @@ pub(crate) struct Arrival {
     pub(crate) root: ChainRoot,
     /// The width of the beam search that is to begin with this sequence, if it begins one.
     pub(crate) beams: Option<usize>,
-}
-
-/// One sequence's part of a pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PlannedTokens {
-    pub(crate) id: SequenceId,
-    /// The position of the first token to compute.
-    pub(crate) start: usize,
-    /// The number of tokens to compute, drafts included.
-    pub(crate) count: usize,
-    /// The number of tokens that may be sampled. It is 0 in the middle of a prompt. Otherwise one token may be sampled
-    /// after the last known token, and one after each draft.
-    pub(crate) rows: usize,
-}
-
-impl PlannedTokens {
-    /// Returns whether these are the last tokens of the sequence, so that the next token can be sampled.
-    pub(crate) fn samples(&self) -> bool {
-        self.rows > 0
-    }
-
-    /// Returns the number of tokens to compute that are drafts.
-    pub(crate) fn drafts(&self) -> usize {
-        self.rows.saturating_sub(1)
-    }
-
-    /// Returns whether this computes part of a prompt, or KV that a sequence has lost, rather than a single token with
-    /// or without drafts.
-    fn is_prefill(&self) -> bool {
-        self.count - self.drafts() > 1
-    }
-}
-
-/// A sequence that has left the waiting queue because it was admitted.
-#[derive(Debug)]
-pub(crate) struct Admitted {
-    pub(crate) id: SequenceId,
-    /// The number of tokens whose KV the sequence need not compute, because it was kept.
-    pub(crate) cached: usize,
-    /// The tokens of the prompt that came from below memory.
-    pub(crate) below: Vec<FoundBelow>,
-    /// Where the prefix stopped matching and why, if the client asked.
-    pub(crate) miss: Option<Miss>,
-}
-
-/// A sequence that was rejected, because it can never fit.
-#[derive(Debug)]
-pub(crate) struct Rejected {
-    pub(crate) sequence: Sequence,
-    /// The number of blocks that the sequence needs.
-    pub(crate) need: usize,
-    /// The number of blocks in all.
-    pub(crate) limit: usize,
-}
-
-/// The plan of the next pass: what the pass computes, and the admissions, preemptions, swaps and rejections that
-/// planning took.
-#[derive(Debug, Default)]
-pub(crate) struct StepPlan {
-    pub(crate) entries: Vec<PlannedTokens>,
-    pub(crate) admitted: Vec<Admitted>,
-    /// The sequences that lost their blocks, or are about to lose them.
-    pub(crate) preempted: Vec<SequenceId>,
-    /// The sequences that can never fit.
-    pub(crate) rejected: Vec<Rejected>,
-    /// The sequences that were taken out of the pass, and wait to come back as sequences that are longer than memory.
-    pub(crate) left: Vec<SequenceId>,
-    /// The sequences that are longer than memory and cannot go on before more of their KV is on disk.
-    pub(crate) waits_for_disk: Vec<SequenceId>,
-    /// The swaps that are begun once the copies of [`Scheduler::take_copies`] are made.
-    pub(crate) swaps: Vec<Swap>,
-    /// The number of tokens that the pass still has room for.
-    budget: usize,
-    /// The time that prefill may still take, if sequences that generate wait for the pass.
-    paced: Option<Paced>,
-    /// Whether every admission is to say why its prefix was not cached.
-    pub(crate) explain_all: bool,
-    /// Scratch memory for one sequence's drafts.
-    drafts: Vec<TokenId>,
-    /// Scratch memory for the running sequences with one pending token.
-    decodes: Vec<SequenceId>,
-    /// Scratch memory for the running sequences with more pending tokens.
-    chunks: Vec<SequenceId>,
-}
-
-impl StepPlan {
-    /// Returns the number of tokens of the pass, if most of them are prefill. The duration of such a pass tells how
-    /// long a prompt token takes.
-    pub(crate) fn prefill_tokens(&self) -> Option<usize> {
-        let tokens = |entry: &PlannedTokens| entry.count;
-        let all: usize = self.entries.iter().map(tokens).sum();
-        let prefill: usize = self.entries.iter().filter(|entry| entry.is_prefill()).map(tokens).sum();
-        (2 * prefill > all).then_some(all)
-    }
 }
 
 /// The number of times that sequences have lost their blocks.
@@ -269,18 +176,9 @@ impl Scheduler {
     /// could use it, a chunk leaves half of the room that it finds; what the others do not take, it gets in the end.
     /// Beside sequences that generate, all chunks together have no more than [`Pace`] allows.
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
-        plan.entries.clear();
-        plan.admitted.clear();
-        plan.preempted.clear();
-        plan.left.clear();
-        plan.waits_for_disk.clear();
-        plan.rejected.clear();
-        plan.swaps.clear();
-        plan.budget = self.config.max_num_batched_tokens;
+        plan.begin(self.config.max_num_batched_tokens);
         self.flights.tick();
         let (mut decodes, mut chunks) = (std::mem::take(&mut plan.decodes), std::mem::take(&mut plan.chunks));
-        decodes.clear();
-        chunks.clear();
         for id in self.queues.running() {
             let sequence = &self.sequences[&id];
             match sequence.pending() {

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use interbed_device::{DeviceStats, StripStats};
+use interbed_device::StripStats;
 use interbed_kv::{KvStats, TierFigures};
 use interbed_weights::StreamStats;
 
 use crate::FinishReason;
+use crate::runner::RunnerMemory;
 
 /// The engine's status when it last published its figures. Counters are totals since the start.
 #[derive(Debug, Clone, Default)]
@@ -37,8 +38,8 @@ pub struct EngineStatus {
     pub preemptions_swap: u64,
     /// The block manager's figures.
     pub kv: KvStats,
-    /// The bytes of one KV block.
-    pub kv_block_bytes: u64,
+    /// The memory of weights, of a KV block and of the device.
+    pub memory: RunnerMemory,
     /// The time that giving out the blocks of a step took, with the planning around it.
     pub allocation_seconds: Histogram,
     /// The figures of the tiers of KV below memory, nearest first.
@@ -47,12 +48,8 @@ pub struct EngineStatus {
     pub longer_than_memory: usize,
     /// The figures of blocks that are mapped side by side, if the engine maps them so.
     pub strips: Option<StripsStatus>,
-    /// The bytes of memory that weights take.
-    pub weights_bytes: u64,
     /// What streaming the weights has taken since the start, if they are streamed.
     pub stream: Option<StreamStats>,
-    /// The figures of the device, if it has memory of its own.
-    pub device: Option<DeviceStats>,
     /// The time since the last step ended, or since work arrived at an idle engine if that is later.
     pub since_last_step: Duration,
     /// The number of idle checks that found blocks which were neither free nor cached. It is always 0 unless there is a
@@ -63,7 +60,7 @@ pub struct EngineStatus {
 impl EngineStatus {
     /// Returns the bytes of all KV blocks that have memory, or may take it.
     pub fn kv_bytes(&self) -> u64 {
-        self.kv_block_bytes.saturating_mul(self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64)
+        self.memory.kv_block.0.saturating_mul(self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64)
     }
 
     /// Returns the figures of the tier with this name, if there is such a tier.

@@ -5,7 +5,7 @@
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use interbed_model::tokenizer::Tokenizer;
 
@@ -157,12 +157,12 @@ impl ScriptedEngine {
 
     /// Returns whether anybody watches.
     pub fn is_watched(&self) -> bool {
-        self.state.shared.board().is_watched()
+        self.state.shared.board.is_watched()
     }
 
     /// Shows a state to those who watch.
     pub fn show(&self, mut state: LiveState) {
-        self.state.shared.board().show(&mut state);
+        self.state.shared.board.show(&mut state);
     }
 
     /// Changes the status that [`EngineHandle::status`] reports.
@@ -220,7 +220,7 @@ impl State {
 
     fn publish(&self, status: &EngineStatus) {
         let stuck = if let Health::Stalled(reason) = &status.health { Some(reason.clone()) } else { None };
-        self.shared.publish(status.clone(), stuck);
+        self.shared.publish(Instant::now(), status.clone(), stuck);
     }
 
     /// Takes one step for one sequence. Returns false when the sequence has ended.

@@ -202,14 +202,9 @@ impl TextStream {
         self.received(event)
     }
 
-    /// Returns the number of tokens generated so far (`completion_tokens`).
-    pub fn tokens(&self) -> usize {
-        self.decoder.tokens()
-    }
-
-    /// Returns how often the sequence had to make room for others, by [`TextDecoder::preemptions`].
-    pub fn preemptions(&self) -> u32 {
-        self.decoder.preemptions()
+    /// Returns the decoder, which knows how many tokens and preemptions there were so far.
+    pub fn decoder(&self) -> &TextDecoder {
+        &self.decoder
     }
 
     /// Cancels the request. Nothing comes after this.

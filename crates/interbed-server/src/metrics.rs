@@ -247,7 +247,7 @@ impl Metrics {
         if let Some(stream) = &engine.stream {
             render_stream(page, stream, engine.generation_tokens);
         }
-        if let Some(device) = &engine.device {
+        if let Some(device) = &engine.memory.device {
             render_device(page, device);
         }
     }
@@ -267,7 +267,7 @@ impl Metrics {
         page.gauge(
             "interbed:weights_resident_bytes",
             "Memory that weights take; streamed ones take less as KV needs more.",
-            engine.weights_bytes as f64,
+            engine.memory.weights.0 as f64,
         );
         page.gauge("interbed:kv_bytes", "Memory of KV blocks, but for withdrawn ones.", engine.kv_bytes() as f64);
         page.gauge("interbed:kv_slots_allocated", "Token slots of used blocks.", kv.slots_allocated as f64);
@@ -282,7 +282,7 @@ impl Metrics {
         page.counter("interbed:kv_forks_total", "Sequences that forked off another.", kv.forks);
         page.counter("interbed:kv_copy_on_writes_total", "Shared blocks copied to be written to.", kv.copy_on_writes);
         if kv.swap_slots_total > 0 {
-            let bytes = |blocks: u64| engine.kv_block_bytes.saturating_mul(blocks);
+            let bytes = |blocks: u64| engine.memory.kv_block.0.saturating_mul(blocks);
             let usage = kv.swap_slots_used as f64 / kv.swap_slots_total as f64;
             page.gauge("vllm:cpu_cache_usage_perc", "Share of swap space in use, 1 for all.", usage);
             page.counter("interbed:swap_out_bytes_total", "KV written to swap space.", bytes(kv.swapped_out_blocks));
@@ -676,7 +676,7 @@ mod tests {
         status.allocation_seconds.record(Duration::from_micros(3));
         status.kv.slots_empty = 7;
         (status.kv.blocks_total, status.kv.blocks_withdrawn) = (45, 5);
-        (status.kv_block_bytes, status.weights_bytes) = (100, 8192);
+        (status.memory.kv_block.0, status.memory.weights.0) = (100, 8192);
         (status.preemptions, status.preemptions_swap, status.swapped) = (5, 2, 1);
         (status.kv.swap_slots_total, status.kv.swap_slots_used, status.kv.swapped_out_blocks) = (8, 2, 3);
         let page = metrics.render("a\"b", &status, &ScriptedEngine::limits(), false);

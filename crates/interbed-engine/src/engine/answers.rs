@@ -4,47 +4,25 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use interbed_kv::{IdHasher, SequenceId};
-use interbed_model::{LogitRows, Logits};
+use interbed_model::Logits;
 
 use crate::continuation::Continuation;
 use crate::group::{Sampling, SequenceGroup, Stage};
-use crate::live::GroupSight;
 use crate::masks::MaskWorkers;
 use crate::sampler::Sampler;
 use crate::scheduler::{PlannedTokens, Scheduler, StepPlan};
-use crate::sequence::{GroupId, Sequence};
+use crate::sequence::GroupId;
 
 #[derive(Default)]
 pub(super) struct Answers {
-    groups: HashMap<GroupId, SequenceGroup, BuildHasherDefault<IdHasher>>,
+    pub(super) groups: HashMap<GroupId, SequenceGroup, BuildHasherDefault<IdHasher>>,
     sampler: Sampler,
     masks: MaskWorkers,
     /// The sequences that take part in no pass until their masks say which tokens are allowed next.
-    late: Vec<SequenceId>,
+    pub(super) late: Vec<SequenceId>,
 }
 
 impl Answers {
-    pub(super) fn add(&mut self, id: GroupId, group: SequenceGroup) {
-        self.groups.insert(id, group);
-    }
-
-    pub(super) fn sight(&self, id: GroupId) -> Option<GroupSight> {
-        self.groups.get(&id).map(SequenceGroup::sight)
-    }
-
-    /// Returns the number of sequences that wait for their masks.
-    pub(super) fn num_late(&self) -> usize {
-        self.late.len()
-    }
-
-    /// Tells the group of `sequence` that the sequence makes room for others.
-    pub(super) fn preempted(&self, sequence: &Sequence, swapped: bool) {
-        self.groups
-            .get(&sequence.request.group)
-            .into_iter()
-            .for_each(|group| group.policy.preempted(sequence, swapped));
-    }
-
     /// Begins to compute the masks of all sequences for which the pass samples.
     pub(super) fn begin_masks(&mut self, plan: &StepPlan, scheduler: &mut Scheduler) {
         for entry in plan.entries.iter().filter(|entry| entry.samples()) {
@@ -52,11 +30,6 @@ impl Answers {
             let group = self.groups.get_mut(&sequence.request.group);
             group.into_iter().for_each(|group| group.policy.begin_masks(sequence, &mut self.masks));
         }
-    }
-
-    /// Returns the rows that the pass is to give for `entry`, the part of `sequence` in the pass.
-    pub(super) fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
-        self.groups[&sequence.request.group].policy.wanted_rows(sequence, entry)
     }
 
     /// Takes the logits behind the token at `position` of the sequence of `entry`. `late` counts the sequences whose

@@ -48,7 +48,7 @@ impl Batch {
                 prompt_len: sequence.prompt_len,
                 below: scheduler.blocks().blocks_below(entry.id) * block_size,
                 blocks,
-                logits: answers.wanted_rows(sequence, entry),
+                logits: answers.groups[&sequence.request.group].policy.wanted_rows(sequence, entry),
             }
         });
         sequences.collect()

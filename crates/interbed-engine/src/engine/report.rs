@@ -1,27 +1,15 @@
 //! After each turn, the engine reports its figures and the changes of its cache.
 
-use interbed_kv::{CacheChanges, CacheWatcher};
+use std::time::Instant;
 
 use super::attached_tier::AttachedTier;
 use super::{IDLE_STEPS_MAX, Worker};
 use crate::EngineStatus;
 
-/// The watcher of the prefix cache, with the memory for the changes that it is told of.
-pub(super) struct WatchedCache {
-    watcher: Box<dyn CacheWatcher>,
-    changes: CacheChanges,
-}
-
-impl WatchedCache {
-    pub(super) fn new(watcher: Box<dyn CacheWatcher>) -> Self {
-        Self { watcher, changes: CacheChanges::default() }
-    }
-}
-
 impl Worker {
     /// Tells the watcher of the prefix cache what has changed in this turn.
     pub(super) fn tell_cache_changes(&mut self) {
-        let Some(WatchedCache { watcher, changes }) = &mut self.cache else { return };
+        let Some((watcher, changes)) = &mut self.cache else { return };
         self.scheduler.blocks_mut().take_changes(changes);
         if !changes.is_empty() {
             watcher.changed(changes);
@@ -30,7 +18,6 @@ impl Worker {
 
     /// Publishes the figures for handles to read.
     pub(super) fn publish(&mut self) {
-        let memory = self.runner.memory();
         let preemptions = self.scheduler.preemptions();
         let stuck = (self.idle_steps > IDLE_STEPS_MAX).then(|| {
             let (waiting, steps) = (self.scheduler.num_waiting(), self.idle_steps);
@@ -44,15 +31,13 @@ impl Worker {
             preemptions: preemptions.recompute + preemptions.swap,
             preemptions_swap: preemptions.swap,
             kv: self.scheduler.blocks().stats(),
-            kv_block_bytes: memory.kv_block.0,
-            weights_bytes: memory.weights.0,
+            memory: self.runner.memory(),
             tiers: self.tiers.iter().map(AttachedTier::status).collect(),
             longer_than_memory: self.long.len(),
             strips: self.strips_status(),
-            stream: self.shared.board().stream_stats(),
-            device: memory.device,
+            stream: self.shared.board.stream_stats(),
             ..self.status.clone()
         };
-        self.shared.publish(status, stuck);
+        self.shared.publish(Instant::now(), status, stuck);
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Show {
 impl Worker {
     /// Shows the present state to those who watch, if it is time to. This costs nothing while nobody watches.
     pub(super) fn show(&mut self) {
-        if !self.shared.board().is_watched() {
+        if !self.shared.board.is_watched() {
             return;
         }
         let begin = Instant::now();
@@ -33,7 +33,10 @@ impl Worker {
             return;
         }
         let Show { pace, state, numbers, is_stale } = &mut self.show;
-        let of_group = |group| self.answers.sight(group).unwrap_or(GroupSight { cached: 0, came: begin });
+        let of_group = |group| match self.answers.groups.get(&group) {
+            Some(group) => group.sight(),
+            None => GroupSight { cached: 0, came: begin },
+        };
         self.scheduler.live_sequences(SHOWN_MAX, of_group, &mut state.sequences);
         let blocks = self.scheduler.blocks();
         numbers.renew(blocks.sequences());
@@ -43,7 +46,7 @@ impl Worker {
             // Passes show the weights themselves. Showing them between passes as well would hide what the passes show.
             self.runner.shown_weights().into_iter().for_each(|weights| weights.show());
         }
-        self.shared.board().show(state);
+        self.shared.board.show(state);
         *is_stale = false;
         pace.note(begin, Instant::now());
     }
@@ -51,7 +54,7 @@ impl Worker {
     /// Returns how long an idle engine may sleep before it has to show what has changed; `None` if it has nothing to
     /// show.
     pub(super) fn show_within(&self) -> Option<Duration> {
-        let is_due = self.show.is_stale && self.shared.board().is_watched();
+        let is_due = self.show.is_stale && self.shared.board.is_watched();
         is_due.then(|| self.show.pace.remaining(Instant::now()))
     }
 }

@@ -6,13 +6,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use interbed_grammar::Vocabulary;
-use interbed_kv::{BlockManager, CacheWatcher, KvConfig, KvConfigError};
+use interbed_kv::{BlockManager, CacheChanges, CacheWatcher, KvConfig, KvConfigError};
 use thiserror::Error;
 
 use super::Worker;
 use super::answers::Answers;
 use super::batch::Batch;
-use super::report::WatchedCache;
 use super::show::Show;
 use super::strips::Strips;
 use super::swaps::Swaps;
@@ -78,7 +77,6 @@ pub enum StartError {
 /// A running engine. Dropping the engine stops its thread, and requests in flight fail with [`RequestError::Stopped`].
 pub struct Engine {
     handle: EngineHandle,
-    shared: Arc<EngineShared>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -145,7 +143,7 @@ impl Engine {
             batch: Batch::default(),
             strips,
             copies: Vec::new(),
-            cache: cache_watcher.map(WatchedCache::new),
+            cache: cache_watcher.map(|watcher| (watcher, CacheChanges::default())),
             status: EngineStatus::default(),
             idle_steps: 0,
             settled: true,
@@ -159,7 +157,7 @@ impl Engine {
             // Constraints recurse on what they allow, so the thread needs a large stack.
             .stack_size(Vocabulary::STACK_BYTES)
             .spawn(move || worker.live())?;
-        Ok(Self { handle: EngineHandle { shared: shared.clone() }, shared, thread: Some(thread) })
+        Ok(Self { handle: EngineHandle { shared }, thread: Some(thread) })
     }
 
     /// Returns a handle through which requests are submitted.
@@ -170,7 +168,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shared.stop();
+        self.handle.shared.stop();
         if let Some(thread) = self.thread.take() {
             // The worker catches its own panics, so joining the thread does not fail because of a panic.
             let _ = thread.join();

@@ -388,7 +388,7 @@ impl Scheduler {
 
     /// Returns the tenants that have nothing, and wait for what they may [`claim`](Self::claim).
     pub(super) fn claimants(&self, shares: &Shares) -> Vec<Option<TenantId>> {
-        if self.tenants.len() < 2 {
+        if self.tenants.of.len() < 2 {
             return Vec::new();
         }
         let claims = |queue: &Queue| queue.waiting.iter().any(|&id| shares.may_claim(queue.tenant, self.blocks_of(id)));
@@ -400,7 +400,7 @@ impl Scheduler {
     fn claim(&mut self, id: SequenceId, shares: &mut Shares, plan: &mut StepPlan) -> bool {
         let (tenant, need) = (self.sequences[&id].request.tenant, self.blocks_of(id));
         let enough_leave = self.flights.blocks_leaving() >= need;
-        if self.tenants.len() < 2 || !shares.may_claim(tenant, need) || enough_leave {
+        if self.tenants.of.len() < 2 || !shares.may_claim(tenant, need) || enough_leave {
             return false;
         }
         let Some(victim) = self.victim_above(shares) else { return false };
@@ -439,7 +439,7 @@ impl Scheduler {
     pub(super) fn shares(&self) -> Shares {
         let all = Holding { blocks: self.blocks.usable(), seats: self.config.max_num_seqs };
         let mut shares = Shares::new(self.tenants.of.keys().copied(), all);
-        if self.tenants.len() > 1 {
+        if self.tenants.of.len() > 1 {
             for sequence in self.holders() {
                 shares.add(sequence.request.tenant, self.holding_of(sequence));
             }
@@ -448,7 +448,7 @@ impl Scheduler {
     }
 
     fn waiting_queues(&self, shares: &Shares) -> Vec<Queue> {
-        let each = LOOKAHEAD.div_ceil(self.tenants.len().max(1));
+        let each = LOOKAHEAD.div_ceil(self.tenants.of.len().max(1));
         let queue = |(&tenant, &Tenant { turn, .. }): (&Option<TenantId>, &Tenant)| {
             let waiting = self.queues.waiting_of(tenant).take(each).collect();
             Queue { tenant, blocks: shares.of(tenant).blocks, turn, waiting }

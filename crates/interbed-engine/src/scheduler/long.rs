@@ -3,7 +3,7 @@
 //! when blocks are short.
 
 use interbed_kernels::STRETCH;
-use interbed_kv::{BlockId, ChainRoot, SequenceId};
+use interbed_kv::{ChainRoot, SequenceId};
 
 use super::{Scheduler, StepPlan};
 use crate::sequence::{Sequence, SequenceStatus};
@@ -125,13 +125,6 @@ impl Scheduler {
         }
     }
 
-    /// Records that `kept` stretches of `id` are on disk and stay there.
-    pub(crate) fn set_kept(&mut self, id: SequenceId, kept: usize) {
-        if let Some(sequence) = self.sequences.get_mut(&id) {
-            sequence.kept = Some(kept);
-        }
-    }
-
     /// Returns the running sequences that are longer than memory.
     pub(crate) fn running_long(&self) -> Vec<SequenceId> {
         self.queues.running().filter(|id| self.sequences[id].is_long()).collect()
@@ -140,12 +133,6 @@ impl Scheduler {
     /// Returns whether `id` has not ended.
     pub(crate) fn knows(&self, id: SequenceId) -> bool {
         self.sequences.contains_key(&id)
-    }
-
-    /// Returns the number of blocks of `id` that are below memory, and those of its blocks in memory whose tokens are
-    /// all computed.
-    pub(crate) fn computed_blocks(&self, id: SequenceId) -> (usize, &[BlockId]) {
-        (self.blocks.blocks_below(id), self.blocks.computed_blocks(id))
     }
 
     /// Gives `id` slots for the next tokens that it computes. It gets as many as the pass has room for, or as many as

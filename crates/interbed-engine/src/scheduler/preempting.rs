@@ -76,7 +76,7 @@ impl Scheduler {
     /// among all. Sequences that were preempted often enough are spared, because they were admitted only while all of
     /// them together fit if the others make room.
     fn victim(&self) -> Option<SequenceId> {
-        let above = if self.tenants.len() > 1 { self.victim_above(&self.shares()) } else { None };
+        let above = if self.tenants.of.len() > 1 { self.victim_above(&self.shares()) } else { None };
         above.or_else(|| self.last_running(|sequence| !sequence.is_spared())).or_else(|| self.last_running(|_| true))
     }
 

@@ -24,10 +24,6 @@ pub(super) struct Tenants {
 }
 
 impl Tenants {
-    pub(super) fn len(&self) -> usize {
-        self.of.len()
-    }
-
     /// Counts one more sequence of `tenant`.
     pub(super) fn join(&mut self, tenant: Option<TenantId>) {
         let new = Tenant { sequences: 0, turn: (2 * self.admissions).saturating_sub(1) };

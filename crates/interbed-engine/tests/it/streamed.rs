@@ -221,7 +221,7 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
         assert_idle_and_whole(&engine);
         // Idle, the weights come back, as many as before but for what two bands may leave unused.
         eventually(&engine, "all memory is given back", |status| {
-            status.kv_bytes() == BLOCKS_START as u64 * block && status.weights_bytes + 2 * BAND > held
+            status.kv_bytes() == BLOCKS_START as u64 * block && status.memory.weights.0 + 2 * BAND > held
         });
         let back = seen.resident.load(Ordering::Relaxed);
         assert!(back + BAND > resident, "{back} of {resident} bytes");

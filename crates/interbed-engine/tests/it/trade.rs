@@ -156,7 +156,7 @@ fn assert_given_back(engine: &Engine, limits: &TradeLimits) {
     assert_idle_and_whole(engine);
     let bytes = limits.blocks_start as u64 * limits.block;
     eventually(engine, "memory is given back", |status| {
-        status.kv_bytes() <= bytes + 5 * limits.block && status.weights_bytes == limits.total - status.kv_bytes()
+        status.kv_bytes() <= bytes + 5 * limits.block && status.memory.weights.0 == limits.total - status.kv_bytes()
     });
 }
 

@@ -208,7 +208,7 @@ fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowS
         "failed": finished.failed,
         "preemptions": status.preemptions,
         "preemptions_swap": status.preemptions_swap,
-        "weights_bytes": status.weights_bytes,
+        "weights_bytes": status.memory.weights.0,
         "kv": {
             "total": kv.blocks_total,
             "used": kv.blocks_used,
@@ -216,7 +216,7 @@ fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowS
             "free": kv.blocks_free,
             "withdrawn": kv.blocks_withdrawn,
             "bytes": status.kv_bytes(),
-            "block_bytes": status.kv_block_bytes,
+            "block_bytes": status.memory.kv_block.0,
             "evictions": kv.evictions,
             "merged": kv.blocks_merged,
             "copied": kv.copy_on_writes,
@@ -228,7 +228,7 @@ fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowS
             "in": kv.swapped_in_blocks,
         })),
         "stream": stream.map(|stream| self::stream(stream, window)),
-        "device": status.device.as_ref().map(device),
+        "device": status.memory.device.as_ref().map(device),
         "disk": status.tier("disk").map(|tier| disk(tier, status.longer_than_memory)),
         "remote": status.tier("remote").map(remote),
     })
