@@ -237,6 +237,10 @@ impl Device for CpuDevice {
         self.kv.touch(count, self.cpu.pool.threads());
     }
 
+    fn processor(&self) -> Option<&Cpu> {
+        Some(&self.cpu)
+    }
+
     fn resize_blocks(&mut self, _came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
         self.kv.give_back(left).map_err(DeviceError::GiveBack)
     }

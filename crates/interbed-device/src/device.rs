@@ -141,6 +141,11 @@ pub trait Device: Send {
         false
     }
 
+    /// Returns the processor that computes, unless the device has memory of its own.
+    fn processor(&self) -> Option<&Cpu> {
+        None
+    }
+
     /// Returns the layout of the device's KV blocks.
     fn kv_layout(&self) -> &KvLayout;
 
@@ -294,6 +299,10 @@ impl Device for Box<dyn Device> {
 
     fn has_own_memory(&self) -> bool {
         (**self).has_own_memory()
+    }
+
+    fn processor(&self) -> Option<&Cpu> {
+        (**self).processor()
     }
 
     fn kv_layout(&self) -> &KvLayout {

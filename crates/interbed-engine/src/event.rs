@@ -81,6 +81,20 @@ pub struct FoundBelow {
     pub seconds: f64,
 }
 
+/// The facts that are known once a prompt has been computed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PromptDone {
+    /// The number of prompt tokens whose KV was not computed, because the engine had it.
+    pub cached_tokens: usize,
+    /// The tokens whose KV came from tiers below memory, nearest tier first.
+    pub below: Vec<FoundBelow>,
+    /// Where the prefix stopped matching and why, if `explain_miss` was set. Blocks that came from below memory count
+    /// as matched, so this agrees with `cached_tokens`.
+    pub miss: Option<Miss>,
+    /// One entry per prompt token if `prompt_logprobs` was set, and none otherwise. The first entry is `None`.
+    pub logprobs: Vec<Option<PositionLogprobs>>,
+}
+
 /// The log-probabilities at one position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PositionLogprobs {
@@ -103,17 +117,7 @@ impl PositionLogprobs {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The prompt has been computed.
-    PromptDone {
-        /// The number of prompt tokens whose KV was not computed, because the engine had it.
-        cached_tokens: usize,
-        /// The tokens whose KV came from tiers below memory, nearest tier first.
-        below: Vec<FoundBelow>,
-        /// Where the prefix stopped matching and why, if `explain_miss` was set. Blocks that came from below memory
-        /// count as matched, so this agrees with `cached_tokens`.
-        miss: Option<Miss>,
-        /// One entry per prompt token if `prompt_logprobs` was set, and none otherwise. The first entry is `None`.
-        logprobs: Vec<Option<PositionLogprobs>>,
-    },
+    PromptDone(PromptDone),
     /// One more token was generated.
     Token {
         /// The token. A token that ends a sequence is delivered too, before `Finished`.

@@ -11,15 +11,14 @@ use std::time::Instant;
 use interbed_kv::{Miss, SequenceId};
 use interbed_model::{LogitRows, Logits};
 
-use crate::event::FoundBelow;
+use crate::continuation::{Continuation, Ends};
 use crate::handle::Client;
 use crate::live::GroupSight;
 use crate::masks::MaskWorkers;
 use crate::sampler::Sampler;
 use crate::scheduler::{Admitted, PlannedTokens, Scheduler};
-use crate::sequence::{Continuation, Ends, Sequence};
-use crate::status::Totals;
-use crate::{Event, PositionLogprobs, Request, RequestError, TokenId};
+use crate::sequence::Sequence;
+use crate::{EngineStatus, Event, PositionLogprobs, PromptDone, Request, RequestError, TokenId};
 use beams::Beams;
 use embedding::Embedding;
 use independent::Independent;
@@ -27,20 +26,16 @@ use independent::Independent;
 /// The sequences of a request that the engine has taken on.
 pub(crate) struct SequenceGroup {
     came: Instant,
-    prompt: Prompt,
-    policy: Box<dyn Policy>,
+    pub(crate) prompt: Prompt,
+    pub(crate) policy: Box<dyn Policy>,
 }
 
 /// The facts about a request's prompt that do not depend on which sequence computes it.
 pub(crate) struct Prompt {
     len: usize,
-    /// Whether a sequence that computes the prompt has been admitted. Cache hits after a preemption are not counted.
-    admitted: bool,
-    cached_tokens: usize,
-    /// The tokens of the prompt that came from below memory.
-    below: Vec<FoundBelow>,
-    /// Why no more of the prompt was cached, if the client asked.
-    miss: Option<Miss>,
+    /// What clients are told when the prompt has been computed, once a sequence that computes it has been admitted.
+    /// Cache hits after a preemption are not counted.
+    found: Option<PromptDone>,
 }
 
 /// A policy decides what the sequences of a group do, and which clients hear of it. All calls but
@@ -52,9 +47,9 @@ pub(crate) trait Policy: Send {
     /// Notes that `sequence` of the group makes room for others.
     fn preempted(&self, sequence: &Sequence, swapped: bool);
 
-    /// Begins to compute the masks for `sequence`, for which the next pass will sample, if a constraint restricts its
+    /// Begins to compute the masks for a sequence for which the next pass will sample, if a constraint restricts its
     /// tokens.
-    fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers);
+    fn begin_masks(&mut self, _: &mut Sequence, _: &mut MaskWorkers) {}
 
     /// Returns the rows that a pass is to give for `entry`, the part of `sequence` in the pass.
     fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows;
@@ -74,7 +69,7 @@ pub(crate) trait Policy: Send {
     /// Returns, after a pass, how many of the tokens that were sampled for `sequence` are accepted. Returns `None` if
     /// the sequence failed, for example because its logits were NaN. In that case, nothing that was computed for it may
     /// enter the prefix cache, and [`apply`](Self::apply) ends it as failed.
-    fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> Option<usize>;
+    fn accept(&mut self, sequence: &mut Sequence, ends: Ends<'_>) -> Option<usize>;
 
     /// Continues, branches or ends the sequence of `entry`. This is called after a pass, once all accepted results of
     /// the pass are published.
@@ -104,7 +99,7 @@ pub(crate) struct Sampling<'a> {
 /// The parts of the engine that policies act upon.
 pub(crate) struct Stage<'a> {
     pub(crate) scheduler: &'a mut Scheduler,
-    pub(crate) totals: &'a mut Totals,
+    pub(crate) status: &'a mut EngineStatus,
     pub(crate) ends: Ends<'a>,
 }
 
@@ -118,8 +113,7 @@ impl SequenceGroup {
         vocab_size: usize,
         eos: &[TokenId],
     ) -> (Self, Option<Continuation>) {
-        let prompt =
-            Prompt { len: request.prompt.len(), admitted: false, cached_tokens: 0, below: Vec::new(), miss: None };
+        let prompt = Prompt { len: request.prompt.len(), found: None };
         let params = std::mem::take(&mut request.params);
         let constraint = request.constraint.take();
         let (policy, continuation): (Box<dyn Policy>, _) = match (request.embed, request.beam) {
@@ -135,7 +129,7 @@ impl SequenceGroup {
 
     /// Returns what a watcher of the engine sees of this group.
     pub(crate) fn sight(&self) -> GroupSight {
-        GroupSight { cached: self.prompt.cached_tokens, came: self.came }
+        GroupSight { cached: self.prompt.found.as_ref().map_or(0, |found| found.cached_tokens), came: self.came }
     }
 
     /// Notes that a sequence of the group has been admitted.
@@ -143,76 +137,20 @@ impl SequenceGroup {
         if let Some(sequence) = stage.scheduler.get_mut(admitted.id) {
             self.policy.admitted(sequence);
         }
-        if !self.prompt.admitted {
+        let Prompt { len, found } = &mut self.prompt;
+        if found.is_none() {
             let miss = admitted.miss.map(|miss| Miss { reason: miss.reason.for_client(), ..miss });
-            let (len, cached_tokens) = (self.prompt.len, admitted.cached);
-            self.prompt = Prompt { len, admitted: true, cached_tokens, below: admitted.below.clone(), miss };
-            stage.totals.prompt_tokens += len as u64;
-            stage.totals.cached_tokens += cached_tokens as u64;
+            let (cached_tokens, below) = (admitted.cached, admitted.below.clone());
+            *found = Some(PromptDone { cached_tokens, below, miss, logprobs: Vec::new() });
+            stage.status.prompt_tokens += *len as u64;
+            stage.status.cached_tokens += cached_tokens as u64;
         }
-    }
-
-    /// Calls [`Policy::preempted`] on the group's policy.
-    pub(crate) fn preempted(&self, sequence: &Sequence, swapped: bool) {
-        self.policy.preempted(sequence, swapped);
-    }
-
-    /// Calls [`Policy::begin_masks`] on the group's policy.
-    pub(crate) fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers) {
-        self.policy.begin_masks(sequence, workers);
-    }
-
-    /// Calls [`Policy::wanted_rows`] on the group's policy.
-    pub(crate) fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
-        self.policy.wanted_rows(sequence, entry)
-    }
-
-    /// Calls [`Policy::take_row`] on the group's policy.
-    pub(crate) fn take_row(
-        &mut self,
-        sequence: &mut Sequence,
-        entry: &PlannedTokens,
-        position: usize,
-        logits: Logits<'_>,
-        sampling: Sampling<'_>,
-    ) {
-        self.policy.take_row(sequence, entry, position, logits, sampling);
-    }
-
-    /// Calls [`Policy::accept`] on the group's policy.
-    pub(crate) fn accept(&mut self, sequence: &mut Sequence, ends: Ends<'_>) -> Option<usize> {
-        self.policy.accept(sequence, &self.prompt, ends)
-    }
-
-    /// Calls [`Policy::apply`] on the group's policy.
-    pub(crate) fn apply(&mut self, entry: &PlannedTokens, stage: &mut Stage<'_>) {
-        self.policy.apply(entry, &self.prompt, stage);
-    }
-
-    /// Calls [`Policy::resume`] on the group's policy.
-    pub(crate) fn resume(&mut self, id: SequenceId, sampling: Sampling<'_>, stage: &mut Stage<'_>) {
-        self.policy.resume(id, &self.prompt, sampling, stage);
-    }
-
-    /// Calls [`Policy::drop_cancelled`] on the group's policy.
-    pub(crate) fn drop_cancelled(&mut self, stage: &mut Stage<'_>) {
-        self.policy.drop_cancelled(&self.prompt, stage);
-    }
-
-    /// Calls [`Policy::fail`] on the group's policy.
-    pub(crate) fn fail(&mut self, sequence: Sequence, error: &RequestError, stage: &mut Stage<'_>) {
-        self.policy.fail(sequence, error, stage);
-    }
-
-    /// Calls [`Policy::is_over`] on the group's policy.
-    pub(crate) fn is_over(&self) -> bool {
-        self.policy.is_over()
     }
 }
 
 impl Prompt {
     /// Returns the event that tells clients that the prompt has been computed.
     fn done(&self, logprobs: Vec<Option<PositionLogprobs>>) -> Event {
-        Event::PromptDone { cached_tokens: self.cached_tokens, below: self.below.clone(), miss: self.miss, logprobs }
+        Event::PromptDone(PromptDone { logprobs, ..self.found.clone().unwrap_or_default() })
     }
 }

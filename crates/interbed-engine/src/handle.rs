@@ -77,21 +77,10 @@ impl Client {
     }
 }
 
-/// The state that the engine thread and the handles share.
-pub(crate) trait Shared: Send + Sync {
-    fn limits(&self) -> &Limits;
-    fn status(&self) -> EngineStatus;
-    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus>;
-    fn submit(&self, submission: Submission) -> Result<(), SubmitError>;
-    fn board(&self) -> &Arc<Board>;
-    /// Wakes an idle engine, so that it looks whether somebody watches.
-    fn wake(&self);
-}
-
 /// A cheap, cloneable reference to a running engine.
 #[derive(Clone)]
 pub struct EngineHandle {
-    pub(crate) shared: Arc<dyn Shared>,
+    pub(crate) shared: Arc<EngineShared>,
 }
 
 impl EngineHandle {
@@ -125,18 +114,18 @@ impl EngineHandle {
 
     /// Returns the limits that requests are checked against.
     pub fn limits(&self) -> &Limits {
-        self.shared.limits()
+        &self.shared.limits
     }
 
     /// Returns what the engine was doing when it last published its figures.
     pub fn status(&self) -> EngineStatus {
-        self.shared.status()
+        self.shared.status_at(Instant::now())
     }
 
     /// Has the engine show its state, several times a second while something changes, until the returned watcher is
     /// dropped.
     pub fn watch(&self) -> Watcher {
-        let watcher = Watcher::new(Arc::clone(self.shared.board()));
+        let watcher = Watcher::new(Arc::clone(&self.shared.board));
         self.shared.wake();
         watcher
     }
@@ -144,7 +133,23 @@ impl EngineHandle {
     /// Blocks until the engine publishes a status for which `holds` is true. Returns `None` if that takes longer than
     /// `within`.
     pub fn wait_until(&self, within: Duration, mut holds: impl FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
-        self.shared.wait_until(within, &mut holds)
+        let deadline = Instant::now() + within;
+        let mut progress = lock(&self.shared.progress);
+        loop {
+            let now = Instant::now();
+            let status = self.shared.status_of(&progress, now);
+            if holds(&status) {
+                return Some(status);
+            }
+            if now >= deadline {
+                return None;
+            }
+            // No notification announces a stall, because a stall depends on time alone.
+            let stalls = progress.moved + self.shared.stall + Duration::from_millis(1);
+            let wake = if stalls > now { stalls.min(deadline) } else { deadline };
+            let waited = self.shared.changed.wait_timeout(progress, wake - now);
+            (progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -170,8 +175,8 @@ impl EventStream {
         if self.ended {
             return None;
         }
-        let event = self.receiver.recv().await;
-        Some(self.received(event.map(|(event, _)| event)))
+        let received = self.receiver.recv().await;
+        Some(self.event(received))
     }
 
     /// Blocks until the next event comes, like [`EventStream::next`], for callers outside an async runtime.
@@ -179,25 +184,24 @@ impl EventStream {
         if self.ended {
             return None;
         }
-        let event = self.receiver.blocking_recv();
-        Some(self.received(event.map(|(event, _)| event)))
+        let received = self.receiver.blocking_recv();
+        Some(self.event(received))
     }
 
     /// Returns the next event if it has come already. Returns `None` if it has not come, and after `Finished` or
     /// `Failed`.
     pub fn try_next(&mut self) -> Option<Event> {
-        let event = match self.receiver.try_recv() {
-            _ if self.ended => return None,
-            Err(mpsc::error::TryRecvError::Empty) => return None,
-            event => event.ok().map(|(event, _)| event),
-        };
-        Some(self.received(event))
+        match self.receiver.try_recv() {
+            _ if self.ended => None,
+            Err(mpsc::error::TryRecvError::Empty) => None,
+            received => Some(self.event(received.ok())),
+        }
     }
 
     /// Returns the event that was received. A channel that closes without a last event means that the engine thread has
     /// ended, so `None` becomes [`RequestError::Stopped`].
-    fn received(&mut self, event: Option<Event>) -> Event {
-        let event = event.unwrap_or(Event::Failed(RequestError::Stopped));
+    fn event(&mut self, received: Option<(Event, Option<Charge>)>) -> Event {
+        let event = received.map_or(Event::Failed(RequestError::Stopped), |(event, _)| event);
         self.ended = event.is_last();
         event
     }
@@ -217,7 +221,7 @@ pub(crate) struct EngineShared {
     progress: Mutex<Progress>,
     /// The condition that is notified when `progress` has changed.
     changed: Condvar,
-    board: Arc<Board>,
+    pub(crate) board: Arc<Board>,
 }
 
 struct Progress {
@@ -249,11 +253,7 @@ impl EngineShared {
 
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        let _ = lock(&self.submissions).send(None);
-    }
-
-    pub(crate) fn board(&self) -> &Arc<Board> {
-        &self.board
+        self.wake();
     }
 
     pub(crate) fn stopping(&self) -> bool {
@@ -274,12 +274,8 @@ impl EngineShared {
         lock(&self.progress).busy = false;
     }
 
-    /// Publishes the engine's figures after a turn.
-    pub(crate) fn publish(&self, status: EngineStatus, stuck: Option<String>) {
-        self.publish_at(Instant::now(), status, stuck);
-    }
-
-    fn publish_at(&self, now: Instant, status: EngineStatus, stuck: Option<String>) {
+    /// Publishes the engine's figures after a turn, which has ended `now`.
+    pub(crate) fn publish(&self, now: Instant, status: EngineStatus, stuck: Option<String>) {
         let mut progress = lock(&self.progress);
         if status.steps != progress.status.steps {
             progress.moved = now;
@@ -313,36 +309,6 @@ impl EngineShared {
         lock(&self.progress).dead = Some(reason);
         self.changed.notify_all();
     }
-}
-
-impl Shared for EngineShared {
-    fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    fn status(&self) -> EngineStatus {
-        self.status_at(Instant::now())
-    }
-
-    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
-        let deadline = Instant::now() + within;
-        let mut progress = lock(&self.progress);
-        loop {
-            let now = Instant::now();
-            let status = self.status_of(&progress, now);
-            if holds(&status) {
-                return Some(status);
-            }
-            if now >= deadline {
-                return None;
-            }
-            // No notification announces a stall, because a stall depends on time alone.
-            let stalls = progress.moved + self.stall + Duration::from_millis(1);
-            let wake = if stalls > now { stalls.min(deadline) } else { deadline };
-            let waited = self.changed.wait_timeout(progress, wake - now);
-            (progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        }
-    }
 
     fn submit(&self, mut submission: Submission) -> Result<(), SubmitError> {
         if self.stopping() {
@@ -355,10 +321,7 @@ impl Shared for EngineShared {
         lock(&self.submissions).send(Some(submission)).map_err(|_| SubmitError::Stopped)
     }
 
-    fn board(&self) -> &Arc<Board> {
-        EngineShared::board(self)
-    }
-
+    /// Wakes an idle engine, so that it looks whether somebody watches or whether it has to stop.
     fn wake(&self) {
         // The send fails only if the engine has ended, and then it shows nothing any more.
         let _ = lock(&self.submissions).send(None);
@@ -410,9 +373,9 @@ mod tests {
         assert!(!stalled(&shared, start + STALL / 2));
         assert!(stalled(&shared, start + 2 * STALL));
         // A step that ends is progress; a turn without one is not.
-        shared.publish_at(start + 2 * STALL, after_steps(1), None);
+        shared.publish(start + 2 * STALL, after_steps(1), None);
         assert!(!stalled(&shared, start + 2 * STALL + STALL / 2));
-        shared.publish_at(start + 3 * STALL, after_steps(1), None);
+        shared.publish(start + 3 * STALL, after_steps(1), None);
         assert!(stalled(&shared, start + 4 * STALL));
         // Without work there is nothing to wait for.
         shared.idle();
@@ -446,9 +409,9 @@ mod tests {
     #[test]
     fn waiting_while_nothing_can_be_scheduled_is_reported() {
         let shared = shared();
-        shared.publish(after_steps(1), Some("3 requests wait".into()));
-        assert_eq!(shared.status().health, Health::Stalled("3 requests wait".into()));
-        shared.publish(after_steps(2), None);
-        assert_eq!(shared.status().health, Health::Ok);
+        shared.publish(Instant::now(), after_steps(1), Some("3 requests wait".into()));
+        assert_eq!(shared.status_at(Instant::now()).health, Health::Stalled("3 requests wait".into()));
+        shared.publish(Instant::now(), after_steps(2), None);
+        assert_eq!(shared.status_at(Instant::now()).health, Health::Ok);
     }
 }

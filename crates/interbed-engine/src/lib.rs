@@ -3,6 +3,7 @@
 //! The engine knows nothing of HTTP or of text: token ids go in through [`EngineHandle::submit`], and [`Event`]s come
 //! out. [`text`] turns token ids into text.
 
+mod continuation;
 mod device_timeline;
 mod drafter;
 mod engine;
@@ -14,6 +15,7 @@ mod live;
 mod masks;
 mod memory_plan;
 mod memory_trade;
+mod model_runner;
 mod pace;
 mod places;
 mod preemption;
@@ -31,6 +33,7 @@ mod tiers_below;
 mod unread;
 mod vocabulary;
 
+pub use continuation::LATE_MAX;
 pub use device_timeline::DeviceTimeline;
 pub use drafter::Drafter;
 pub use engine::{Attachments, Engine, EngineConfig, StartError};
@@ -42,19 +45,19 @@ pub use interbed_grammar::{
     arguments_schema, check_formats, checked_schema, json_value, quoted,
 };
 pub use interbed_kv::{
-    BlockBytes, BlockUse, Miss, MissReason, SwapEnded, SwapStore, SwapTook, SwapTrial, TierFigures, TokenId,
+    BlockBytes, BlockUse, KvStats, Miss, MissReason, SwapEnded, SwapStore, SwapTook, SwapTrial, TierFigures, TokenId,
 };
 pub use interbed_model::Pooling;
 pub use interbed_weights::{GroupShape, StreamStats, UnitSight, WatchPace, WindowSight};
 pub use live::{LivePlace, LiveSequence, LiveState, SHOWN_MAX, Watcher};
 pub use memory_plan::{BudgetTooSmall, LEAST_CONTEXT, MemoryNeeds, MemoryPlan, SchemaNeeds};
 pub use memory_trade::{KvDemand, KvGrant, MemoryTrade, TradeLimits};
+pub use model_runner::{ModelRunner, WeightMemory};
 pub use places::{Place, Places};
 pub use preemption::PreemptionMode;
 pub use request::*;
-pub use runner::{KvMemory, ModelRunner, PassError, Runner, RunnerMemory, StripMemory, WeightMemory};
+pub use runner::{KvMemory, PassError, Runner, RunnerMemory, ShownWeights, StripMemory};
 pub use scheduler::{SchedulerConfig, blocks_beside_disk};
-pub use sequence::LATE_MAX;
 pub use status::*;
 pub use tier_policy::{Recompute, StoreMode, TierPolicy};
 pub use tiers_below::{LaterTiers, TierBelow};

@@ -93,6 +93,11 @@ impl Board {
         Self { weights, ..Self::default() }
     }
 
+    /// Returns what streaming the weights has taken so far, if weights are streamed.
+    pub(crate) fn stream_stats(&self) -> Option<StreamStats> {
+        self.weights.as_ref().map(|monitor| monitor.stats())
+    }
+
     pub(crate) fn is_watched(&self) -> bool {
         self.watchers.load(Ordering::Relaxed) > 0
     }
@@ -150,7 +155,7 @@ impl Watcher {
 
     /// Returns what streaming has taken so far, during passes too; `None` if weights are not streamed.
     pub fn stream_stats(&self) -> Option<StreamStats> {
-        self.board.weights.as_ref().map(|monitor| monitor.stats())
+        self.board.stream_stats()
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Request {
     pub priority: i32,
     /// The tenant that the request belongs to. All requests without a tenant together count as one tenant.
     pub tenant: Option<TenantId>,
-    /// Whether [`Event::PromptDone`](crate::Event::PromptDone) is to say why its prefix was not cached.
+    /// Whether [`PromptDone`](crate::PromptDone) is to say why its prefix was not cached.
     pub explain_miss: bool,
     /// Settings of beam search, if the best continuations are wanted instead of sampled ones.
     pub beam: Option<BeamParams>,

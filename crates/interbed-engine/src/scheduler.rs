@@ -10,31 +10,34 @@ mod invariants;
 mod live;
 mod long;
 mod pacing;
+mod plan;
 mod preempting;
 mod queues;
 mod shares;
 mod swapping;
+mod tenants;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::time::Duration;
 
-use interbed_kv::{
-    BlockCopy, BlockId, BlockManager, CacheChanges, ChainRoot, Foreseen, IdHasher, Miss, Resize, SequenceId, Swap,
-};
+use interbed_kv::{BlockCopy, BlockManager, ChainRoot, Foreseen, IdHasher, SequenceId};
 
+use crate::continuation::Continuation;
 use crate::drafter::Drafter;
-use crate::event::FoundBelow;
 use crate::forecast::Forecast;
 use crate::pace::Pace;
 use crate::preemption::PreemptionPlanner;
-use crate::sequence::{Continuation, GroupId, Sequence, SequenceStatus};
-use crate::{PreemptionMode, TenantId, TokenId};
+use crate::sequence::{Requested, Role, Sequence, SequenceStatus};
+use crate::{PreemptionMode, TokenId};
+use fetching::Computed;
 use flights::Flights;
 use long::LongLimits;
 pub use long::blocks_beside_disk;
-use pacing::{Left, Paced};
+use plan::Left;
+pub(crate) use plan::{Admitted, PlannedTokens, Rejected, StepPlan};
 use queues::Queues;
+use tenants::Tenants;
 
 /// The limits of one pass, and the rule that says what is done when blocks run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,111 +65,15 @@ const COMPACTION_STEPS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) id: SequenceId,
-    pub(crate) group: GroupId,
+    pub(crate) request: Requested,
     /// The continuation that is reported to a client; `None` for a beam of a search.
     pub(crate) continuation: Option<Continuation>,
     pub(crate) prompt: Vec<TokenId>,
     /// The most tokens that the sequence may generate.
     pub(crate) max_tokens: usize,
     pub(crate) root: ChainRoot,
-    pub(crate) priority: i32,
-    pub(crate) tenant: Option<TenantId>,
-    /// Whether [`Admitted::miss`] is wanted.
-    pub(crate) explain: bool,
     /// The width of the beam search that is to begin with this sequence, if it begins one.
     pub(crate) beams: Option<usize>,
-    /// Whether the sequence may become longer than memory.
-    pub(crate) may_be_long: bool,
-    /// Whether log-probabilities of all tokens of the prompt are wanted.
-    pub(crate) ranks_prompt: bool,
-}
-
-/// One sequence's part of a pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PlannedTokens {
-    pub(crate) id: SequenceId,
-    /// The position of the first token to compute.
-    pub(crate) start: usize,
-    /// The number of tokens to compute, drafts included.
-    pub(crate) count: usize,
-    /// The number of tokens that may be sampled. It is 0 in the middle of a prompt. Otherwise one token may be sampled
-    /// after the last known token, and one after each draft.
-    pub(crate) rows: usize,
-}
-
-impl PlannedTokens {
-    /// Returns whether these are the last tokens of the sequence, so that the next token can be sampled.
-    pub(crate) fn samples(&self) -> bool {
-        self.rows > 0
-    }
-
-    /// Returns the number of tokens to compute that are drafts.
-    pub(crate) fn drafts(&self) -> usize {
-        self.rows.saturating_sub(1)
-    }
-
-    /// Returns whether this computes part of a prompt, or KV that a sequence has lost, rather than a single token with
-    /// or without drafts.
-    fn is_prefill(&self) -> bool {
-        self.count - self.drafts() > 1
-    }
-}
-
-/// A sequence that has left the waiting queue because it was admitted.
-#[derive(Debug)]
-pub(crate) struct Admitted {
-    pub(crate) id: SequenceId,
-    /// The number of tokens whose KV the sequence need not compute, because it was kept.
-    pub(crate) cached: usize,
-    /// The tokens of the prompt that came from below memory.
-    pub(crate) below: Vec<FoundBelow>,
-    /// Where the prefix stopped matching and why, if the client asked.
-    pub(crate) miss: Option<Miss>,
-}
-
-/// A sequence that was rejected, because it can never fit.
-#[derive(Debug)]
-pub(crate) struct Rejected {
-    pub(crate) sequence: Sequence,
-    /// The number of blocks that the sequence needs.
-    pub(crate) need: usize,
-    /// The number of blocks in all.
-    pub(crate) limit: usize,
-}
-
-/// The plan of the next pass: what the pass computes, and the admissions, preemptions, swaps and rejections that
-/// planning took.
-#[derive(Debug, Default)]
-pub(crate) struct StepPlan {
-    pub(crate) entries: Vec<PlannedTokens>,
-    pub(crate) admitted: Vec<Admitted>,
-    /// The sequences that lost their blocks, or are about to lose them.
-    pub(crate) preempted: Vec<SequenceId>,
-    /// The sequences that can never fit.
-    pub(crate) rejected: Vec<Rejected>,
-    /// The sequences that were taken out of the pass, and wait to come back as sequences that are longer than memory.
-    pub(crate) left: Vec<SequenceId>,
-    /// The sequences that are longer than memory and cannot go on before more of their KV is on disk.
-    pub(crate) waits_for_disk: Vec<SequenceId>,
-    /// The swaps that are begun once the copies of [`Scheduler::take_copies`] are made.
-    pub(crate) swaps: Vec<Swap>,
-    /// The number of tokens that the pass still has room for.
-    budget: usize,
-    /// The time that prefill may still take, if sequences that generate wait for the pass.
-    paced: Option<Paced>,
-    /// Scratch memory for one sequence's drafts.
-    drafts: Vec<TokenId>,
-}
-
-impl StepPlan {
-    /// Returns the number of tokens of the pass, if most of them are prefill. The duration of such a pass tells how
-    /// long a prompt token takes.
-    pub(crate) fn prefill_tokens(&self) -> Option<usize> {
-        let tokens = |entry: &PlannedTokens| entry.count;
-        let all: usize = self.entries.iter().map(tokens).sum();
-        let prefill: usize = self.entries.iter().filter(|entry| entry.is_prefill()).map(tokens).sum();
-        (2 * prefill > all).then_some(all)
-    }
 }
 
 /// The number of times that sequences have lost their blocks.
@@ -178,16 +85,6 @@ pub(crate) struct PreemptionCounts {
     pub(crate) swap: u64,
 }
 
-/// A tenant, which is one of the users that share the engine.
-#[derive(Debug, Clone, Copy)]
-struct Tenant {
-    sequences: usize,
-    /// The tenant's turn. A lower turn comes first. It is twice the number of the tenant's last admission. Before the
-    /// tenant's first admission, it is one less than twice the number of the last admission of any tenant when the
-    /// tenant arrived, so that the tenant comes before the one that was admitted then.
-    turn: u64,
-}
-
 /// Plans passes. The scheduler owns the queues and the block manager.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
@@ -197,8 +94,7 @@ pub(crate) struct Scheduler {
     sequences: HashMap<SequenceId, Sequence, BuildHasherDefault<IdHasher>>,
     queues: Queues,
     flights: Flights,
-    /// The tenants that have at least one sequence.
-    tenants: BTreeMap<Option<TenantId>, Tenant>,
+    tenants: Tenants,
     forecast: Forecast,
     planner: PreemptionPlanner,
     /// The estimate of what passes take, if prefill beside sequences that generate depends on it.
@@ -210,28 +106,13 @@ pub(crate) struct Scheduler {
     /// The number of tokens that a sequence may have as soon as a tier below memory is attached; 0 if none is awaited.
     long_awaited: usize,
     ids: u64,
-    arrivals: u64,
-    branches: u64,
-    admissions: u64,
     preemptions: PreemptionCounts,
-    /// The number of fetches in flight. The sequences of some may have ended.
-    num_fetches: usize,
-    /// Blocks that were computed since the last call of `take_fresh` and may be stored below memory.
-    fresh: Vec<BlockId>,
-    /// Blocks that were computed and are not to be stored now.
-    unstored: Vec<BlockId>,
-    /// Whether blocks of generated tokens are to be stored as well.
-    stores_generated: bool,
+    computed: Computed,
     /// Whether no sequence could be admitted for lack of blocks, and nothing has changed since that could help.
     refused: bool,
     /// Whether the first swapped-out sequence could not return for lack of blocks, and nothing has changed since that
     /// could help.
     kept_out: bool,
-    /// Whether every admission is to say why its prefix was not cached.
-    pub(crate) explain_all: bool,
-    /// The running sequences with one pending token. This scratch memory is filled anew in each step.
-    decodes: Vec<SequenceId>,
-    chunks: Vec<SequenceId>,
 }
 
 impl Scheduler {
@@ -243,7 +124,7 @@ impl Scheduler {
             sequences: HashMap::default(),
             queues: Queues::default(),
             flights: Flights::default(),
-            tenants: BTreeMap::new(),
+            tenants: Tenants::default(),
             forecast: Forecast::default(),
             planner: PreemptionPlanner::new(config.preemption),
             pace: config.max_token_gap.map(Pace::new),
@@ -251,23 +132,14 @@ impl Scheduler {
             long: None,
             long_awaited: 0,
             ids: 0,
-            arrivals: 0,
-            branches: 0,
-            admissions: 0,
             preemptions: PreemptionCounts::default(),
-            num_fetches: 0,
-            fresh: Vec::new(),
-            unstored: Vec::new(),
-            stores_generated: false,
+            computed: Computed::default(),
             refused: false,
             kept_out: false,
-            explain_all: false,
-            decodes: Vec::new(),
-            chunks: Vec::new(),
         }
     }
 
-    /// Returns an id that no sequence has had.
+    /// Returns an id that is higher than all before.
     pub(crate) fn new_id(&mut self) -> SequenceId {
         self.ids += 1;
         SequenceId(self.ids)
@@ -275,28 +147,12 @@ impl Scheduler {
 
     /// Puts a new sequence into the waiting queue.
     pub(crate) fn add(&mut self, arrival: Arrival) {
-        let Arrival {
-            id,
-            group,
-            continuation,
-            prompt,
-            max_tokens,
-            root,
-            priority,
-            tenant,
-            explain,
-            beams,
-            may_be_long,
-            ranks_prompt,
-        } = arrival;
-        self.arrivals += 1;
+        let Arrival { id, request, continuation, prompt, max_tokens, root, beams } = arrival;
         let hashes = self.blocks.hash_prefix(&root, &prompt);
-        let mut sequence = Sequence::new(id, group, prompt, hashes);
+        let mut sequence = Sequence::new(id, request, prompt, hashes);
         sequence.continuation = continuation;
         sequence.tokens_max = sequence.tokens_max.saturating_add(max_tokens);
-        (sequence.priority, sequence.tenant, sequence.explain) = (priority, tenant, explain);
-        (sequence.may_be_long, sequence.ranks_prompt) = (may_be_long, ranks_prompt);
-        (sequence.arrival, sequence.lockstep, sequence.seats) = (self.arrivals, beams.is_some(), beams.unwrap_or(1));
+        sequence.role = beams.map_or(Role::Answer, |seats| Role::Beam { seats });
         self.know(sequence);
     }
 
@@ -308,12 +164,7 @@ impl Scheduler {
         if sequence.status != SequenceStatus::Waiting {
             self.blocks.free(id);
         }
-        if let Some(tenant) = self.tenants.get_mut(&sequence.tenant) {
-            tenant.sequences -= 1;
-            if tenant.sequences == 0 {
-                self.tenants.remove(&sequence.tenant);
-            }
-        }
+        self.tenants.leave(sequence.request.tenant);
         self.reconsider();
         Some(sequence)
     }
@@ -325,18 +176,9 @@ impl Scheduler {
     /// could use it, a chunk leaves half of the room that it finds; what the others do not take, it gets in the end.
     /// Beside sequences that generate, all chunks together have no more than [`Pace`] allows.
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
-        plan.entries.clear();
-        plan.admitted.clear();
-        plan.preempted.clear();
-        plan.left.clear();
-        plan.waits_for_disk.clear();
-        plan.rejected.clear();
-        plan.swaps.clear();
-        plan.budget = self.config.max_num_batched_tokens;
+        plan.begin(self.config.max_num_batched_tokens);
         self.flights.tick();
-        let (mut decodes, mut chunks) = (std::mem::take(&mut self.decodes), std::mem::take(&mut self.chunks));
-        decodes.clear();
-        chunks.clear();
+        let (mut decodes, mut chunks) = (std::mem::take(&mut plan.decodes), std::mem::take(&mut plan.chunks));
         for id in self.queues.running() {
             let sequence = &self.sequences[&id];
             match sequence.pending() {
@@ -363,7 +205,7 @@ impl Scheduler {
             }
             plan.give_back(left);
         }
-        (self.decodes, self.chunks) = (decodes, chunks);
+        (plan.decodes, plan.chunks) = (decodes, chunks);
         if plan.preempted.is_empty() && !self.bring_back(plan) {
             self.admit(plan);
         }
@@ -400,7 +242,7 @@ impl Scheduler {
                 stats.blocks_free + stats.blocks_cached > self.queues.running().len() + self.blocks.reserve();
             let sequence = &self.sequences[&entry.id];
             let goes_on = entry.samples() && end < sequence.tokens_max;
-            if end.is_multiple_of(block_size) && goes_on && is_ample && !sequence.is_long {
+            if end.is_multiple_of(block_size) && goes_on && is_ample && !sequence.is_long() {
                 // If this fails, the sequence gets the block together with the token.
                 let _ = self.blocks.ensure_num_empty_slots(entry.id, 1);
             }
@@ -427,7 +269,8 @@ impl Scheduler {
             let sequence = self.sequences.get_mut(&entry.id).expect("a planned sequence is known");
             // The last token of a sequence is never computed.
             let most = sequence.tokens_max.saturating_sub(sequence.len() + 1).min(*budget);
-            if entry.count > 1 || !entry.samples() || sequence.generated() == 0 || sequence.lockstep || most == 0 {
+            let is_answer = sequence.role == Role::Answer;
+            if entry.count > 1 || !entry.samples() || sequence.generated() == 0 || !is_answer || most == 0 {
                 continue;
             }
             drafts.clear();
@@ -464,13 +307,9 @@ impl Scheduler {
         self.blocks.commit(entry.id, sequence.computed);
         let published = self.blocks.take_published();
         let is_stored = sequence.is_stored;
-        if entry.is_prefill() || self.stores_generated || is_stored {
-            self.fresh.extend(published);
-        } else {
-            self.unstored.extend(published);
-        }
+        self.computed.add(published, entry.is_prefill() || is_stored);
         if !is_stored && self.may_outgrow_memory(&self.sequences[&entry.id]) {
-            self.fresh.extend(self.blocks.computed_blocks(entry.id));
+            self.computed.add(self.blocks.computed_blocks(entry.id).iter().copied(), true);
             self.get_mut(entry.id).into_iter().for_each(|sequence| sequence.is_stored = true);
         }
         self.take_what_came(entry.id);
@@ -512,17 +351,17 @@ impl Scheduler {
         &self.blocks
     }
 
+    /// Returns the block manager, to take from it what it has noted for others.
+    pub(crate) fn blocks_mut(&mut self) -> &mut BlockManager {
+        &mut self.blocks
+    }
+
     /// Changes the number of blocks that may be used.
     pub(crate) fn set_usable_blocks(&mut self, blocks: usize) {
         if blocks > self.blocks.usable() {
             self.reconsider();
         }
         self.blocks.set_usable(blocks);
-    }
-
-    /// Takes the blocks that came and left since the last call.
-    pub(crate) fn take_resize(&mut self) -> Resize {
-        self.blocks.take_resize()
     }
 
     /// Moves a few blocks together. Returns `false` if no block is left to move, or none can be moved.
@@ -534,12 +373,6 @@ impl Scheduler {
     /// is given back.
     pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.blocks.take_copies(copies);
-    }
-
-    /// Takes the changes of the prefix cache since the last call: the contents that can now be found, and those that no
-    /// longer can.
-    pub(crate) fn take_cache_changes(&mut self, changes: &mut CacheChanges) {
-        self.blocks.take_changes(changes);
     }
 
     pub(crate) fn num_waiting(&self) -> usize {
@@ -561,7 +394,7 @@ impl Scheduler {
 
     /// Returns whether there is nothing to do, and nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sequences.is_empty() && self.flights.len() == 0 && self.num_fetches == 0
+        self.sequences.is_empty() && self.flights.is_empty()
     }
 
     /// Checks, while no sequence is alive, that every block is free or cached and every swap slot is free. Returns how
@@ -579,7 +412,7 @@ impl Scheduler {
     /// Gives the waiting sequence `id`, which may be admitted, its blocks.
     fn start(&mut self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = &self.sequences[&id];
-        let wanted = sequence.explain || self.explain_all;
+        let wanted = sequence.request.explain || plan.explain_all;
         let miss = wanted.then(|| self.blocks.explain(sequence.tokens(), &sequence.hashes));
         let cached = if self.long_limits(sequence).is_some() {
             self.start_long(id);
@@ -591,12 +424,11 @@ impl Scheduler {
         let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
         // The hashes are not looked up again before the sequence has lost its blocks.
         sequence.hashes.truncate(0);
-        self.admissions += 1;
-        self.tenants.get_mut(&sequence.tenant).expect("it has a sequence").turn = 2 * self.admissions;
         sequence.computed = cached;
+        let admission = self.tenants.admit(sequence.request.tenant);
         // The sequence's rank in the waiting queue does not depend on this.
-        sequence.admission.get_or_insert(self.admissions);
-        self.move_to(id, SequenceStatus::Running);
+        sequence.past.admission.get_or_insert(admission);
+        self.move_to(id, SequenceStatus::Running(None));
         plan.admitted.push(Admitted { id, cached, below: Vec::new(), miss });
     }
 
@@ -610,8 +442,7 @@ impl Scheduler {
 
     /// Takes in a new sequence, and puts it into the queue of its status.
     fn know(&mut self, sequence: Sequence) {
-        let new = Tenant { sequences: 0, turn: (2 * self.admissions).saturating_sub(1) };
-        self.tenants.entry(sequence.tenant).or_insert(new).sequences += 1;
+        self.tenants.join(sequence.request.tenant);
         self.queues.put(&sequence);
         self.reconsider();
         let before = self.sequences.insert(sequence.id, sequence);
@@ -626,7 +457,7 @@ impl Scheduler {
     /// Returns the most tokens of `sequence` that a pass may compute, apart from the pass's own limit.
     fn most_tokens(&self, sequence: &Sequence) -> usize {
         let is_alone = self.queues.running().len() <= 1 && self.num_waiting() == 0;
-        let is_ranked = sequence.ranks_prompt && sequence.computed < sequence.prompt_len;
+        let is_ranked = sequence.request.ranks_prompt && sequence.computed < sequence.prompt_len;
         if is_ranked && !is_alone { RANKED_BESIDE_OTHERS } else { usize::MAX }
     }
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use interbed_device::{DeviceStats, StripStats};
-use interbed_kv::TierFigures;
+use interbed_device::StripStats;
+use interbed_kv::{KvStats, TierFigures};
 use interbed_weights::StreamStats;
 
 use crate::FinishReason;
+use crate::runner::RunnerMemory;
 
 /// The engine's status when it last published its figures. Counters are totals since the start.
 #[derive(Debug, Clone, Default)]
@@ -23,8 +24,10 @@ pub struct EngineStatus {
     pub running: usize,
     /// The number of sequences whose KV is swapped out, or on its way out or in.
     pub swapped: usize,
-    /// The number of prompt tokens of admitted requests.
+    /// The number of prompt tokens of admitted requests. Each request counts once, however often it was preempted.
     pub prompt_tokens: u64,
+    /// The number of prompt tokens that were cached when their request was first admitted.
+    pub cached_tokens: u64,
     /// The number of tokens generated.
     pub generation_tokens: u64,
     /// The number of requests that ended, by reason: `stop`, `length`, `cancelled`, `failed`.
@@ -33,22 +36,20 @@ pub struct EngineStatus {
     pub preemptions: u64,
     /// The number of preemptions in which KV was swapped out; in all others it is computed again.
     pub preemptions_swap: u64,
-    /// The figures of swap space.
-    pub swap: SwapStatus,
-    /// The numbers of KV blocks by state, and the prefix cache's figures.
-    pub kv: KvStatus,
+    /// The block manager's figures.
+    pub kv: KvStats,
+    /// The memory of weights, of a KV block and of the device.
+    pub memory: RunnerMemory,
+    /// The time that giving out the blocks of a step took, with the planning around it.
+    pub allocation_seconds: Histogram,
     /// The figures of the tiers of KV below memory, nearest first.
     pub tiers: Vec<TierStatus>,
     /// The sequences that are longer than memory and have not ended.
     pub longer_than_memory: usize,
     /// The figures of blocks that are mapped side by side, if the engine maps them so.
     pub strips: Option<StripsStatus>,
-    /// The bytes of memory that weights take.
-    pub weights_bytes: u64,
     /// What streaming the weights has taken since the start, if they are streamed.
     pub stream: Option<StreamStats>,
-    /// The figures of the device, if it has memory of its own.
-    pub device: Option<DeviceStats>,
     /// The time since the last step ended, or since work arrived at an idle engine if that is later.
     pub since_last_step: Duration,
     /// The number of idle checks that found blocks which were neither free nor cached. It is always 0 unless there is a
@@ -57,6 +58,11 @@ pub struct EngineStatus {
 }
 
 impl EngineStatus {
+    /// Returns the bytes of all KV blocks that have memory, or may take it.
+    pub fn kv_bytes(&self) -> u64 {
+        self.memory.kv_block.0.saturating_mul(self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64)
+    }
+
     /// Returns the figures of the tier with this name, if there is such a tier.
     pub fn tier(&self, name: &str) -> Option<&TierStatus> {
         self.tiers.iter().find(|tier| tier.name == name)
@@ -132,19 +138,6 @@ pub struct FinishedCounts {
     pub failed: u64,
 }
 
-/// The totals that the engine counts itself. Its parts count the other totals.
-#[derive(Default)]
-pub(crate) struct Totals {
-    pub(crate) steps: u64,
-    pub(crate) pass_tokens: TokenHistogram,
-    pub(crate) prompt_tokens: u64,
-    pub(crate) cached_tokens: u64,
-    pub(crate) generation_tokens: u64,
-    pub(crate) finished: FinishedCounts,
-    pub(crate) leaks_found: u64,
-    pub(crate) allocation_seconds: Histogram,
-}
-
 impl FinishedCounts {
     /// Counts a request that ended well for `reason`.
     pub(crate) fn count(&mut self, reason: FinishReason) {
@@ -153,60 +146,6 @@ impl FinishedCounts {
             FinishReason::EndOfSequence | FinishReason::StopToken(_) | FinishReason::Complete => self.stop += 1,
         }
     }
-}
-
-/// The numbers of KV blocks by state, and the prefix cache's figures.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct KvStatus {
-    /// The most blocks that there can be.
-    pub blocks_total: usize,
-    /// Blocks held by sequences or by swaps in flight.
-    pub blocks_used: usize,
-    /// Blocks that no sequence holds but whose content can still be found.
-    pub blocks_cached: usize,
-    /// Blocks whose content is not needed.
-    pub blocks_free: usize,
-    /// Blocks without memory, because weights have their memory instead.
-    pub blocks_withdrawn: usize,
-    /// The bytes of all blocks that have memory, or may take it.
-    pub bytes: u64,
-    /// The number of token slots in used blocks.
-    pub slots_allocated: usize,
-    /// The number of slots in used blocks that hold no token yet, which is internal fragmentation.
-    pub slots_empty: usize,
-    /// The number of prompt tokens of admitted requests. Each request counts once, however often it was preempted.
-    pub prefix_query_tokens: u64,
-    /// The number of prompt tokens that the prefix cache held at first admission.
-    pub prefix_hit_tokens: u64,
-    /// The number of cached blocks whose content was given up for new content.
-    pub evictions: u64,
-    /// The number of allocations that were refused for want of blocks.
-    pub allocation_failures: u64,
-    /// The number of blocks that were computed twice and merged.
-    pub blocks_merged: u64,
-    /// The number of sequences that forked off another.
-    pub forks: u64,
-    /// The number of shared blocks that were copied because one of their holders wrote to them.
-    pub copy_on_writes: u64,
-    /// The time that giving out the blocks of a step took, with the planning around it.
-    pub allocation_seconds: Histogram,
-}
-
-/// The figures of swap space, in blocks.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SwapStatus {
-    /// The number of slots, each for one block; 0 without swap space.
-    pub slots_total: usize,
-    /// The number of slots that hold KV or are reserved for KV on its way out.
-    pub slots_used: usize,
-    /// The bytes of one block.
-    pub block_bytes: u64,
-    /// The number of blocks copied out by swaps that succeeded.
-    pub blocks_out: u64,
-    /// The number of blocks copied in by swaps that succeeded.
-    pub blocks_in: u64,
-    /// The number of swaps that failed, whose KV was computed again.
-    pub failed: u64,
 }
 
 /// A histogram of durations.

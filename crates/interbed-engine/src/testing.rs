@@ -2,18 +2,18 @@
 //! token per step, on a thread of its own, and tests can inspect it. It is behind the feature `testing`, which no
 //! program enables.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use interbed_model::tokenizer::Tokenizer;
 
-use crate::handle::{Client, Shared, Submission};
+use crate::handle::{Client, EngineShared, Submission};
 use crate::live::Board;
 use crate::{
-    EngineHandle, EngineStatus, Event, FinishReason, Limits, LiveState, Miss, MissReason, PositionLogprobs, Request,
-    RequestError, SubmitError, TokenId, TokenLogprob,
+    EngineHandle, EngineStatus, Event, FinishReason, Health, Limits, LiveState, Miss, MissReason, PositionLogprobs,
+    PromptDone, Request, RequestError, TokenId, TokenLogprob,
 };
 
 /// The begin-of-sequence token of [`byte_tokenizer`].
@@ -77,6 +77,9 @@ pub fn answer(text: &str) -> Box<Script> {
     Box::new(move |_, index| Step::Token(tokens.get(index).copied().unwrap_or(EOS)))
 }
 
+/// The time without a step after which health is no longer good; no test waits for so long.
+const STALL: Duration = Duration::from_hours(1);
+
 /// An engine that answers by a script. The engine stops when this is dropped.
 pub struct ScriptedEngine {
     state: Arc<State>,
@@ -84,18 +87,12 @@ pub struct ScriptedEngine {
 }
 
 struct State {
-    limits: Limits,
+    shared: Arc<EngineShared>,
     script: Box<Script>,
     step_time: Duration,
-    queue: Mutex<Vec<(Request, Client)>>,
     requests: Mutex<Vec<Request>>,
     status: Mutex<EngineStatus>,
-    /// The condition that is notified at the end of each step.
-    stepped: Condvar,
     miss: Mutex<MissReason>,
-    steps: AtomicU64,
-    stop: AtomicBool,
-    board: Arc<Board>,
 }
 
 struct Running {
@@ -107,22 +104,18 @@ struct Running {
 impl ScriptedEngine {
     /// Starts an engine that takes `step_time` for each step.
     pub fn start(limits: Limits, step_time: Duration, script: Box<Script>) -> Self {
+        let (shared, submissions) = EngineShared::new(limits, STALL, Board::default());
         let state = Arc::new(State {
-            limits,
+            shared,
             script,
             step_time,
-            queue: Mutex::default(),
             requests: Mutex::default(),
             status: Mutex::default(),
-            stepped: Condvar::new(),
             miss: Mutex::new(MissReason::OtherSalt),
-            steps: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
-            board: Arc::default(),
         });
         let thread = std::thread::spawn({
             let state = state.clone();
-            move || state.run()
+            move || state.run(&submissions)
         });
         Self { state, thread: Some(thread) }
     }
@@ -143,7 +136,7 @@ impl ScriptedEngine {
 
     /// Returns a handle through which requests are submitted.
     pub fn handle(&self) -> EngineHandle {
-        EngineHandle { shared: self.state.clone() }
+        EngineHandle { shared: Arc::clone(&self.state.shared) }
     }
 
     /// Returns all requests that came in, in order. Several continuations of a prompt are listed as one request each,
@@ -154,7 +147,7 @@ impl ScriptedEngine {
 
     /// Returns the number of steps so far. Steps pass whether or not there is work.
     pub fn steps(&self) -> u64 {
-        self.state.steps.load(Ordering::SeqCst)
+        lock(&self.state.status).steps
     }
 
     /// Sets the reason why no more than half of a prompt is cached. At first the reason is [`MissReason::OtherSalt`].
@@ -164,73 +157,44 @@ impl ScriptedEngine {
 
     /// Returns whether anybody watches.
     pub fn is_watched(&self) -> bool {
-        self.state.board.is_watched()
+        self.state.shared.board.is_watched()
     }
 
     /// Shows a state to those who watch.
     pub fn show(&self, mut state: LiveState) {
-        self.state.board.show(&mut state);
+        self.state.shared.board.show(&mut state);
     }
 
     /// Changes the status that [`EngineHandle::status`] reports.
     pub fn set_status(&self, change: impl FnOnce(&mut EngineStatus)) {
-        change(&mut lock(&self.state.status));
+        let mut status = lock(&self.state.status);
+        change(&mut status);
+        self.state.publish(&status);
     }
 }
 
 impl Drop for ScriptedEngine {
     fn drop(&mut self) {
-        self.state.stop.store(true, Ordering::SeqCst);
+        self.state.shared.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-impl Shared for State {
-    fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    fn status(&self) -> EngineStatus {
-        lock(&self.status).clone()
-    }
-
-    fn wait_until(&self, within: Duration, holds: &mut dyn FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
-        let waited = self.stepped.wait_timeout_while(lock(&self.status), within, |status| !holds(status));
-        let (status, ended) = waited.unwrap_or_else(PoisonError::into_inner);
-        (!ended.timed_out()).then(|| status.clone())
-    }
-
-    fn board(&self) -> &Arc<Board> {
-        &self.board
-    }
-
-    fn wake(&self) {}
-
-    fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
-        if self.stop.load(Ordering::SeqCst) {
-            return Err(SubmitError::Stopped);
-        }
-        let mut queue = lock(&self.queue);
-        if queue.len() + submission.clients.len() > self.limits.max_waiting {
-            return Err(SubmitError::Overloaded { waiting: queue.len() });
-        }
-        for (client, index) in submission.clients.into_iter().zip(0..) {
-            let mut request = submission.request.clone();
-            request.params.seed = request.params.seed.wrapping_add(index);
-            lock(&self.requests).push(request.clone());
-            queue.push((request, client));
-        }
-        Ok(())
-    }
-}
-
 impl State {
-    fn run(&self) {
+    fn run(&self, submissions: &Receiver<Option<Submission>>) {
         let mut running: Vec<Running> = Vec::new();
-        while !self.stop.load(Ordering::SeqCst) {
-            for (request, mut client) in std::mem::take(&mut *lock(&self.queue)) {
+        while !self.shared.stopping() {
+            let arrived = submissions.try_iter().flatten().flat_map(|Submission { request, clients }| {
+                clients.into_iter().zip(0..).map(move |(client, index)| {
+                    let mut request = request.clone();
+                    request.params.seed = request.params.seed.wrapping_add(index);
+                    (request, client)
+                })
+            });
+            for (request, mut client) in arrived {
+                lock(&self.requests).push(request.clone());
                 client.leave_queue();
                 let wanted = request.params.prompt_logprobs;
                 let logprobs = wanted.map_or_else(Vec::new, |top| {
@@ -240,7 +204,7 @@ impl State {
                 let cached_tokens = request.prompt.len() / 2;
                 let miss = Miss { matched_tokens: cached_tokens, reason: *lock(&self.miss) };
                 let miss = request.explain_miss.then_some(miss);
-                client.send(Event::PromptDone { cached_tokens, below: Vec::new(), miss, logprobs });
+                client.send(Event::PromptDone(PromptDone { cached_tokens, below: Vec::new(), miss, logprobs }));
                 lock(&self.status).prompt_tokens += request.prompt.len() as u64;
                 running.push(Running { request, client, generated: 0 });
             }
@@ -248,11 +212,15 @@ impl State {
             let mut status = lock(&self.status);
             status.running = running.len();
             status.steps += 1;
+            self.publish(&status);
             drop(status);
-            self.stepped.notify_all();
-            self.steps.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(self.step_time);
         }
+    }
+
+    fn publish(&self, status: &EngineStatus) {
+        let stuck = if let Health::Stalled(reason) = &status.health { Some(reason.clone()) } else { None };
+        self.shared.publish(Instant::now(), status.clone(), stuck);
     }
 
     /// Takes one step for one sequence. Returns false when the sequence has ended.

@@ -4,11 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use interbed_kv::Miss;
 use interbed_model::tokenizer::{Detokenizer, Tokenizer};
 
-use crate::event::FoundBelow;
-use crate::{Event, EventStream, FinishReason, PositionLogprobs, RequestError, TokenId};
+use crate::{Event, EventStream, FinishReason, PositionLogprobs, PromptDone, RequestError, TokenId};
 
 /// The options that say how the tokens of one request become text.
 #[derive(Debug, Clone, Default)]
@@ -67,19 +65,6 @@ pub struct TextDelta {
     pub finished: Option<Result<StopCause, RequestError>>,
 }
 
-/// The facts that are known once the prompt has been computed.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PromptDone {
-    /// The number of prompt tokens whose KV was not computed, because the engine had it.
-    pub cached_tokens: usize,
-    /// The tokens of the prompt that came from tiers below memory, nearest tier first.
-    pub below: Vec<FoundBelow>,
-    /// Why no more of the prompt was cached, if that was asked for.
-    pub miss: Option<Miss>,
-    /// One entry per prompt token if log-probabilities were asked for, and none otherwise.
-    pub logprobs: Vec<Option<PositionLogprobs>>,
-}
-
 /// Turns the events of one request into text.
 #[derive(Debug)]
 pub struct TextDecoder {
@@ -119,9 +104,7 @@ impl TextDecoder {
             return delta;
         }
         match event {
-            Event::PromptDone { cached_tokens, below, miss, logprobs } => {
-                delta.prompt = Some(PromptDone { cached_tokens, below, miss, logprobs });
-            }
+            Event::PromptDone(done) => delta.prompt = Some(done),
             Event::Token { id, logprobs } => {
                 delta.token = Some((id, logprobs));
                 let before = self.undecided.take();
@@ -219,14 +202,9 @@ impl TextStream {
         self.received(event)
     }
 
-    /// Returns the number of tokens generated so far (`completion_tokens`).
-    pub fn tokens(&self) -> usize {
-        self.decoder.tokens()
-    }
-
-    /// Returns how often the sequence had to make room for others, by [`TextDecoder::preemptions`].
-    pub fn preemptions(&self) -> u32 {
-        self.decoder.preemptions()
+    /// Returns the decoder, which knows how many tokens and preemptions there were so far.
+    pub fn decoder(&self) -> &TextDecoder {
+        &self.decoder
     }
 
     /// Cancels the request. Nothing comes after this.

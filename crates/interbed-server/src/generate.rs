@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use interbed_engine::text::{PromptDone, StopCause, TextDelta, TextOptions, TextStream};
+use interbed_engine::text::{StopCause, TextDelta, TextOptions, TextStream};
 use interbed_engine::{
-    Constraint, FoundBelow, Miss, MissReason, PositionLogprobs, Request, RequestError, SubmitError, TokenId,
+    Constraint, FoundBelow, Miss, MissReason, PositionLogprobs, PromptDone, Request, RequestError, SubmitError, TokenId,
 };
 use serde_json::{Value, json};
 
@@ -377,7 +377,7 @@ impl Sequences {
 
     /// Returns the number of tokens generated so far, including those of candidates that are not chosen.
     pub(crate) fn completion_tokens(&self) -> usize {
-        self.streams.iter().map(|stream| stream.text.tokens()).sum()
+        self.streams.iter().map(|stream| stream.text.decoder().tokens()).sum()
     }
 
     /// Returns the time from the end of queueing to the first sequence's first token, and the time from that token to
@@ -406,7 +406,7 @@ impl Sequences {
         // such fields. The sequences of a beam search all report that one search, so only the first of them counts.
         let told =
             self.streams.iter().enumerate().filter(|(index, stream)| !stream.at_once || index % self.candidates == 0);
-        let preemptions: u32 = told.map(|(_, stream)| stream.text.preemptions()).sum();
+        let preemptions: u32 = told.map(|(_, stream)| stream.text.decoder().preemptions()).sum();
         if preemptions > 0 {
             usage["interbed"]["preemptions"] = preemptions.into();
         }
@@ -473,7 +473,7 @@ impl Stream {
     /// Passes new text to the splitter of the answer, if there is one. A stop string in the text ends the sequence.
     fn read(&mut self, mut text: TextDelta) -> Delta {
         let Some(answer) = &mut self.answer else { return Delta { text, ..Delta::default() } };
-        let (pieces, stop) = answer.push(&text.text, self.text.tokens(), text.finished.is_some());
+        let (pieces, stop) = answer.push(&text.text, self.text.decoder().tokens(), text.finished.is_some());
         if let Some(stop) = stop {
             text.finished = Some(Ok(StopCause::StopString(stop)));
             self.text.end();
@@ -518,7 +518,7 @@ impl Stream {
         self.ended = true;
         self.timing.ended = Some(now);
         let Timing { queued, first_token, last_token, .. } = self.timing;
-        let tokens = self.text.tokens();
+        let tokens = self.text.decoder().tokens();
         observed.metrics.finished(Finished {
             reason,
             prompt_tokens: self.prompt_tokens,

@@ -165,12 +165,12 @@ impl Metrics {
         page.counter(
             "vllm:prefix_cache_queries_total",
             "Prompt tokens of admitted requests, each counted once however often it was preempted.",
-            kv.prefix_query_tokens,
+            engine.prompt_tokens,
         );
         page.counter(
             "vllm:prefix_cache_hits_total",
             "Those of them that the prefix cache held when the request was first admitted.",
-            kv.prefix_hit_tokens,
+            engine.cached_tokens,
         );
         page.gauge("vllm:num_requests_swapped", "Sequences whose KV is swapped out.", engine.swapped as f64);
         page.counter(
@@ -247,7 +247,7 @@ impl Metrics {
         if let Some(stream) = &engine.stream {
             render_stream(page, stream, engine.generation_tokens);
         }
-        if let Some(device) = &engine.device {
+        if let Some(device) = &engine.memory.device {
             render_device(page, device);
         }
     }
@@ -267,9 +267,9 @@ impl Metrics {
         page.gauge(
             "interbed:weights_resident_bytes",
             "Memory that weights take; streamed ones take less as KV needs more.",
-            engine.weights_bytes as f64,
+            engine.memory.weights.0 as f64,
         );
-        page.gauge("interbed:kv_bytes", "Memory of KV blocks, but for withdrawn ones.", kv.bytes as f64);
+        page.gauge("interbed:kv_bytes", "Memory of KV blocks, but for withdrawn ones.", engine.kv_bytes() as f64);
         page.gauge("interbed:kv_slots_allocated", "Token slots of used blocks.", kv.slots_allocated as f64);
         page.gauge("interbed:kv_slots_empty", "Those of them that hold no token yet.", kv.slots_empty as f64);
         page.counter("interbed:kv_evictions_total", "Cached blocks given up for new content.", kv.evictions);
@@ -281,14 +281,17 @@ impl Metrics {
         page.counter("interbed:kv_blocks_merged_total", "Blocks computed twice, and merged.", kv.blocks_merged);
         page.counter("interbed:kv_forks_total", "Sequences that forked off another.", kv.forks);
         page.counter("interbed:kv_copy_on_writes_total", "Shared blocks copied to be written to.", kv.copy_on_writes);
-        let swap = &engine.swap;
-        if swap.slots_total > 0 {
-            let bytes = |blocks: u64| swap.block_bytes.saturating_mul(blocks);
-            let usage = swap.slots_used as f64 / swap.slots_total as f64;
+        if kv.swap_slots_total > 0 {
+            let bytes = |blocks: u64| engine.memory.kv_block.0.saturating_mul(blocks);
+            let usage = kv.swap_slots_used as f64 / kv.swap_slots_total as f64;
             page.gauge("vllm:cpu_cache_usage_perc", "Share of swap space in use, 1 for all.", usage);
-            page.counter("interbed:swap_out_bytes_total", "KV written to swap space.", bytes(swap.blocks_out));
-            page.counter("interbed:swap_in_bytes_total", "KV read from swap space.", bytes(swap.blocks_in));
-            page.counter("interbed:swaps_failed_total", "Swaps that failed; their KV was computed again.", swap.failed);
+            page.counter("interbed:swap_out_bytes_total", "KV written to swap space.", bytes(kv.swapped_out_blocks));
+            page.counter("interbed:swap_in_bytes_total", "KV read from swap space.", bytes(kv.swapped_in_blocks));
+            page.counter(
+                "interbed:swaps_failed_total",
+                "Swaps that failed; their KV was computed again.",
+                kv.swaps_failed,
+            );
         }
         if let Some(disk) = engine.tier("disk") {
             render_kv_disk(page, disk, engine.longer_than_memory);
@@ -296,7 +299,7 @@ impl Metrics {
         if let Some(remote) = engine.tier("remote") {
             render_kv_remote(page, remote);
         }
-        let allocation = &kv.allocation_seconds;
+        let allocation = &engine.allocation_seconds;
         page.buckets(
             "interbed:kv_allocation_seconds",
             "How long giving out the blocks of a step took, with the planning around it.",
@@ -634,7 +637,6 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use interbed_engine::SwapStatus;
     use interbed_engine::testing::ScriptedEngine;
 
     use super::*;
@@ -671,12 +673,12 @@ mod tests {
         metrics.time_to_first_token.observe(0.3);
         metrics.time_to_first_token.observe(1e9);
         let mut status = EngineStatus::default();
-        status.kv.allocation_seconds.record(Duration::from_micros(3));
+        status.allocation_seconds.record(Duration::from_micros(3));
         status.kv.slots_empty = 7;
-        status.kv.blocks_withdrawn = 5;
-        (status.kv.bytes, status.weights_bytes) = (4096, 8192);
+        (status.kv.blocks_total, status.kv.blocks_withdrawn) = (45, 5);
+        (status.memory.kv_block.0, status.memory.weights.0) = (100, 8192);
         (status.preemptions, status.preemptions_swap, status.swapped) = (5, 2, 1);
-        status.swap = SwapStatus { slots_total: 8, slots_used: 2, block_bytes: 100, blocks_out: 3, ..status.swap };
+        (status.kv.swap_slots_total, status.kv.swap_slots_used, status.kv.swapped_out_blocks) = (8, 2, 3);
         let page = metrics.render("a\"b", &status, &ScriptedEngine::limits(), false);
         for line in [
             r#"vllm:time_to_first_token_seconds_bucket{model_name="a\"b",engine="0",le="0.001"} 1"#,
@@ -692,7 +694,7 @@ mod tests {
             r#"interbed:preemptions_total{model_name="a\"b",engine="0",kind="swap"} 2"#,
             r#"vllm:cpu_cache_usage_perc{model_name="a\"b",engine="0"} 0.25"#,
             r#"interbed:swap_out_bytes_total{model_name="a\"b",engine="0"} 300"#,
-            r#"interbed:kv_bytes{model_name="a\"b",engine="0"} 4096"#,
+            r#"interbed:kv_bytes{model_name="a\"b",engine="0"} 4000"#,
             r#"interbed:weights_resident_bytes{model_name="a\"b",engine="0"} 8192"#,
             r#"interbed:kv_allocation_seconds_bucket{model_name="a\"b",engine="0",le="0.000001"} 0"#,
             r#"interbed:kv_allocation_seconds_bucket{model_name="a\"b",engine="0",le="0.000005"} 1"#,

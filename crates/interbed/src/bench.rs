@@ -125,7 +125,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     let _streamed = runnable.streamed.take();
     let passes = MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size);
     let work = ModelWork::of(&dir, &limits);
-    let cpu = passes.runner.device.cpu();
+    let cpu = passes.processor();
     let limits = MachineLimits::new(cpu, Unit::of(cpu.level, work.weights), args.sweep)?;
     let mut bench = Bench { passes, limits };
 
@@ -138,7 +138,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let (cpu, machine) = (bench.passes.runner.device.cpu(), bench.limits.summary());
+    let (cpu, machine) = (bench.passes.processor(), bench.limits.summary());
     let report = Report { model: dir.name(), work, level: cpu.level, threads: cpu.pool.threads(), machine, figures };
     print!("{}", if args.json { report.json_lines() } else { report.to_string() });
     Ok(())
@@ -188,7 +188,7 @@ impl Bench {
     fn measure(&mut self, of: &Measurement) -> Result<Measured> {
         let (mut times, mut shares, mut bounds) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..of.repeat {
-            let bound = self.limits.bound(self.passes.runner.device.cpu(), of.work);
+            let bound = self.limits.bound(self.passes.processor(), of.work);
             let seconds = self.passes.run(of, number)?.as_secs_f64();
             times.push(seconds);
             shares.push(bound.seconds / seconds);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::Result;
 use interbed_device::{Bytes, Device};
 use interbed_engine::{
-    Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, Runner, SchedulerConfig,
-    WeightMemory, blocks_beside_disk,
+    Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
+    blocks_beside_disk,
 };
 use interbed_kernels::Level;
 use interbed_kv::KvConfig;

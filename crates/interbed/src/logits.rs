@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use interbed_model::{BatchSequence, LogitRows, SequenceBlocks};
+use interbed_engine::Runner;
+use interbed_model::{BatchSequence, LogitRows, NothingBelow, SequenceBlocks};
 
 use crate::audience::{Audience, Surroundings};
 use crate::division::Division;
@@ -64,7 +65,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
             logits: LogitRows::All,
         }];
         runner
-            .forward(&batch, &mut |row, logits| {
+            .forward(&batch, &mut NothingBelow, &mut |row, logits| {
                 let separator = if index + row.token == 0 { "" } else { ",\n" };
                 let json = serde_json::to_string(&*logits.all()).map_err(std::io::Error::from);
                 let line = json.and_then(|row| write!(out, "{separator}{row}"));

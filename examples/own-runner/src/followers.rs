@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use interbed_engine::Runner;
+use interbed_engine::{PassError, Runner};
 use interbed_kv::BlockCopy;
-use interbed_model::{BatchSequence, LogitRow, Logits, SequenceBlocks};
+use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits, SequenceBlocks};
 
 /// Bytes that the next one depends on.
 const CONTEXT: usize = 3;
@@ -50,8 +50,9 @@ impl Runner for Followers {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
+        _below: &mut dyn KvBelow,
         sink: &mut dyn FnMut(LogitRow, Logits<'_>),
-    ) -> Result<(), String> {
+    ) -> Result<(), PassError> {
         for (index, sequence) in batch.iter().enumerate() {
             for (token, &byte) in sequence.tokens.iter().enumerate() {
                 let position = sequence.first_position + token;

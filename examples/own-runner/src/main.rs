@@ -121,6 +121,6 @@ mod tests {
         for round in 0..2 {
             assert_eq!(continue_all(&engine, &prompts), want, "round {round}");
         }
-        assert!(engine.handle().status().kv.prefix_hit_tokens > 0, "prefixes were found");
+        assert!(engine.handle().status().cached_tokens > 0, "prefixes were found");
     }
 }

@@ -53,7 +53,7 @@ impl Worker {
         }
         for index in (0..plan.admitted.len()).rev() {
             let id = plan.admitted[index].id;
-            if self.scheduler.sequence(id).is_long {
+            if self.scheduler.sequence(id).is_long() {
                 self.resume_long(id, plan, index);
                 continue;
             }
@@ -147,8 +147,8 @@ impl Worker {
         if self.tiers.is_empty() {
             return;
         }
-        let evicted = self.scheduler.take_evicted();
-        let (computed, unstored) = (self.scheduler.take_fresh(), self.scheduler.take_unstored());
+        let evicted = self.scheduler.blocks_mut().take_evicted();
+        let [computed, unstored] = self.scheduler.take_computed();
         let Some(blocks) = self.runner.block_bytes() else { return };
         let gone = Gone { evicted, computed, unstored };
         self.tiers.iter_mut().for_each(|tier| tier.store(&gone, &self.scheduler, blocks));
@@ -218,11 +218,6 @@ impl Worker {
         }?;
         self.tell_admitted(Admitted { cached, ..admitted });
         Some(sequence)
-    }
-
-    /// Returns the number of fetches in flight.
-    pub(super) fn num_fetches(&self) -> usize {
-        self.scheduler.num_fetches()
     }
 
     /// Returns whether nothing waits to be stored in any tier below memory, and nothing is in flight.

@@ -63,7 +63,7 @@ impl Worker {
         let root = sequence.hashes.root();
         let one = long.entry(id).or_insert_with(|| LongSequence {
             keys: vec![tier.key_chain().root(root)],
-            owner: tier.key_chain().owner(sequence.tenant.map(|tenant| tenant.0)),
+            owner: tier.key_chain().owner(sequence.request.tenant.map(|tenant| tenant.0)),
             waits_since: None,
             losses: 0,
         });
@@ -114,8 +114,8 @@ impl Worker {
         let Some(blocks) = self.runner.block_bytes() else { return };
         for id in self.scheduler.running_long() {
             let Some(one) = long.get_mut(&id) else { continue };
-            let (tokens, (below, computed)) =
-                (self.scheduler.sequence(id).tokens(), self.scheduler.computed_blocks(id));
+            let (tokens, manager) = (self.scheduler.sequence(id).tokens(), self.scheduler.blocks());
+            let (below, computed) = (manager.blocks_below(id), manager.computed_blocks(id));
             let (stretch, full) = (STRETCH / block_size, below + computed.len());
             one.name(tier.key_chain(), tokens, block_size, full);
             let mut kept = tier.kept_frames(id.0);
@@ -137,7 +137,7 @@ impl Worker {
                 }
                 kept += 1;
             }
-            self.scheduler.set_kept(id, kept);
+            self.scheduler.get_mut(id).into_iter().for_each(|sequence| sequence.kept = Some(kept));
         }
     }
 

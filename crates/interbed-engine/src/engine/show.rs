@@ -9,7 +9,6 @@ use interbed_weights::WatchPace;
 
 use super::Worker;
 use crate::live::{GroupSight, LiveState, SHOWN_MAX};
-use crate::sequence::GroupId;
 
 /// What the engine shows, and when it shows it next.
 #[derive(Default)]
@@ -25,7 +24,7 @@ pub(super) struct Show {
 impl Worker {
     /// Shows the present state to those who watch, if it is time to. This costs nothing while nobody watches.
     pub(super) fn show(&mut self) {
-        if !self.shared.board().is_watched() {
+        if !self.shared.board.is_watched() {
             return;
         }
         let begin = Instant::now();
@@ -34,7 +33,7 @@ impl Worker {
             return;
         }
         let Show { pace, state, numbers, is_stale } = &mut self.show;
-        let of_group = |group: GroupId| match self.groups.get(&group) {
+        let of_group = |group| match self.answers.groups.get(&group) {
             Some(group) => group.sight(),
             None => GroupSight { cached: 0, came: begin },
         };
@@ -45,9 +44,9 @@ impl Worker {
         blocks.map(|id| numbers.of(id), &mut state.blocks);
         if self.scheduler.is_idle() {
             // Passes show the weights themselves. Showing them between passes as well would hide what the passes show.
-            self.runner.show_weights();
+            self.runner.shown_weights().into_iter().for_each(|weights| weights.show());
         }
-        self.shared.board().show(state);
+        self.shared.board.show(state);
         *is_stale = false;
         pace.note(begin, Instant::now());
     }
@@ -55,7 +54,7 @@ impl Worker {
     /// Returns how long an idle engine may sleep before it has to show what has changed; `None` if it has nothing to
     /// show.
     pub(super) fn show_within(&self) -> Option<Duration> {
-        let is_due = self.show.is_stale && self.shared.board().is_watched();
+        let is_due = self.show.is_stale && self.shared.board.is_watched();
         is_due.then(|| self.show.pace.remaining(Instant::now()))
     }
 }

@@ -11,10 +11,11 @@ use interbed_model::{LogitRows, Logits};
 
 use super::beam_search::{BeamSearch, Branch, Hypothesis, Row};
 use super::{Policy, Prompt, Sampling, Stage};
+use crate::continuation::Ends;
 use crate::handle::Client;
 use crate::masks::{Bound, MaskWorkers};
 use crate::scheduler::PlannedTokens;
-use crate::sequence::{Ends, Preempted, Sequence};
+use crate::sequence::{Past, Sequence};
 use crate::{BeamParams, Event, FinishReason, RequestError, SamplingParams, TokenId};
 
 pub(super) struct Beams {
@@ -99,7 +100,7 @@ impl Beams {
     /// Ends the search as failed with `error`, and tells all clients.
     fn fail_all(&mut self, error: &RequestError, stage: &mut Stage<'_>) {
         self.end(stage);
-        stage.totals.finished.failed += self.clients.len() as u64;
+        stage.status.finished.failed += self.clients.len() as u64;
         self.clients.iter().for_each(|client| client.send(Event::Failed(error.clone())));
     }
 
@@ -134,8 +135,8 @@ impl Beams {
     /// Ends the search and tells each client its hypothesis. If the model allows fewer hypotheses than there are
     /// clients, the remaining clients get no token.
     fn finish(&mut self, prompt: &Prompt, stage: &mut Stage<'_>) {
-        let preempted = self.end(stage);
-        let is_swap = (0..preempted.times).map(|time| time < preempted.swaps);
+        let past = self.end(stage);
+        let is_swap = (0..past.preemptions).map(|time| time < past.swaps);
         let mut best = self.search.take_best().into_iter();
         for client in self.clients.drain(..) {
             is_swap.clone().for_each(|swapped| client.send(Event::Preempted { swapped }));
@@ -148,17 +149,17 @@ impl Beams {
             }
             let reason = hypothesis.map_or(FinishReason::Length, |hypothesis| hypothesis.reason);
             stage.scheduler.ended(tokens);
-            stage.totals.generation_tokens += tokens as u64;
-            stage.totals.finished.count(reason);
+            stage.status.generation_tokens += tokens as u64;
+            stage.status.finished.count(reason);
             client.send(Event::Finished { reason });
         }
     }
 
-    /// Gives all blocks back. Returns how often the search was preempted.
-    fn end(&mut self, stage: &mut Stage<'_>) -> Preempted {
+    /// Gives all blocks back. Returns what has happened to the search.
+    fn end(&mut self, stage: &mut Stage<'_>) -> Past {
         let removed = self.sequences.drain(..).filter_map(|id| stage.scheduler.remove(id));
-        // All sequences were preempted together, so any of them has the number.
-        removed.map(|sequence| sequence.preempted()).last().unwrap_or_default()
+        // All sequences were preempted together, so any of them has the numbers.
+        removed.map(|sequence| sequence.past).last().unwrap_or_default()
     }
 }
 
@@ -171,13 +172,13 @@ impl Policy for Beams {
     fn preempted(&self, _: &Sequence, _: bool) {}
 
     fn begin_masks(&mut self, sequence: &mut Sequence, workers: &mut MaskWorkers) {
-        let index = self.sequences.iter().position(|&id| id == sequence.id && !sequence.trunk);
+        let index = self.sequences.iter().position(|&id| id == sequence.id && !sequence.is_trunk());
         let bound = index.and_then(|index| self.bounds.get_mut(index));
         bound.into_iter().for_each(|bound| bound.begin(workers, &[]));
     }
 
     fn wanted_rows(&self, sequence: &Sequence, entry: &PlannedTokens) -> LogitRows {
-        if entry.samples() && !sequence.trunk { LogitRows::Last } else { LogitRows::None }
+        if entry.samples() && !sequence.is_trunk() { LogitRows::Last } else { LogitRows::None }
     }
 
     fn take_row(
@@ -202,7 +203,7 @@ impl Policy for Beams {
         self.rows[index] = Some(Row { next, top });
     }
 
-    fn accept(&mut self, _: &mut Sequence, _: &Prompt, _: Ends<'_>) -> Option<usize> {
+    fn accept(&mut self, _: &mut Sequence, _: Ends<'_>) -> Option<usize> {
         self.fault.is_none().then_some(0)
     }
 
@@ -211,7 +212,7 @@ impl Policy for Beams {
         let Some(sequence) = stage.scheduler.get_mut(entry.id) else { return };
         if let Some(error) = self.fault.clone() {
             self.fail_all(&error, stage);
-        } else if sequence.trunk {
+        } else if sequence.is_trunk() {
             if sequence.pending() == 0 {
                 self.branch_off(entry.id, stage);
             }
@@ -223,7 +224,7 @@ impl Policy for Beams {
     fn drop_cancelled(&mut self, _: &Prompt, stage: &mut Stage<'_>) {
         if self.clients.iter().all(Client::is_closed) {
             self.end(stage);
-            stage.totals.finished.cancelled += self.clients.len() as u64;
+            stage.status.finished.cancelled += self.clients.len() as u64;
         }
     }
 

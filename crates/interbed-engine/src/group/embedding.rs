@@ -8,10 +8,10 @@ use interbed_kv::SequenceId;
 use interbed_model::{LogitRows, Logits, Pooling};
 
 use super::{Policy, Prompt, Sampling, Stage};
+use crate::continuation::Ends;
 use crate::handle::Client;
-use crate::masks::MaskWorkers;
 use crate::scheduler::PlannedTokens;
-use crate::sequence::{Ends, Sequence};
+use crate::sequence::Sequence;
 use crate::{Event, FinishReason, RequestError};
 
 pub(super) struct Embedding {
@@ -51,8 +51,6 @@ impl Policy for Embedding {
         self.tell(&Event::Preempted { swapped });
     }
 
-    fn begin_masks(&mut self, _: &mut Sequence, _: &mut MaskWorkers) {}
-
     fn wanted_rows(&self, _: &Sequence, entry: &PlannedTokens) -> LogitRows {
         match self.pooling {
             Pooling::Last if entry.samples() => LogitRows::LastHidden,
@@ -74,7 +72,7 @@ impl Policy for Embedding {
         self.sum.iter_mut().zip(hidden).for_each(|(sum, number)| *sum += f64::from(*number));
     }
 
-    fn accept(&mut self, _: &mut Sequence, _: &Prompt, _: Ends<'_>) -> Option<usize> {
+    fn accept(&mut self, _: &mut Sequence, _: Ends<'_>) -> Option<usize> {
         (!self.not_finite).then_some(0)
     }
 
@@ -90,20 +88,20 @@ impl Policy for Embedding {
             self.tell(&prompt.done(Vec::new()));
             self.tell(&Event::Embedding(mean));
             self.tell(&Event::Finished { reason });
-            stage.totals.finished.count(reason);
+            stage.status.finished.count(reason);
         }
     }
 
     fn drop_cancelled(&mut self, _: &Prompt, stage: &mut Stage<'_>) {
         if self.clients.iter().all(Client::is_closed) {
             self.end(stage);
-            stage.totals.finished.cancelled += self.clients.len() as u64;
+            stage.status.finished.cancelled += self.clients.len() as u64;
         }
     }
 
     fn fail(&mut self, _: Sequence, error: &RequestError, stage: &mut Stage<'_>) {
         self.sequence = None;
-        stage.totals.finished.failed += self.clients.len() as u64;
+        stage.status.finished.failed += self.clients.len() as u64;
         self.tell(&Event::Failed(error.clone()));
     }
 

@@ -9,11 +9,12 @@ use interbed_kv::SequenceId;
 use interbed_model::{LogitRows, Logits};
 
 use super::{Policy, Prompt, Sampling, Stage};
+use crate::continuation::{Continuation, Ends};
 use crate::handle::Client;
 use crate::masks::MaskWorkers;
 use crate::sampler::{SamplerState, best_wanted};
 use crate::scheduler::{PlannedTokens, Scheduler};
-use crate::sequence::{Continuation, Ends, Sequence};
+use crate::sequence::Sequence;
 use crate::{Event, FinishReason, PositionLogprobs, RequestError, SamplingParams, TokenId};
 
 pub(super) struct Independent {
@@ -70,7 +71,7 @@ impl Independent {
             return stage.fail(&continuation, error);
         }
         let (count, outcome) = continuation.deliver();
-        stage.totals.generation_tokens += count as u64;
+        stage.status.generation_tokens += count as u64;
         let token = match outcome {
             Ok(token) => token,
             Err(reason) => return stage.finish(&continuation, reason),
@@ -93,7 +94,7 @@ impl Independent {
             return sequence.into_iter().for_each(|sequence| self.fail(sequence, &error, stage));
         }
         let (count, outcome) = continuation.deliver();
-        stage.totals.generation_tokens += count as u64;
+        stage.status.generation_tokens += count as u64;
         // The other continuations begin before their parent has a token that they do not have.
         for other in std::mem::take(&mut self.unbegun) {
             self.begin(other, id, prompt, stage);
@@ -191,10 +192,9 @@ impl Policy for Independent {
         }
     }
 
-    fn accept(&mut self, sequence: &mut Sequence, prompt: &Prompt, ends: Ends<'_>) -> Option<usize> {
+    fn accept(&mut self, sequence: &mut Sequence, ends: Ends<'_>) -> Option<usize> {
         let Some(continuation) = &mut sequence.continuation else { return Some(0) };
-        let accepted =
-            if continuation.fault.is_none() { continuation.accept(&self.params, prompt.len, ends) } else { 0 };
+        let accepted = continuation.accept(&self.params, sequence.prompt_len, ends);
         continuation.fault.is_none().then_some(accepted)
     }
 
@@ -220,9 +220,7 @@ impl Policy for Independent {
         let sequence = stage.scheduler.get_mut(id);
         let Some(continuation) = sequence.and_then(|sequence| sequence.continuation.as_mut()) else { return };
         continuation.resume(sampling.sampler, &self.params, sampling.eos);
-        if continuation.fault.is_none() {
-            continuation.accept(&self.params, prompt.len, stage.ends);
-        }
+        continuation.accept(&self.params, prompt.len, stage.ends);
         self.conclude(id, prompt, stage);
     }
 
@@ -240,12 +238,12 @@ impl Policy for Independent {
             } else if let Some(sequence) = stage.scheduler.get_mut(id) {
                 // The first continuation that has not begun takes over the sequence.
                 sequence.continuation = Some(self.unbegun.remove(0));
-                if prompt.admitted {
+                if prompt.found.is_some() {
                     self.admitted(sequence);
                 }
             }
         }
-        stage.totals.finished.cancelled += cancelled as u64;
+        stage.status.finished.cancelled += cancelled as u64;
     }
 
     fn fail(&mut self, sequence: Sequence, error: &RequestError, stage: &mut Stage<'_>) {
@@ -264,13 +262,13 @@ impl Policy for Independent {
 impl Stage<'_> {
     /// Counts `continuation` as failed, and tells its client.
     fn fail(&mut self, continuation: &Continuation, error: RequestError) {
-        self.totals.finished.failed += 1;
+        self.status.finished.failed += 1;
         continuation.client.send(Event::Failed(error));
     }
 
     /// Counts `continuation` as finished, and tells its client.
     fn finish(&mut self, continuation: &Continuation, reason: FinishReason) {
-        self.totals.finished.count(reason);
+        self.status.finished.count(reason);
         self.scheduler.ended(continuation.generated());
         continuation.client.send(Event::Finished { reason });
     }

@@ -16,10 +16,11 @@ use interbed_kv::{AllocStatus, SequenceId};
 
 use super::long::LongLimits;
 use super::shares::{Aged, Holding, Shares};
-use super::{Admitted, Rejected, Scheduler, StepPlan, Tenant};
+use super::tenants::Tenant;
+use super::{Admitted, Rejected, Scheduler, StepPlan};
 use crate::TenantId;
 use crate::forecast::{Growth, blocks_wanted};
-use crate::sequence::{Sequence, SequenceStatus};
+use crate::sequence::{Requested, Sequence, SequenceStatus};
 
 /// The number of waiting sequences that admission looks at in one step. It bounds a step's cost when the queue is long.
 pub(super) const LOOKAHEAD: usize = 64;
@@ -141,7 +142,7 @@ impl Scheduler {
                     for &id in &group {
                         self.move_to(id, SequenceStatus::Arriving);
                         let sequence = &self.sequences[&id];
-                        shares.add(sequence.tenant, self.holding_of(sequence));
+                        shares.add(sequence.request.tenant, self.holding_of(sequence));
                     }
                     self.depart(group, swap, plan);
                 }
@@ -196,7 +197,7 @@ impl Scheduler {
                     if wait.is_shortage() {
                         short.push(id);
                         if sequence.is_urgent() {
-                            aged.add(sequence.tenant, &shares);
+                            aged.add(sequence.request.tenant, &shares);
                         }
                     }
                 }
@@ -204,7 +205,7 @@ impl Scheduler {
                     self.start(id, plan);
                     let holding = self.holding_of(&self.sequences[&id]);
                     queue.blocks += holding.blocks;
-                    queue.turn = 2 * self.admissions;
+                    queue.turn = self.tenants.of[&queue.tenant].turn;
                     shares.add(queue.tenant, holding);
                     self.plan_entry(id, plan);
                 }
@@ -234,7 +235,7 @@ impl Scheduler {
     pub(super) fn admission(&self, one: &Sequence, shares: &Shares, aged: &Aged) -> Admission {
         let seats_free = self.config.max_num_seqs - self.queues.seats();
         let wait = None
-            .or_else(|| aged.keep_out(one.tenant).then_some(Wait::AgedFirst))
+            .or_else(|| aged.keep_out(one.request.tenant).then_some(Wait::AgedFirst))
             .or_else(|| (seats_free == 0).then_some(Wait::Seats))
             .or_else(|| self.is_behind_swapped(one, shares).then_some(Wait::SwappedFirst));
         if let Some(wait) = wait {
@@ -251,7 +252,7 @@ impl Scheduler {
             AllocStatus::Never { need, limit } => return Admission::Never { need, limit },
             AllocStatus::Later => Some(Wait::Blocks),
             AllocStatus::Ok => None
-                .or_else(|| (seats_free < one.seats).then_some(Wait::BeamSeats))
+                .or_else(|| (seats_free < one.seats()).then_some(Wait::BeamSeats))
                 .or_else(|| self.prefix_is_being_computed(one, found.num_cached_tokens).then_some(Wait::Prefix))
                 .or_else(|| self.short_of(&[one], found.num_blocks))
                 .or_else(|| self.takes_what_is_kept(one, found.num_blocks).then_some(Wait::Kept)),
@@ -277,7 +278,7 @@ impl Scheduler {
         }
         let group = self.group(id);
         let sequences: Vec<_> = group.iter().map(|id| &self.sequences[id]).collect();
-        let seats: usize = sequences.iter().map(|sequence| sequence.seats).sum();
+        let seats: usize = sequences.iter().map(|sequence| sequence.seats()).sum();
         let blocks = |tokens| self.blocks.num_required_blocks(tokens, 0);
         // Tokens that have no KV yet need blocks, too.
         let pending: usize = sequences.iter().map(|one| blocks(one.len()) - blocks(one.computed)).sum();
@@ -309,7 +310,7 @@ impl Scheduler {
     /// their shares, while sequences of its own tenant hold blocks that they will give back.
     fn takes_what_is_kept(&self, one: &Sequence, need: usize) -> bool {
         let kept = self.blocks.blocks_kept_from(one.hashes.root());
-        if kept == 0 || !self.holders().any(|other| other.tenant == one.tenant) {
+        if kept == 0 || !self.holders().any(|other| other.request.tenant == one.request.tenant) {
             return false;
         }
         let stats = self.blocks.stats();
@@ -327,9 +328,9 @@ impl Scheduler {
     /// tenant, it comes first unless `one` is more urgent or important. If it belongs to another tenant, it comes first
     /// if the tenant of `one` is above its share.
     fn is_behind_swapped(&self, one: &Sequence, shares: &Shares) -> bool {
-        let Some(first) = self.queues.first_swapped().map(|id| &self.sequences[&id]) else { return false };
-        if one.tenant != first.tenant {
-            return shares.is_above(one.tenant);
+        let Some(first) = self.queues.swapped().next().map(|id| &self.sequences[&id]) else { return false };
+        if one.request.tenant != first.request.tenant {
+            return shares.is_above(one.request.tenant);
         }
         !one.rank().outranks(&first.rank())
     }
@@ -339,8 +340,8 @@ impl Scheduler {
     pub(super) fn aged_swapped(&self, shares: &Shares) -> Aged {
         let mut aged = Aged::default();
         let urgent = self.queues.swapped().map(|id| &self.sequences[&id]).take_while(|sequence| sequence.is_urgent());
-        for sequence in urgent.filter(|sequence| !shares.is_above(sequence.tenant)) {
-            aged.add(sequence.tenant, shares);
+        for sequence in urgent.filter(|sequence| !shares.is_above(sequence.request.tenant)) {
+            aged.add(sequence.request.tenant, shares);
         }
         aged
     }
@@ -348,19 +349,20 @@ impl Scheduler {
     /// Returns whether the swapped-out `id`, with its whole group, gives way to one of `claimants`.
     fn gives_way(&self, id: SequenceId, shares: &Shares, claimants: &[Option<TenantId>]) -> bool {
         let sequence = &self.sequences[&id];
-        let others_claim = claimants.iter().any(|&other| other != sequence.tenant && shares.may_claim(other, 0));
+        let others_claim =
+            claimants.iter().any(|&other| other != sequence.request.tenant && shares.may_claim(other, 0));
         if !others_claim || sequence.is_urgent() {
             return false;
         }
         let group = self.group(id);
         let holdings = group.iter().map(|id| self.holding_of(&self.sequences[id]));
-        shares.would_be_above(sequence.tenant, holdings.fold(Holding::default(), Holding::with))
+        shares.would_be_above(sequence.request.tenant, holdings.fold(Holding::default(), Holding::with))
     }
 
     /// Returns whether waiting may free blocks. It does not if nothing runs or a swap hangs; swapped-out KV is then
     /// dropped, so that its sequence can be admitted like any other.
     fn may_wait(&self) -> bool {
-        let nothing_goes_on = self.queues.running().len() == 0 && self.flights.len() == 0 && self.num_fetches == 0;
+        let nothing_goes_on = self.queues.running().len() == 0 && self.flights.is_empty();
         !nothing_goes_on && !self.flights.any_hangs()
     }
 
@@ -386,7 +388,7 @@ impl Scheduler {
 
     /// Returns the tenants that have nothing, and wait for what they may [`claim`](Self::claim).
     pub(super) fn claimants(&self, shares: &Shares) -> Vec<Option<TenantId>> {
-        if self.tenants.len() < 2 {
+        if self.tenants.of.len() < 2 {
             return Vec::new();
         }
         let claims = |queue: &Queue| queue.waiting.iter().any(|&id| shares.may_claim(queue.tenant, self.blocks_of(id)));
@@ -396,9 +398,9 @@ impl Scheduler {
     /// Preempts a sequence of a tenant that has more than its share, for `id`, whose tenant has none. Returns whether
     /// its blocks and seat are free now.
     fn claim(&mut self, id: SequenceId, shares: &mut Shares, plan: &mut StepPlan) -> bool {
-        let (tenant, need) = (self.sequences[&id].tenant, self.blocks_of(id));
+        let (tenant, need) = (self.sequences[&id].request.tenant, self.blocks_of(id));
         let enough_leave = self.flights.blocks_leaving() >= need;
-        if self.tenants.len() < 2 || !shares.may_claim(tenant, need) || enough_leave {
+        if self.tenants.of.len() < 2 || !shares.may_claim(tenant, need) || enough_leave {
             return false;
         }
         let Some(victim) = self.victim_above(shares) else { return false };
@@ -410,17 +412,16 @@ impl Scheduler {
     /// Counts, for each waiting sequence, the later ones that were admitted before it, and the ones of other tenants
     /// that it had to let pass. Also counts those that passed the first swapped-out sequence.
     fn count_overtaken(&mut self, plan: &StepPlan, short: &[SequenceId]) {
-        if !plan.admitted.is_empty()
-            && let Some(first) = self.queues.first_swapped()
-        {
+        let first_swapped = self.queues.swapped().next();
+        if let Some(first) = first_swapped.filter(|_| !plan.admitted.is_empty()) {
             for id in self.group(first) {
                 self.overtake(id, plan.admitted.len() as u32);
             }
         }
         for Admitted { id, .. } in &plan.admitted {
-            let (arrival, tenant) = (self.sequences[id].arrival, self.sequences[id].tenant);
-            let earlier = |id: &SequenceId| self.sequences[id].arrival < arrival;
-            let others = short.iter().copied().filter(|id| self.sequences[id].tenant != tenant);
+            let Requested { group, tenant, .. } = self.sequences[id].request;
+            let earlier = |id: &SequenceId| self.sequences[id].request.group < group;
+            let others = short.iter().copied().filter(|id| self.sequences[id].request.tenant != tenant);
             let passed: Vec<_> = self.queues.waiting_of(tenant).filter(earlier).chain(others).collect();
             passed.into_iter().for_each(|id| self.overtake(id, 1));
         }
@@ -430,34 +431,34 @@ impl Scheduler {
     fn overtake(&mut self, id: SequenceId, by: u32) {
         let sequence = self.sequences.get_mut(&id).expect("a sequence in a queue is known");
         self.queues.take(sequence);
-        sequence.overtaken += by;
+        sequence.past.overtaken += by;
         self.queues.put(sequence);
     }
 
     /// Returns what each tenant holds, and its fair share.
     pub(super) fn shares(&self) -> Shares {
         let all = Holding { blocks: self.blocks.usable(), seats: self.config.max_num_seqs };
-        let mut shares = Shares::new(self.tenants.keys().copied(), all);
-        if self.tenants.len() > 1 {
+        let mut shares = Shares::new(self.tenants.of.keys().copied(), all);
+        if self.tenants.of.len() > 1 {
             for sequence in self.holders() {
-                shares.add(sequence.tenant, self.holding_of(sequence));
+                shares.add(sequence.request.tenant, self.holding_of(sequence));
             }
         }
         shares
     }
 
     fn waiting_queues(&self, shares: &Shares) -> Vec<Queue> {
-        let each = LOOKAHEAD.div_ceil(self.tenants.len().max(1));
+        let each = LOOKAHEAD.div_ceil(self.tenants.of.len().max(1));
         let queue = |(&tenant, &Tenant { turn, .. }): (&Option<TenantId>, &Tenant)| {
             let waiting = self.queues.waiting_of(tenant).take(each).collect();
             Queue { tenant, blocks: shares.of(tenant).blocks, turn, waiting }
         };
-        self.tenants.iter().map(queue).collect()
+        self.tenants.of.iter().map(queue).collect()
     }
 
     /// Returns what `sequence` takes of its tenant's share while it runs. A search takes all its seats from the start.
     fn holding_of(&self, sequence: &Sequence) -> Holding {
-        Holding { blocks: self.blocks_taken(sequence), seats: sequence.seats }
+        Holding { blocks: self.blocks_taken(sequence), seats: sequence.seats() }
     }
 
     /// Returns the number of blocks that the tokens of `id` take.
@@ -467,9 +468,8 @@ impl Scheduler {
 
     /// Returns the sequences that hold blocks and are not on their way out.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Sequence> {
-        let arriving = self.flights.arriving().filter_map(|id| self.sequences.get(&id));
-        let settled = self.queues.running().chain(self.queues.fetching()).map(|id| &self.sequences[&id]);
-        settled.chain(arriving)
+        let ids = self.queues.running().chain(self.queues.fetching()).chain(self.queues.arriving());
+        ids.map(|id| &self.sequences[&id])
     }
 
     /// Returns the number of blocks that must be kept for those of `sequences` that must not be preempted again, up to
@@ -486,7 +486,7 @@ impl Scheduler {
             };
             let shared = one.search().map_or(0, |_| one.prompt_len / self.blocks.block_size());
             let is_counted = one.search().is_some_and(|search| !searches.insert(search));
-            let blocks = (all - shared).saturating_mul(one.seats).saturating_add(if is_counted { 0 } else { shared });
+            let blocks = (all - shared).saturating_mul(one.seats()).saturating_add(if is_counted { 0 } else { shared });
             // A sequence that would outgrow the whole pool is rejected when it does.
             blocks.min(blocks_total)
         };
@@ -513,7 +513,7 @@ impl Scheduler {
             }
         };
         let branch = Growth { slots_empty: 0, blocks_held: 0, ..growth };
-        std::iter::once(growth).chain(std::iter::repeat_n(branch, sequence.seats - 1))
+        std::iter::once(growth).chain(std::iter::repeat_n(branch, sequence.seats() - 1))
     }
 }
 

@@ -24,7 +24,8 @@ impl Scheduler {
         let room = seats_free.saturating_sub(self.queues.swapped().len()).max(seats_free.min(1));
         let mut budget = self.config.max_num_batched_tokens;
         // The urgent sequences of all tenants come first: while one of them lacks blocks, no other may be admitted.
-        let of_each = self.tenants.keys().map(|&tenant| self.queues.waiting_of(tenant).map(|id| &self.sequences[&id]));
+        let of_each =
+            self.tenants.of.keys().map(|&tenant| self.queues.waiting_of(tenant).map(|id| &self.sequences[&id]));
         let urgent = of_each.flat_map(|waiting| waiting.take_while(|one| one.is_urgent()));
         let others = self.queues.waiting().map(|id| &self.sequences[&id]).filter(|one| !one.is_urgent());
         for sequence in urgent.chain(others).take(room.min(LOOKAHEAD)) {

@@ -1,4 +1,4 @@
-//! Keeps track of swaps in flight.
+//! Keeps track of swaps and fetches in flight.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +22,12 @@ pub(super) struct SwapInFlight {
 /// swaps, so these steps last several seconds.
 pub(super) const SWAP_STEPS_MAX: u64 = 1000;
 
-/// All swaps in flight.
+/// All swaps and fetches in flight.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     in_flight: BTreeMap<SwapId, SwapInFlight>,
+    /// The number of fetches in flight. The sequences of some may have ended.
+    pub(super) fetches: usize,
     /// The number of steps since the start.
     steps: u64,
 }
@@ -48,19 +50,13 @@ impl Flights {
         self.in_flight.remove(&id)
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Returns the number of swaps in flight.
+    pub(super) fn swaps(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Returns the sequences whose KV is on its way, in or out. Some of them may have ended.
-    pub(super) fn sequences(&self) -> impl Iterator<Item = SequenceId> {
-        self.in_flight.values().flat_map(|flight| &flight.sequences).copied()
-    }
-
-    /// Returns the sequences whose KV is being swapped in.
-    pub(super) fn arriving(&self) -> impl Iterator<Item = SequenceId> {
-        let flights = self.in_flight.values().filter(|flight| flight.direction == SwapDirection::In);
-        flights.flat_map(|flight| &flight.sequences).copied()
+    pub(super) fn is_empty(&self) -> bool {
+        self.in_flight.is_empty() && self.fetches == 0
     }
 
     /// Returns the number of blocks that become free when all swaps that do not hang have ended.

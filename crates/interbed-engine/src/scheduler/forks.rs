@@ -5,7 +5,8 @@ use interbed_kv::SequenceId;
 
 use super::Scheduler;
 use crate::TokenId;
-use crate::sequence::{Continuation, Sequence, SequenceStatus};
+use crate::continuation::Continuation;
+use crate::sequence::{Past, Role, Sequence, SequenceStatus};
 
 impl Scheduler {
     /// Makes `child` a copy of `parent`, all of whose tokens are computed, followed by `token`. If there is a seat and
@@ -23,7 +24,7 @@ impl Scheduler {
         sequence.extend([token]);
         // The child does not inherit how often its parent was preempted or overtaken. If all children were urgent from
         // the start, together they would keep out others that have waited as long.
-        (sequence.preemptions, sequence.swaps, sequence.overtaken) = (0, 0, 0);
+        sequence.past = Past { admission: sequence.past.admission, ..Past::default() };
         let mut runs = self.queues.seats() < self.config.max_num_seqs
             && self.short_of(&[&sequence], 1).is_none()
             && self.blocks.fork(parent, child).is_ok();
@@ -51,8 +52,7 @@ impl Scheduler {
     pub(crate) fn share_seats(&mut self, beams: &[SequenceId], width: usize) {
         for (index, id) in beams.iter().enumerate() {
             let sequence = self.sequences.get_mut(id).expect("a live beam is known");
-            sequence.trunk = false;
-            self.queues.change_seats(sequence, if index == 0 { width - (beams.len() - 1) } else { 1 });
+            self.queues.make_beam(sequence, if index == 0 { width - (beams.len() - 1) } else { 1 });
         }
     }
 
@@ -71,25 +71,20 @@ impl Scheduler {
             let beam = self.sequences.remove(id).expect("a live beam is known");
             let pairs = trunk.tokens().iter().zip(beam.tokens());
             num_common = pairs.take(num_common).take_while(|(one, other)| one == other).count();
-            trunk.trunk = true;
-            trunk.seats += beam.seats;
-            trunk.preemptions = trunk.preemptions.max(beam.preemptions);
-            trunk.swaps = trunk.swaps.max(beam.swaps);
-            trunk.overtaken = trunk.overtaken.max(beam.overtaken);
-            self.tenants.get_mut(&beam.tenant).expect("it has a sequence").sequences -= 1;
+            trunk.role = Role::Trunk { seats: trunk.seats() + beam.seats() };
+            trunk.past.preemptions = trunk.past.preemptions.max(beam.past.preemptions);
+            trunk.past.swaps = trunk.past.swaps.max(beam.past.swaps);
+            trunk.past.overtaken = trunk.past.overtaken.max(beam.past.overtaken);
+            self.tenants.leave(beam.request.tenant);
         }
         self.sequences.insert(first, trunk);
         num_common
     }
 
     /// Returns a running sequence like `id` that ranks after `id`, and before all sequences that arrived later.
-    fn branched(&mut self, id: SequenceId, child: SequenceId) -> Sequence {
-        self.branches += 1;
+    fn branched(&self, id: SequenceId, child: SequenceId) -> Sequence {
         let sequence = &self.sequences[&id];
-        debug_assert!(
-            sequence.status == SequenceStatus::Running && sequence.pending() == 0,
-            "{id} is to be computed first"
-        );
-        sequence.branch(child, self.branches)
+        debug_assert!(sequence.is_running() && sequence.pending() == 0, "{id} is to be computed first");
+        sequence.branch(child)
     }
 }

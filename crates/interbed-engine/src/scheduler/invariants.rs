@@ -23,19 +23,19 @@ impl Scheduler {
             there.map(|sequence| sequence.id).collect::<HashSet<_>>()
         };
         assert_eq!(at(|status| status == SequenceStatus::Waiting), queues.waiting().collect());
-        assert_eq!(at(|status| status == SequenceStatus::Running), queues.running().collect());
+        assert_eq!(at(|status| matches!(status, SequenceStatus::Running(_))), queues.running().collect());
+        assert_eq!(at(|status| status == SequenceStatus::Leaving), queues.leaving().collect());
         assert_eq!(at(|status| status == SequenceStatus::Swapped), queues.swapped().collect());
+        assert_eq!(at(|status| status == SequenceStatus::Arriving), queues.arriving().collect());
         assert_eq!(at(|status| status == SequenceStatus::Fetching), queues.fetching().collect());
         let in_order = |queue: &mut dyn Iterator<Item = SequenceId>| queue.map(|id| sequences[&id].rank()).is_sorted();
         assert!(in_order(&mut queues.running()) && in_order(&mut queues.swapped()));
-        assert!(self.tenants.keys().all(|&tenant| in_order(&mut queues.waiting_of(tenant))));
+        assert!(self.tenants.of.keys().all(|&tenant| in_order(&mut queues.waiting_of(tenant))));
         assert!(sequences.iter().all(|(&id, sequence)| id == sequence.id && sequence.computed <= sequence.len()));
         for sequence in sequences.values() {
-            let is_ahead = |ahead: Ahead| {
-                let is_running = sequence.status == SequenceStatus::Running;
-                is_running && sequence.computed <= ahead.first && ahead.first < sequence.len()
-            };
-            assert!(sequence.ahead.is_none_or(is_ahead), "what is fetched ahead is ahead of what is computed");
+            if let SequenceStatus::Running(Some(Ahead { first, .. })) = sequence.status {
+                assert!(sequence.computed <= first && first < sequence.len(), "what is fetched ahead is not computed");
+            }
             let blocks_most =
                 if sequence.status == SequenceStatus::Waiting { sequence.len() / blocks.block_size() } else { 0 };
             assert!(
@@ -49,8 +49,8 @@ impl Scheduler {
             at(|status| status != SequenceStatus::Waiting),
             "all but those that wait hold blocks or slots"
         );
-        assert_eq!(self.tenants.values().map(|tenant| tenant.sequences).sum::<usize>(), sequences.len());
-        assert_eq!(queues.seats(), self.holders().map(|sequence| sequence.seats).sum::<usize>());
+        assert_eq!(self.tenants.of.values().map(|tenant| tenant.sequences).sum::<usize>(), sequences.len());
+        assert_eq!(queues.seats(), self.holders().map(|sequence| sequence.seats()).sum::<usize>());
         assert!(queues.seats() <= self.config.max_num_seqs);
     }
 }

@@ -17,16 +17,14 @@ impl Scheduler {
     ) {
         shown.clear();
         let queues = &self.queues;
-        let is_moving = |status| matches!(status, SequenceStatus::Leaving | SequenceStatus::Arriving);
-        let is_known = |id: &SequenceId| self.sequences.get(id).is_some_and(|sequence| is_moving(sequence.status));
-        let moving = self.flights.sequences().filter(is_known);
+        let moving = queues.arriving().chain(queues.leaving());
         let ids = queues.running().chain(queues.fetching()).chain(moving).chain(queues.swapped());
         shown.extend(ids.chain(queues.waiting()).take(most).map(|id| self.live_sequence(id, &of_group)));
     }
 
     fn live_sequence(&self, id: SequenceId, of_group: impl Fn(GroupId) -> GroupSight) -> LiveSequence {
         let sequence = self.sequence(id);
-        let GroupSight { cached, came } = of_group(sequence.group);
+        let GroupSight { cached, came } = of_group(sequence.request.group);
         LiveSequence {
             id: id.0,
             number: 0,
@@ -37,7 +35,7 @@ impl Scheduler {
             blocks: self.blocks.blocks_held(id),
             below: self.blocks.blocks_below(id),
             cached,
-            tenant: sequence.tenant,
+            tenant: sequence.request.tenant,
             came,
         }
     }
@@ -46,8 +44,8 @@ impl Scheduler {
 fn place_of(sequence: &Sequence) -> LivePlace {
     match sequence.status {
         SequenceStatus::Waiting => LivePlace::Waiting,
-        SequenceStatus::Running if sequence.is_long => LivePlace::Long,
-        SequenceStatus::Running => LivePlace::Running,
+        SequenceStatus::Running(_) if sequence.is_long() => LivePlace::Long,
+        SequenceStatus::Running(_) => LivePlace::Running,
         SequenceStatus::Leaving => LivePlace::Leaving,
         SequenceStatus::Swapped => LivePlace::Swapped,
         SequenceStatus::Arriving => LivePlace::Arriving,

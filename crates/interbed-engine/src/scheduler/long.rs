@@ -3,7 +3,7 @@
 //! when blocks are short.
 
 use interbed_kernels::STRETCH;
-use interbed_kv::{BlockId, ChainRoot, SequenceId};
+use interbed_kv::{ChainRoot, SequenceId};
 
 use super::{Scheduler, StepPlan};
 use crate::sequence::{Sequence, SequenceStatus};
@@ -56,20 +56,20 @@ impl Scheduler {
     /// Returns whether `one` is longer than memory, and waits until that is allowed.
     pub(super) fn is_awaiting(&self, one: &Sequence) -> bool {
         let fits = self.blocks.num_required_blocks(one.len(), 0) <= self.blocks.stats().blocks_total;
-        one.may_be_long && !fits && one.len() <= self.long_awaited
+        one.request.may_be_long && !fits && one.len() <= self.long_awaited
     }
 
     /// Returns the limits of `one` as a sequence that is longer than memory; `None` if it is not longer, or may not be.
     pub(super) fn long_limits(&self, one: &Sequence) -> Option<LongLimits> {
-        let limits = self.long.filter(|limits| one.may_be_long && one.len() <= limits.most)?;
+        let limits = self.long.filter(|limits| one.request.may_be_long && one.len() <= limits.most)?;
         let fits = self.blocks.num_required_blocks(one.len(), 0) <= self.blocks.stats().blocks_total;
-        (one.is_long || !fits).then_some(limits)
+        (one.is_long() || !fits).then_some(limits)
     }
 
     /// Returns whether all of `one` should be on disk soon, since memory may not be enough for it.
     pub(super) fn may_outgrow_memory(&self, one: &Sequence) -> bool {
         let half = self.blocks.stats().blocks_total / 2;
-        self.long.is_some() && one.may_be_long && self.blocks.num_required_blocks(one.len(), 0) > half
+        self.long.is_some() && one.request.may_be_long && self.blocks.num_required_blocks(one.len(), 0) > half
     }
 
     /// Returns the number of blocks that `one` takes or would take in memory.
@@ -99,7 +99,7 @@ impl Scheduler {
     /// Begins `id` as a sequence that is longer than memory.
     pub(super) fn start_long(&mut self, id: SequenceId) {
         let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
-        (sequence.is_long, sequence.kept, sequence.computed) = (true, 0, 0);
+        (sequence.kept, sequence.computed) = (Some(0), 0);
         self.blocks.begin_below(id, sequence.hashes.root(), 0).expect("one that waits holds nothing");
     }
 
@@ -107,7 +107,7 @@ impl Scheduler {
     pub(crate) fn resume_long(&mut self, id: SequenceId, kept: usize) {
         let Some(LongLimits { stretch, .. }) = self.long else { return };
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        (sequence.kept, sequence.computed) = (kept, kept * STRETCH);
+        (sequence.kept, sequence.computed) = (Some(kept), kept * STRETCH);
         let root: ChainRoot = sequence.hashes.root().clone();
         self.blocks.free(id);
         self.blocks.begin_below(id, &root, kept * stretch).expect("it has just been freed");
@@ -125,27 +125,14 @@ impl Scheduler {
         }
     }
 
-    /// Records that `kept` stretches of `id` are on disk and stay there.
-    pub(crate) fn set_kept(&mut self, id: SequenceId, kept: usize) {
-        if let Some(sequence) = self.sequences.get_mut(&id) {
-            sequence.kept = kept;
-        }
-    }
-
     /// Returns the running sequences that are longer than memory.
     pub(crate) fn running_long(&self) -> Vec<SequenceId> {
-        self.queues.running().filter(|id| self.sequences[id].is_long).collect()
+        self.queues.running().filter(|id| self.sequences[id].is_long()).collect()
     }
 
     /// Returns whether `id` has not ended.
     pub(crate) fn knows(&self, id: SequenceId) -> bool {
         self.sequences.contains_key(&id)
-    }
-
-    /// Returns the number of blocks of `id` that are below memory, and those of its blocks in memory whose tokens are
-    /// all computed.
-    pub(crate) fn computed_blocks(&self, id: SequenceId) -> (usize, &[BlockId]) {
-        (self.blocks.blocks_below(id), self.blocks.computed_blocks(id))
     }
 
     /// Gives `id` slots for the next tokens that it computes. It gets as many as the pass has room for, or as many as
@@ -188,8 +175,8 @@ impl Scheduler {
     /// Has the first stretch of `id` in memory leave memory, if it is on disk. Returns whether it left.
     fn move_below(&mut self, id: SequenceId) -> bool {
         let Some(LongLimits { stretch, .. }) = self.long else { return false };
-        let is_kept = self.blocks.blocks_below(id) < self.sequences[&id].kept * stretch;
-        is_kept && self.blocks.move_below(id, stretch).is_ok()
+        let is_kept = |kept| self.blocks.blocks_below(id) < kept * stretch;
+        self.sequences[&id].kept.is_some_and(is_kept) && self.blocks.move_below(id, stretch).is_ok()
     }
 }
 

@@ -15,7 +15,7 @@ impl Scheduler {
     pub(super) fn grow(&mut self, id: SequenceId, leaving: &mut usize, plan: &mut StepPlan) -> bool {
         loop {
             let sequence = &self.sequences[&id];
-            if sequence.is_long {
+            if sequence.is_long() {
                 match self.grow_long(id, plan) {
                     Growing::Grown => return true,
                     Growing::Waits => return false,
@@ -76,14 +76,14 @@ impl Scheduler {
     /// among all. Sequences that were preempted often enough are spared, because they were admitted only while all of
     /// them together fit if the others make room.
     fn victim(&self) -> Option<SequenceId> {
-        let above = if self.tenants.len() > 1 { self.victim_above(&self.shares()) } else { None };
+        let above = if self.tenants.of.len() > 1 { self.victim_above(&self.shares()) } else { None };
         above.or_else(|| self.last_running(|sequence| !sequence.is_spared())).or_else(|| self.last_running(|_| true))
     }
 
     /// Returns the running sequence to preempt next among those of tenants above their share. A sequence that had to
     /// let many pass is not taken.
     pub(super) fn victim_above(&self, shares: &Shares) -> Option<SequenceId> {
-        self.last_running(|sequence| shares.is_above(sequence.tenant) && !sequence.is_urgent())
+        self.last_running(|sequence| shares.is_above(sequence.request.tenant) && !sequence.is_urgent())
     }
 
     fn last_running(&self, chosen: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
@@ -96,7 +96,7 @@ impl Scheduler {
         let group = self.group(id);
         let way = match self.blocks.can_swap_out(&group) {
             // The KV that a long sequence has on disk need not be computed again, and the rest is short.
-            _ if self.sequences[&id].is_long => Way::Recompute,
+            _ if self.sequences[&id].is_long() => Way::Recompute,
             AllocStatus::Ok if !self.flights.any_hangs() => self.planner.choose(self.effort(&group)),
             AllocStatus::Ok | AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
         };
@@ -111,10 +111,10 @@ impl Scheduler {
             plan.preempted.push(id);
             let sequence = self.sequences.get_mut(&id).expect("a running sequence is known");
             self.queues.take(sequence);
-            sequence.preemptions += 1;
-            sequence.swaps += u32::from(swap.is_some());
+            sequence.past.preemptions += 1;
+            sequence.past.swaps += u32::from(swap.is_some());
             // Blocks that are being fetched for the sequence are not among the blocks that it comes back to.
-            (sequence.status, sequence.ahead) = (SequenceStatus::Leaving, None);
+            sequence.status = SequenceStatus::Leaving;
             self.queues.put(sequence);
         }
         match swap {
@@ -139,7 +139,7 @@ impl Scheduler {
         let Some(search) = one.search() else { return vec![id] };
         let in_search = |id: &SequenceId| self.sequences[id].search() == Some(search);
         match one.status {
-            SequenceStatus::Running => self.queues.running().filter(in_search).collect(),
+            SequenceStatus::Running(_) => self.queues.running().filter(in_search).collect(),
             SequenceStatus::Swapped => self.queues.swapped().filter(in_search).collect(),
             SequenceStatus::Waiting | SequenceStatus::Leaving | SequenceStatus::Arriving | SequenceStatus::Fetching => {
                 vec![id]
@@ -156,7 +156,7 @@ impl Scheduler {
         }
         let num_common = self.gather(group);
         let sequence = self.sequences.get_mut(&first).expect("it stands for all of them");
-        (sequence.status, sequence.ahead) = (SequenceStatus::Waiting, None);
+        sequence.status = SequenceStatus::Waiting;
         sequence.lose_kv(num_common);
         self.queues.put(sequence);
     }

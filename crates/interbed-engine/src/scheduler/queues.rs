@@ -1,20 +1,24 @@
 //! Keeps the queues of sequences, and counts the seats of those that run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use interbed_kv::SequenceId;
 
 use crate::TenantId;
-use crate::sequence::{Rank, Sequence, SequenceStatus};
+use crate::sequence::{Rank, Role, Sequence, SequenceStatus};
 
-/// The waiting, running and swapped-out sequences, each in the order of [`Sequence::rank`].
+/// The sequences of one status. Those that wait are ordered by tenant first; for all others, the tenant is `None`.
+type Queue = BTreeMap<(Option<TenantId>, Rank), SequenceId>;
+
+/// A queue for each status, in the order of [`Sequence::rank`].
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    waiting: BTreeMap<(Option<TenantId>, Rank), SequenceId>,
-    running: BTreeMap<Rank, SequenceId>,
-    swapped: BTreeMap<Rank, SequenceId>,
-    /// The sequences whose prefix is being fetched, in no order that matters.
-    fetching: BTreeSet<SequenceId>,
+    waiting: Queue,
+    running: Queue,
+    leaving: Queue,
+    swapped: Queue,
+    arriving: Queue,
+    fetching: Queue,
     /// The number of seats of sequences that run, and of those that are being swapped in or fetched.
     seats: usize,
 }
@@ -22,39 +26,33 @@ pub(super) struct Queues {
 impl Queues {
     /// Puts `sequence`, which is in no queue, into the queue of its status.
     pub(super) fn put(&mut self, sequence: &Sequence) {
-        let (id, rank) = (sequence.id, sequence.rank());
-        let before = match sequence.status {
-            SequenceStatus::Waiting => self.waiting.insert((sequence.tenant, rank), id),
-            SequenceStatus::Running => self.running.insert(rank, id),
-            SequenceStatus::Swapped => self.swapped.insert(rank, id),
-            SequenceStatus::Fetching => {
-                self.fetching.insert(id);
-                None
-            }
-            SequenceStatus::Leaving | SequenceStatus::Arriving => None,
-        };
-        debug_assert!(before.is_none(), "{id} has the rank of {before:?}");
+        let before = self.queue_of(sequence).insert(key(sequence), sequence.id);
+        debug_assert!(before.is_none(), "{} has the rank of {before:?}", sequence.id);
         self.seats += seats(sequence);
     }
 
     /// Takes `sequence` out of the queue of its status. Nothing that its rank depends on may have changed since it was
     /// put there.
     pub(super) fn take(&mut self, sequence: &Sequence) {
-        let rank = sequence.rank();
-        match sequence.status {
-            SequenceStatus::Waiting => drop(self.waiting.remove(&(sequence.tenant, rank))),
-            SequenceStatus::Running => drop(self.running.remove(&rank)),
-            SequenceStatus::Swapped => drop(self.swapped.remove(&rank)),
-            SequenceStatus::Fetching => drop(self.fetching.take(&sequence.id)),
-            SequenceStatus::Leaving | SequenceStatus::Arriving => {}
-        }
+        self.queue_of(sequence).remove(&key(sequence));
         self.seats -= seats(sequence);
     }
 
-    /// Gives `sequence`, which is in a queue, another number of seats.
-    pub(super) fn change_seats(&mut self, sequence: &mut Sequence, number: usize) {
+    fn queue_of(&mut self, sequence: &Sequence) -> &mut Queue {
+        match sequence.status {
+            SequenceStatus::Waiting => &mut self.waiting,
+            SequenceStatus::Running(_) => &mut self.running,
+            SequenceStatus::Leaving => &mut self.leaving,
+            SequenceStatus::Swapped => &mut self.swapped,
+            SequenceStatus::Arriving => &mut self.arriving,
+            SequenceStatus::Fetching => &mut self.fetching,
+        }
+    }
+
+    /// Makes `sequence`, which is in a queue, a beam with this number of seats.
+    pub(super) fn make_beam(&mut self, sequence: &mut Sequence, number: usize) {
         self.seats -= seats(sequence);
-        sequence.seats = number;
+        sequence.role = Role::Beam { seats: number };
         self.seats += seats(sequence);
     }
 
@@ -79,26 +77,37 @@ impl Queues {
         self.running.values().copied()
     }
 
-    /// Returns all sequences whose prefix is being fetched.
-    pub(super) fn fetching(&self) -> impl ExactSizeIterator<Item = SequenceId> {
-        self.fetching.iter().copied()
-    }
-
-    /// Returns the first of the swapped-out sequences, which is the first to come back.
-    pub(super) fn first_swapped(&self) -> Option<SequenceId> {
-        self.swapped.first_key_value().map(|(_, &id)| id)
+    /// Returns all sequences that are being swapped out.
+    pub(super) fn leaving(&self) -> impl ExactSizeIterator<Item = SequenceId> {
+        self.leaving.values().copied()
     }
 
     /// Returns all swapped-out sequences. The first is the first to come back.
     pub(super) fn swapped(&self) -> impl ExactSizeIterator<Item = SequenceId> {
         self.swapped.values().copied()
     }
+
+    /// Returns all sequences that are being swapped in.
+    pub(super) fn arriving(&self) -> impl ExactSizeIterator<Item = SequenceId> {
+        self.arriving.values().copied()
+    }
+
+    /// Returns all sequences whose prefix is being fetched.
+    pub(super) fn fetching(&self) -> impl ExactSizeIterator<Item = SequenceId> {
+        self.fetching.values().copied()
+    }
+}
+
+/// Returns the place of `sequence` in the queue of its status.
+fn key(sequence: &Sequence) -> (Option<TenantId>, Rank) {
+    let tenant = if sequence.status == SequenceStatus::Waiting { sequence.request.tenant } else { None };
+    (tenant, sequence.rank())
 }
 
 /// Returns the number of seats that `sequence` takes in its present status.
 fn seats(sequence: &Sequence) -> usize {
     match sequence.status {
-        SequenceStatus::Running | SequenceStatus::Arriving | SequenceStatus::Fetching => sequence.seats,
+        SequenceStatus::Running(_) | SequenceStatus::Arriving | SequenceStatus::Fetching => sequence.seats(),
         SequenceStatus::Waiting | SequenceStatus::Leaving | SequenceStatus::Swapped => 0,
     }
 }

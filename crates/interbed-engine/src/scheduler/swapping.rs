@@ -36,7 +36,7 @@ impl Scheduler {
         let alive: Vec<_> = flight.sequences.into_iter().filter(|id| self.sequences.contains_key(id)).collect();
         let place = match flight.direction {
             SwapDirection::Out => SequenceStatus::Swapped,
-            SwapDirection::In => SequenceStatus::Running,
+            SwapDirection::In => SequenceStatus::Running(None),
         };
         match kept {
             SwapOutcome::Done => alive.iter().for_each(|&id| self.move_to(id, place)),
@@ -47,13 +47,12 @@ impl Scheduler {
 
     /// Returns the number of sequences whose KV is in swap space, or on its way there or back.
     pub(crate) fn num_swapped(&self) -> usize {
-        let in_flight = self.flights.sequences().filter(|id| self.sequences.contains_key(id));
-        self.queues.swapped().len() + in_flight.count()
+        self.queues.leaving().len() + self.queues.swapped().len() + self.queues.arriving().len()
     }
 
     /// Returns the number of swaps in flight.
     pub(crate) fn num_swaps(&self) -> usize {
-        self.flights.len()
+        self.flights.swaps()
     }
 
     /// Records that the swap of `sequences`, which have their new status, begins with this step.

@@ -14,7 +14,8 @@ use std::collections::HashSet;
 use interbed_kv::{BlockManager, ChainRoot, KvConfig, SequenceId, SwapId};
 
 use super::*;
-use crate::sequence::{MAX_OVERTAKEN, MAX_PREEMPTIONS};
+use crate::TenantId;
+use crate::sequence::{GroupId, MAX_OVERTAKEN, MAX_PREEMPTIONS};
 
 struct Bench {
     scheduler: Scheduler,
@@ -43,7 +44,8 @@ impl Bench {
     }
 
     fn add_with_priority(&mut self, id: u64, length: usize, priority: i32) {
-        self.scheduler.add(Arrival { priority, ..arrival(id, length) });
+        let request = Requested { priority, ..requested(id) };
+        self.scheduler.add(Arrival { request, ..arrival(id, length) });
     }
 
     /// Plans a step, checks what must hold of every plan, computes the plan, and appends a token to each sequence that
@@ -94,18 +96,21 @@ impl Bench {
 fn arrival(id: u64, length: usize) -> Arrival {
     Arrival {
         id: SequenceId(id),
-        group: GroupId(id),
+        request: requested(id),
         continuation: None,
         prompt: (0..length).map(|i| (id * 1000) as u32 + i as u32).collect(),
         max_tokens: 0,
         root: ChainRoot::default(),
-        priority: 0,
-        tenant: None,
-        explain: false,
         beams: None,
-        may_be_long: false,
-        ranks_prompt: false,
     }
+}
+
+fn of_tenant(tenant: u128, id: u64, length: usize) -> Arrival {
+    Arrival { request: Requested { tenant: Some(TenantId(tenant)), ..requested(id) }, ..arrival(id, length) }
+}
+
+fn requested(id: u64) -> Requested {
+    Requested { group: GroupId(id), ..Requested::default() }
 }
 
 #[test]
@@ -139,7 +144,8 @@ fn a_long_prompt_leaves_others_half_of_the_room() {
 #[test]
 fn a_prompt_whose_tokens_are_ranked_does_so_a_few_at_a_time_beside_others() {
     let mut bench = Bench::new(1000, 4, 500);
-    bench.scheduler.add(Arrival { ranks_prompt: true, ..arrival(1, 900) });
+    let request = Requested { ranks_prompt: true, ..requested(1) };
+    bench.scheduler.add(Arrival { request, ..arrival(1, 900) });
     assert_eq!(bench.step(), [(1, 500)], "alone it takes all");
     bench.add(2, 8);
     assert_eq!(bench.step(), [(1, 64), (2, 8)]);
@@ -247,7 +253,7 @@ fn important_requests_cannot_starve_the_others() {
 fn who_was_preempted_often_is_spared() {
     let mut bench = Bench::new(6, 2, 64);
     bench.add_with_priority(2, 11, 5);
-    bench.suffer(2, |sequence| sequence.preemptions = MAX_PREEMPTIONS);
+    bench.suffer(2, |sequence| sequence.past.preemptions = MAX_PREEMPTIONS);
     bench.add_with_priority(3, 11, -5);
     assert_eq!(bench.step(), [(2, 11), (3, 11)]);
     bench.step();
@@ -261,7 +267,7 @@ fn who_was_preempted_often_comes_back_only_to_stay() {
     // Each may come to 20 tokens, which are 5 blocks.
     for id in [1, 2] {
         bench.scheduler.add(Arrival { max_tokens: 12, ..arrival(id, 8) });
-        bench.suffer(id, |sequence| sequence.preemptions = MAX_PREEMPTIONS);
+        bench.suffer(id, |sequence| sequence.past.preemptions = MAX_PREEMPTIONS);
     }
     bench.add(3, 8);
     assert_eq!(bench.step(), [(1, 8)], "the second would not find room to its end, and keeps the third from passing");
@@ -280,7 +286,7 @@ fn a_leak_is_found_counted_and_mended() {
     // A bug: the sequence is forgotten, its blocks are not given back.
     bench.scheduler.sequences.clear();
     bench.scheduler.queues = Queues::default();
-    bench.scheduler.tenants.clear();
+    bench.scheduler.tenants = Tenants::default();
     assert_eq!(bench.scheduler.recover_leaks(), 2);
     assert_eq!(bench.scheduler.recover_leaks(), 0);
     bench.add(2, 40);
@@ -298,7 +304,7 @@ fn the_last_come_is_preempted_to_the_front_of_the_queue() {
     assert_eq!(bench.step(), [(1, 1)]);
     assert_eq!(bench.plan.preempted, [SequenceId(2)]);
     assert_eq!(bench.scheduler.queues.waiting().map(|id| id.0).collect::<Vec<_>>(), [2, 3]);
-    assert_eq!(bench.scheduler.sequence(SequenceId(2)).preemptions, 1);
+    assert_eq!(bench.scheduler.sequence(SequenceId(2)).past.preemptions, 1);
     bench.scheduler.remove(SequenceId(1));
     // Its prompt and the token that it had generated are computed again, less the block that the cache still held.
     assert_eq!(bench.step(), [(2, 4), (3, 8)]);

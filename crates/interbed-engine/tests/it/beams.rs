@@ -155,7 +155,7 @@ fn searches_make_room_for_each_other() {
         let status = engine.handle().status();
         assert!(status.preemptions > 0, "the test needs preemptions to mean anything");
         assert!(swap_blocks == 0 || status.preemptions_swap > 0, "the test needs swaps to mean anything");
-        assert!(fail_every == 0 || status.swap.failed > 0, "the test needs failures to mean anything");
+        assert!(fail_every == 0 || status.kv.swaps_failed > 0, "the test needs failures to mean anything");
     }
 }
 
@@ -328,7 +328,7 @@ proptest! {
                             prop_assert_eq!((&tokens, reason), (&expected[index].0, expected[index].1));
                         }
                         Event::Failed(error) => panic!("{error}"),
-                        Event::PromptDone { .. } | Event::Preempted { .. } | Event::Embedding(_) => {}
+                        Event::PromptDone(_) | Event::Preempted { .. } | Event::Embedding(_) => {}
                     }
                 }
             }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use interbed_engine::{
-    BlockBytes, KvDemand, KvGrant, KvMemory, Request, Runner, SamplingParams, StripMemory, SwapStore,
+    BlockBytes, KvDemand, KvGrant, KvMemory, PassError, Request, Runner, SamplingParams, StripMemory, SwapStore,
 };
 use interbed_kv::BlockCopy;
-use interbed_model::{BatchSequence, LogitRow, Logits};
+use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits};
 
 use crate::sim::{Shape, SimRunner, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, start_over};
 
@@ -29,10 +29,11 @@ impl Runner for ResizedRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
+        below: &mut dyn KvBelow,
         sink: &mut dyn FnMut(LogitRow, Logits<'_>),
-    ) -> Result<(), String> {
+    ) -> Result<(), PassError> {
         self.pool.reached.store(self.sim.blocks_reached(), Ordering::Relaxed);
-        self.sim.forward(batch, sink)
+        self.sim.forward(batch, below, sink)
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {

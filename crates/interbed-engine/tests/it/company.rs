@@ -131,8 +131,11 @@ fn swapped_out_and_in_under_pressure_nobody_notices() {
                 Shape { blocks: 6 * 10, prefix_caching, max_num_seqs: 64, swap_blocks, preemption, ..Shape::default() };
             for fail_every_swap in [0, 3] {
                 let status = run_all_with(shape, requests.clone(), true, fail_every_swap);
-                assert!(status.preemptions_swap > 0 && status.swap.blocks_out > 0, "the test needs swaps: {status:?}");
-                assert_eq!(status.swap.failed > 0, fail_every_swap > 0);
+                assert!(
+                    status.preemptions_swap > 0 && status.kv.swapped_out_blocks > 0,
+                    "the test needs swaps: {status:?}"
+                );
+                assert_eq!(status.kv.swaps_failed > 0, fail_every_swap > 0);
             }
         }
     }

@@ -77,8 +77,8 @@ fn compare<D: Device + 'static>(runs: u64, open: impl Fn(u64, &PassNeeds, &KvLay
             let status = engine.handle().status();
             assert!(status.preemptions > 0, "the test needs preemptions to mean anything");
             let swaps = preemption == PreemptionMode::Swap;
-            assert_eq!(swaps, status.preemptions_swap > 0 && status.swap.blocks_out > 0, "{:?}", status.swap);
-            assert_eq!(status.swap.failed, 0);
+            assert_eq!(swaps, status.preemptions_swap > 0 && status.kv.swapped_out_blocks > 0, "{:?}", status.kv);
+            assert_eq!(status.kv.swaps_failed, 0);
         }
     }
 }

@@ -68,7 +68,7 @@ fn an_end_in_the_middle_of_a_run_drops_what_lies_behind_it() {
         let ended = collect(engine.handle().submit(request).unwrap());
         assert!(ended.tokens.len() > end + 1 && !ended.tokens[..=end].contains(&token), "{ended:?}");
         assert_idle_and_whole(&engine);
-        assert_eq!(engine.handle().status().kv.prefix_query_tokens, 2 * 9);
+        assert_eq!(engine.handle().status().prompt_tokens, 2 * 9);
     }
 }
 
@@ -86,7 +86,7 @@ fn what_was_guessed_wrongly_is_found_by_nobody() {
             next = [request.prompt, ended.tokens].concat();
         }
     }
-    assert!(engine.handle().status().kv.prefix_hit_tokens > 0);
+    assert!(engine.handle().status().cached_tokens > 0);
     assert_idle_and_whole(&engine);
 }
 

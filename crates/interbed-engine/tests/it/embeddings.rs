@@ -15,7 +15,7 @@ fn read(mut stream: interbed_engine::EventStream) -> (usize, Vec<u32>) {
     let (mut cached, mut bits) = (0, Vec::new());
     while let Some(event) = stream.blocking_next() {
         match event {
-            Event::PromptDone { cached_tokens, .. } => cached = cached_tokens,
+            Event::PromptDone(done) => cached = done.cached_tokens,
             Event::Embedding(vector) => bits = vector.iter().map(|number| number.to_bits()).collect(),
             Event::Preempted { .. } => {}
             Event::Finished { reason } => assert_eq!(reason, FinishReason::Length),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use interbed_engine::{
-    BeamParams, Engine, Event, EventStream, FinishReason, Health, PreemptionMode, Request, RequestError, StartError,
-    SubmitError,
+    BeamParams, Engine, Event, EventStream, FinishReason, Health, PreemptionMode, PromptDone, Request, RequestError,
+    StartError, SubmitError,
 };
 use interbed_kv::{Miss, MissReason};
 
@@ -222,7 +222,7 @@ fn prompt_logprobs_cover_the_prompt_and_bypass_the_cache() {
         let mut request = greedy(prompt.clone(), max_tokens);
         request.params.prompt_logprobs = Some(2);
         let mut stream = engine.handle().submit(request).unwrap();
-        let Some(Event::PromptDone { cached_tokens, logprobs, .. }) = stream.blocking_next() else {
+        let Some(Event::PromptDone(PromptDone { cached_tokens, logprobs, .. })) = stream.blocking_next() else {
             panic!("no prompt")
         };
         assert_eq!((cached_tokens, logprobs.len()), (0, prompt.len()));
@@ -271,7 +271,7 @@ fn prompt_logprobs_survive_preemption() {
 fn prompt_logprobs(mut stream: EventStream) -> Vec<Option<interbed_engine::PositionLogprobs>> {
     let mut found = Vec::new();
     while let Some(event) = stream.blocking_next() {
-        if let Event::PromptDone { logprobs, .. } = event {
+        if let Event::PromptDone(PromptDone { logprobs, .. }) = event {
             found = logprobs;
         }
     }
@@ -360,7 +360,7 @@ fn who_asks_is_told_why_its_prefix_was_not_cached_and_nothing_of_others() {
     let (engine, _) = start(Shape::default());
     let miss = |request: Request| {
         let mut stream = engine.handle().submit(request).unwrap();
-        let Some(Event::PromptDone { miss, .. }) = stream.blocking_next() else { panic!("no prompt") };
+        let Some(Event::PromptDone(PromptDone { miss, .. })) = stream.blocking_next() else { panic!("no prompt") };
         assert_eq!(collect_rest(stream), 2);
         miss
     };

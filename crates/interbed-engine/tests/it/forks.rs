@@ -36,7 +36,7 @@ pub fn told(mut stream: EventStream) -> (Vec<Event>, Vec<u32>) {
     while let Some(mut event) = stream.blocking_next() {
         match &mut event {
             Event::Preempted { .. } => continue,
-            Event::PromptDone { cached_tokens, .. } => *cached_tokens = 0,
+            Event::PromptDone(done) => done.cached_tokens = 0,
             Event::Finished { .. } | Event::Embedding(_) => {}
             Event::Token { id, .. } => tokens.push(*id),
             Event::Failed(error) => panic!("{error}"),

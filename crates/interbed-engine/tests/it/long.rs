@@ -173,7 +173,7 @@ fn a_full_disk_fails_who_cannot_go_on_and_nobody_else() {
     let failed = loop {
         match long.blocking_next() {
             Some(Event::Failed(error)) => break error.to_string(),
-            Some(Event::PromptDone { .. }) => {}
+            Some(Event::PromptDone(_)) => {}
             other => panic!("{other:?}"),
         }
     };

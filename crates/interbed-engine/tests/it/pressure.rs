@@ -78,15 +78,15 @@ fn sixty_four_requests_in_kv_for_six_answer_as_with_ample_memory() {
         teach_short_answers(&engine);
         assert_eq!(tokens(serve(&engine, &requests)), expected, "{preemption:?}");
         assert_idle_and_whole(&engine);
-        let EngineStatus { preemptions, preemptions_swap, swap, .. } = engine.handle().status();
+        let EngineStatus { preemptions, preemptions_swap, kv, .. } = engine.handle().status();
         println!(
             "{preemption:?}: {preemptions} preemptions, {preemptions_swap} by swapping {} blocks",
-            swap.blocks_out
+            kv.swapped_out_blocks
         );
         assert!(preemptions > 0, "the test needs preemptions to mean anything");
         match preemption {
             PreemptionMode::Recompute => assert_eq!(preemptions_swap, 0),
-            PreemptionMode::Swap => assert!(preemptions_swap > 0 && swap.blocks_out > 0 && swap.failed == 0),
+            PreemptionMode::Swap => assert!(preemptions_swap > 0 && kv.swapped_out_blocks > 0 && kv.swaps_failed == 0),
             PreemptionMode::Auto => {}
         }
     }

@@ -100,7 +100,7 @@ fn alone_together_chunked_cached_and_preempted() {
         let roomy = start(model, 600, 24, 200, 2);
         assert_eq!(answers(&roomy, &requests, true), alone, "{model}: together");
         assert_eq!(answers(&roomy, &requests, true), alone, "{model}: with prefix hits");
-        assert!(roomy.handle().status().kv.prefix_hit_tokens > 0);
+        assert!(roomy.handle().status().cached_tokens > 0);
         for chunk in [24, 31] {
             let engine = start(model, 600, 24, chunk, 2);
             assert_eq!(answers(&engine, &requests, true), alone, "{model}: in chunks of up to {chunk}");
@@ -124,7 +124,7 @@ fn next(engine: &Engine, history: &[u32], top: usize) -> Vec<(u32, f32)> {
     let mut stream = engine.handle().submit(request).unwrap();
     while let Some(event) = stream.blocking_next() {
         match event {
-            Event::PromptDone { cached_tokens, .. } => assert_eq!(cached_tokens, 0),
+            Event::PromptDone(done) => assert_eq!(done.cached_tokens, 0),
             Event::Token { logprobs, .. } => {
                 return logprobs.unwrap().top.iter().map(|token| (token.token, token.logprob)).collect();
             }

@@ -12,12 +12,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use interbed_engine::{
-    Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStatus, Limits, Miss, PassError,
-    PreemptionMode, Request, Runner, SamplingParams, SchedulerConfig, StripMemory, SwapStore,
+    Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStats, Limits, Miss, PassError,
+    PreemptionMode, PromptDone, Request, Runner, SamplingParams, SchedulerConfig, ShownWeights, StripMemory, SwapStore,
 };
 use interbed_kernels::STRETCH;
 use interbed_kv::{BlockBytes, BlockCopy, BlockId, KvConfig};
-use interbed_model::{BatchSequence, FrameId, KvBelow, KvLost, LogitRow, LogitRows, Logits, NothingBelow};
+use interbed_model::{BatchSequence, FrameId, KvBelow, KvLost, LogitRow, LogitRows, Logits};
+use interbed_weights::StreamMonitor;
 use strips::SimStrips;
 use swap::SimSwap;
 
@@ -189,18 +190,6 @@ impl Runner for SimRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
-        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
-    ) -> Result<(), String> {
-        self.forward_from(batch, &mut NothingBelow, sink).map_err(|error| error.to_string())
-    }
-
-    fn streams_kv(&self) -> bool {
-        true
-    }
-
-    fn forward_from(
-        &mut self,
-        batch: &[BatchSequence<'_>],
         below: &mut dyn KvBelow,
         sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), PassError> {
@@ -262,8 +251,12 @@ impl Runner for SimRunner {
         Ok(())
     }
 
-    fn show_weights(&mut self) {
-        self.controls.shown.fetch_add(1, Ordering::SeqCst);
+    fn streams_kv(&self) -> bool {
+        true
+    }
+
+    fn shown_weights(&mut self) -> Option<&mut dyn ShownWeights> {
+        Some(self)
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
@@ -296,6 +289,16 @@ impl Runner for SimRunner {
 
     fn drafter(&mut self) -> Option<&mut dyn Drafter> {
         (self.controls.drafts.load(Ordering::Relaxed) > 0).then_some(self)
+    }
+}
+
+impl ShownWeights for SimRunner {
+    fn monitor(&self) -> Arc<StreamMonitor> {
+        Arc::new(StreamMonitor::new(Vec::new(), 0))
+    }
+
+    fn show(&mut self) {
+        self.controls.shown.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -462,7 +465,7 @@ pub fn collect(mut stream: EventStream) -> Ended {
     let mut prompt_done = false;
     while let Some(event) = stream.blocking_next() {
         match event {
-            Event::PromptDone { cached_tokens, miss, .. } => {
+            Event::PromptDone(PromptDone { cached_tokens, miss, .. }) => {
                 assert!(!prompt_done, "the prompt is reported once");
                 prompt_done = true;
                 (ended.cached_tokens, ended.miss) = (cached_tokens, miss);
@@ -495,9 +498,9 @@ pub fn assert_idle_and_whole(engine: &Engine) {
     let status = eventually(engine, "at rest", |status| {
         status.waiting == 0 && status.running == 0 && status.swapped == 0 && status.kv.blocks_used == 0
     });
-    let KvStatus { blocks_free, blocks_cached, blocks_withdrawn, blocks_total, .. } = status.kv;
+    let KvStats { blocks_free, blocks_cached, blocks_withdrawn, blocks_total, .. } = status.kv;
     assert_eq!(blocks_free + blocks_cached + blocks_withdrawn, blocks_total);
-    assert_eq!((status.leaks_found, status.swapped, status.swap.slots_used), (0, 0, 0));
+    assert_eq!((status.leaks_found, status.swapped, status.kv.swap_slots_used), (0, 0, 0));
 }
 
 /// The greatest of a row as a runner gives them: NaN first, and among equals the first.

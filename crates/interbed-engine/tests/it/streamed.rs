@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use interbed_device::{Bytes, Cpu, CpuDevice, PassNeeds};
 use interbed_engine::{
-    Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, RunnerMemory,
-    SchedulerConfig, StripMemory, TradeLimits, WeightMemory,
+    Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, ModelRunner, PassError, PreemptionMode, Request, Runner,
+    RunnerMemory, SchedulerConfig, ShownWeights, StripMemory, TradeLimits, WeightMemory,
 };
 use interbed_io::EngineKind;
 use interbed_kernels::KvDType;
 use interbed_kv::{BlockCopy, KvConfig};
 use interbed_model::config::ModelConfig;
-use interbed_model::{BatchSequence, LogitRow, Logits, Model, layers};
+use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits, Model, layers};
 use interbed_weights::{
-    Catalog, ElasticWeights, Presence, ResidentWeights, StreamConfig, StreamMonitor, StreamPlan, StreamPolicy,
-    StreamedWeights, WeightSource, WindowSight, open_direct,
+    Catalog, ElasticWeights, Presence, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights,
+    WeightSource, WindowSight, open_direct,
 };
 
 use crate::model::{engine_config, kv_pool};
@@ -61,10 +61,11 @@ impl Runner for Watched {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
+        below: &mut dyn KvBelow,
         sink: &mut dyn FnMut(LogitRow, Logits<'_>),
-    ) -> Result<(), String> {
+    ) -> Result<(), PassError> {
         self.check();
-        self.runner.forward(batch, sink)?;
+        self.runner.forward(batch, below, sink)?;
         self.check();
         Ok(())
     }
@@ -89,12 +90,8 @@ impl Runner for Watched {
         self.runner.memory()
     }
 
-    fn stream_monitor(&self) -> Option<Arc<StreamMonitor>> {
-        self.runner.stream_monitor()
-    }
-
-    fn show_weights(&mut self) {
-        self.runner.show_weights();
+    fn shown_weights(&mut self) -> Option<&mut dyn ShownWeights> {
+        self.runner.shown_weights()
     }
 }
 
@@ -231,7 +228,7 @@ fn the_bundled_model_gives_memory_to_kv_and_takes_it_back() {
         assert_idle_and_whole(&engine);
         // Idle, the weights come back, as many as before but for what two bands may leave unused.
         eventually(&engine, "all memory is given back", |status| {
-            status.kv.bytes == BLOCKS_START as u64 * block && status.weights_bytes + 2 * BAND > held
+            status.kv_bytes() == BLOCKS_START as u64 * block && status.memory.weights.0 + 2 * BAND > held
         });
         let back = seen.resident.load(Ordering::Relaxed);
         assert!(back + BAND > resident, "{back} of {resident} bytes");

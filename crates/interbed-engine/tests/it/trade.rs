@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use interbed_engine::{
-    BlockBytes, Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, PreemptionMode, Request, Runner, RunnerMemory,
-    StripMemory, SwapStore, TradeLimits,
+    BlockBytes, Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, PassError, PreemptionMode, Request, Runner,
+    RunnerMemory, StripMemory, SwapStore, TradeLimits,
 };
 use interbed_kv::BlockCopy;
-use interbed_model::{BatchSequence, LogitRow, Logits};
+use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits};
 use proptest::prelude::*;
 
 use crate::sim::{
@@ -65,10 +65,11 @@ impl Runner for TradingRunner {
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
+        below: &mut dyn KvBelow,
         sink: &mut dyn FnMut(LogitRow, Logits<'_>),
-    ) -> Result<(), String> {
+    ) -> Result<(), PassError> {
         self.move_weights();
-        self.sim.forward(batch, sink)?;
+        self.sim.forward(batch, below, sink)?;
         self.passes += 1;
         self.move_weights();
         Ok(())
@@ -99,7 +100,8 @@ impl Runner for TradingRunner {
     }
 
     fn memory(&mut self) -> RunnerMemory {
-        RunnerMemory { weights: interbed_device::Bytes(self.held), kv_block: interbed_device::Bytes(self.limits.block) }
+        let [weights, kv_block] = [self.held, self.limits.block].map(interbed_device::Bytes);
+        RunnerMemory { weights, kv_block, device: None }
     }
 }
 
@@ -154,7 +156,7 @@ fn assert_given_back(engine: &Engine, limits: &TradeLimits) {
     assert_idle_and_whole(engine);
     let bytes = limits.blocks_start as u64 * limits.block;
     eventually(engine, "memory is given back", |status| {
-        status.kv.bytes <= bytes + 5 * limits.block && status.weights_bytes == limits.total - status.kv.bytes
+        status.kv_bytes() <= bytes + 5 * limits.block && status.memory.weights.0 == limits.total - status.kv_bytes()
     });
 }
 
@@ -201,9 +203,9 @@ fn a_conversation_that_pauses_finds_its_kv() {
     let (engine, limits, seen) = start_worth(1e-12, shape, LIMITS, 700);
     let found = || {
         assert_idle_and_whole(&engine);
-        let kv = engine.handle().status().kv;
-        assert!(kv.bytes > 70 * limits.block, "{kv:?}");
-        kv.prefix_hit_tokens
+        let status = engine.handle().status();
+        assert!(status.kv_bytes() > 70 * limits.block, "{status:?}");
+        status.cached_tokens
     };
     run_all(&engine, &[greedy(prompt(1, 300), 20)]);
     assert_eq!(found(), 0);

@@ -19,12 +19,12 @@ use interbed::opened::Opened;
 use interbed::options::{KvLayoutOption, LimitOptions};
 use interbed::place::Processor;
 use interbed::progress;
-use interbed_device::{Cpu, CpuDevice, KvPool};
+use interbed_device::{Cpu, Device, KvPool};
 use interbed_engine::{
     EngineStatus, Event, EventStream, ModelRunner, Request, Runner, SamplingParams, StripMemory, StripsStatus,
 };
 use interbed_kv::{BlockId, Hiding, Mapped, Mapping};
-use interbed_model::{BatchSequence, LogitRows, Model, SequenceBlocks};
+use interbed_model::{BatchSequence, LogitRows, Model, NothingBelow, SequenceBlocks};
 use serde_json::{Value, json};
 
 use super::{kv_pages, shuffle};
@@ -150,8 +150,8 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Blo
         bail!("--context {context} is beyond the {room} tokens that memory holds; give more --memory");
     }
     let longest = contexts.iter().max().map_or(0, |context| (context + args.repeat.get() + 1).div_ceil(block_size));
-    let block_bytes = runner.device.kv().layout().block_bytes();
-    let (layout, cpu) = (runner.device.kv().layout().clone(), Cpu::new(threads(limits)));
+    let block_bytes = runner.device.kv_layout().block_bytes();
+    let (layout, cpu) = (runner.device.kv_layout().clone(), Cpu::new(threads(limits)));
     let mut paged = KvPool::new(layout, longest).context("the blocks that are compared with")?;
     paged.blocks_mut().fill(SMALL_NUMBERS);
     let needs = Model::pass_needs(&dir.config.blueprint, batched_tokens, batched_tokens);
@@ -210,7 +210,7 @@ const SMALL_NUMBERS: u8 = 0x3c;
 
 /// Two devices with the same blocks: one has them mapped side by side, the other reads them through a table.
 struct Compared {
-    runner: ModelRunner<CpuDevice>,
+    runner: ModelRunner<Box<dyn Device>>,
     other: CpuDevice,
     /// Whether the runner has the device with mapped blocks now.
     is_mapped: bool,
@@ -254,7 +254,7 @@ impl Compared {
         let (tokens, logits) = (&ids[..], LogitRows::Last);
         let batch = BatchSequence { tokens, first_position: position, prompt_len: position, below: 0, blocks, logits };
         let began = Instant::now();
-        let done = self.runner.forward(&[batch], &mut |_, logits| {
+        let done = self.runner.forward(&[batch], &mut NothingBelow, &mut |_, logits| {
             std::hint::black_box(&logits);
         });
         done.map_err(anyhow::Error::msg)?;

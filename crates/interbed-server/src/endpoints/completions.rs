@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use interbed_engine::TokenId;
-use interbed_engine::text::{PromptDone, StopCause};
+use interbed_engine::text::StopCause;
+use interbed_engine::{PromptDone, TokenId};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

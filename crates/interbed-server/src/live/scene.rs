@@ -189,7 +189,7 @@ fn name_of(place: LivePlace) -> &'static str {
 
 /// Returns the engine's figures. Counters are totals since the start, from which the page computes rates.
 fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowSight) -> Value {
-    let EngineStatus { kv, swap, finished, .. } = status;
+    let EngineStatus { kv, finished, .. } = status;
     let health = match &status.health {
         Health::Ok => "ok",
         Health::Stalled(reason) | Health::Dead(reason) => reason,
@@ -201,34 +201,34 @@ fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowS
         "waiting": status.waiting,
         "swapped": status.swapped,
         "prompt_tokens": status.prompt_tokens,
-        "cached_tokens": kv.prefix_hit_tokens,
+        "cached_tokens": status.cached_tokens,
         "generated_tokens": status.generation_tokens,
         "finished": finished.stop + finished.length,
         "cancelled": finished.cancelled,
         "failed": finished.failed,
         "preemptions": status.preemptions,
         "preemptions_swap": status.preemptions_swap,
-        "weights_bytes": status.weights_bytes,
+        "weights_bytes": status.memory.weights.0,
         "kv": {
             "total": kv.blocks_total,
             "used": kv.blocks_used,
             "cached": kv.blocks_cached,
             "free": kv.blocks_free,
             "withdrawn": kv.blocks_withdrawn,
-            "bytes": kv.bytes,
-            "block_bytes": swap.block_bytes,
+            "bytes": status.kv_bytes(),
+            "block_bytes": status.memory.kv_block.0,
             "evictions": kv.evictions,
             "merged": kv.blocks_merged,
             "copied": kv.copy_on_writes,
         },
-        "swap": (swap.slots_total > 0).then(|| json!({
-            "total": swap.slots_total,
-            "used": swap.slots_used,
-            "out": swap.blocks_out,
-            "in": swap.blocks_in,
+        "swap": (kv.swap_slots_total > 0).then(|| json!({
+            "total": kv.swap_slots_total,
+            "used": kv.swap_slots_used,
+            "out": kv.swapped_out_blocks,
+            "in": kv.swapped_in_blocks,
         })),
         "stream": stream.map(|stream| self::stream(stream, window)),
-        "device": status.device.as_ref().map(device),
+        "device": status.memory.device.as_ref().map(device),
         "disk": status.tier("disk").map(|tier| disk(tier, status.longer_than_memory)),
         "remote": status.tier("remote").map(remote),
     })

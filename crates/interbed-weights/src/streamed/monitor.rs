@@ -25,7 +25,8 @@ pub struct StreamMonitor {
 }
 
 impl StreamMonitor {
-    pub(super) fn new(groups: Vec<GroupShape>, swept_bytes: u64) -> Self {
+    /// Creates a monitor for weights in `groups`, of whose matrices each pass reads `swept_bytes` bytes in full.
+    pub fn new(groups: Vec<GroupShape>, swept_bytes: u64) -> Self {
         Self {
             groups,
             swept_bytes,

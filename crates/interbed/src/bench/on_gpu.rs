@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use interbed_device::{Bytes, CopyRates, Device};
-use interbed_engine::{DeviceStats, Runner};
+use interbed_engine::DeviceStats;
 use interbed_weights::StreamStats;
 use serde_json::json;
 
@@ -64,7 +64,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
         let has_experts = streamed.as_ref().is_some_and(|streaming| streaming.experts.is_some());
         let mut bench = GpuBench { passes, rates, disk, resident, has_experts, policy, work };
         bench.measure_all(&wanted.sizes, &mut figures)?;
-        used = bench.passes.runner.device_stats();
+        used = bench.passes.runner.device.stats();
         if let (Some(path), Some(streaming)) = (wanted.timeline, &streamed) {
             timeline::write(streaming, path)?;
         }
@@ -76,7 +76,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
 }
 
 struct GpuBench<'a> {
-    passes: MeasuredPasses<Box<dyn Device>>,
+    passes: MeasuredPasses,
     rates: CopyRates,
     /// The number of bytes per second of the disk, measured at the start, or 0 if nothing is read from disk.
     disk: f64,
@@ -133,11 +133,11 @@ impl GpuBench<'_> {
     }
 
     fn stream(&self) -> StreamStats {
-        self.passes.runner.stream_stats().unwrap_or_default()
+        self.passes.runner.weights.monitor.as_ref().map(|monitor| monitor.stats()).unwrap_or_default()
     }
 
     fn stats(&self) -> DeviceStats {
-        self.passes.runner.device_stats().expect("a GPU has figures")
+        self.passes.runner.device.stats().expect("a GPU has figures")
     }
 }
 

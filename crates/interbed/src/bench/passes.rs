@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use interbed_device::Device;
+use interbed_device::{Cpu, Device};
 use interbed_engine::{ModelRunner, Runner};
-use interbed_model::{BatchSequence, LogitRows, SequenceBlocks};
+use interbed_model::{BatchSequence, LogitRows, NothingBelow, SequenceBlocks};
 use serde_json::{Value, json};
 
 use super::work::{ModelWork, Work};
@@ -138,6 +138,14 @@ impl MeasuredPasses {
         Self { runner, chunk: division.batched_tokens, block_size: division.needs.block_size, vocab }
     }
 
+    /// Returns the processor, which computes the passes.
+    ///
+    /// # Panics
+    /// Panics if a GPU computes them.
+    pub fn processor(&self) -> &Cpu {
+        self.runner.device.processor().expect("the processor computes the passes")
+    }
+
     /// Prepares the measurement of a shape: sequences that decode get their context, and prefills warm up.
     pub fn prepare(&mut self, shape: Shape, sizes: &Sizes, work: &ModelWork) -> Result<Measurement> {
         let context = sizes.context;
@@ -231,7 +239,7 @@ impl MeasuredPasses {
 pub fn timed(runner: &mut dyn Runner, batch: &[BatchSequence<'_>]) -> Result<Duration> {
     let begin = Instant::now();
     runner
-        .forward(batch, &mut |_, logits| {
+        .forward(batch, &mut NothingBelow, &mut |_, logits| {
             std::hint::black_box(&logits);
         })
         .map_err(anyhow::Error::msg)?;

@@ -64,7 +64,7 @@ fn for_blocks_to_the_very_end() {
     let mut bench = Bench::new(8, 4, 64);
     for id in [1, 2] {
         bench.scheduler.add(Arrival { max_tokens: 12, ..arrival(id, 8) });
-        bench.suffer(id, |sequence| sequence.preemptions = MAX_PREEMPTIONS);
+        bench.suffer(id, |sequence| sequence.past.preemptions = MAX_PREEMPTIONS);
     }
     bench.step();
     bench.waits(2, Wait::VeryEnd, &[1]);
@@ -89,7 +89,7 @@ fn for_one_that_is_swapped_out() {
     // Past one that has aged not even an important one comes.
     bench.add_with_priority(4, 1, -1);
     assert_eq!(bench.admission(4), Admission::Now);
-    bench.suffer(2, |sequence| sequence.overtaken = MAX_OVERTAKEN);
+    bench.suffer(2, |sequence| sequence.past.overtaken = MAX_OVERTAKEN);
     bench.waits(4, Wait::AgedFirst, &[2]);
     assert_eq!(bench.admission(3), Admission::Now);
 }
@@ -110,10 +110,9 @@ fn for_a_swap_that_hangs() {
 #[test]
 fn for_what_another_tenant_claims() {
     let mut bench = Bench::with_swap(80, 80);
-    let of = |tenant, id| Arrival { tenant: Some(TenantId(tenant)), ..arrival(id, 6) };
-    (1..=4).for_each(|id| bench.scheduler.add(of(1, id)));
+    (1..=4).for_each(|id| bench.scheduler.add(of_tenant(1, id, 6)));
     bench.step();
-    bench.scheduler.add(of(2, 5));
+    bench.scheduler.add(of_tenant(2, 5, 6));
     bench.step();
     bench.finish(Ok(TOOK));
     bench.waits(4, Wait::Claimed, &[5]);

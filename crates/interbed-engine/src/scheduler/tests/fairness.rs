@@ -14,7 +14,7 @@ impl Bench {
     }
 
     fn add_of(&mut self, tenant: u128, id: u64, length: usize) {
-        self.scheduler.add(Arrival { tenant: Some(TenantId(tenant)), ..arrival(id, length) });
+        self.scheduler.add(of_tenant(tenant, id, length));
     }
 }
 
@@ -69,8 +69,7 @@ fn seats_are_shared_as_well() {
 #[test]
 fn a_search_counts_for_all_its_seats_from_the_start() {
     let mut bench = Bench::with_swap(80, 80);
-    let tenant = Some(TenantId(1));
-    bench.scheduler.add(Arrival { tenant, beams: Some(4), max_tokens: 8, ..arrival(1, 6) });
+    bench.scheduler.add(Arrival { beams: Some(4), max_tokens: 8, ..of_tenant(1, 1, 6) });
     assert_eq!(bench.step(), [(1, 6)]);
     // Its tenant's share is two seats: it makes room before it has branched, and does not come back for the claim.
     bench.add_of(2, 2, 4);
@@ -101,8 +100,8 @@ fn a_priority_counts_among_a_tenants_own_alone() {
     let mut bench = Bench::new(4, 8, 64);
     bench.add_of(2, 1, 8);
     for id in 2..=5 {
-        let tenant = Some(TenantId(1));
-        bench.scheduler.add(Arrival { tenant, priority: i32::MIN, ..arrival(id, 8) });
+        let request = Requested { tenant: Some(TenantId(1)), priority: i32::MIN, ..requested(id) };
+        bench.scheduler.add(Arrival { request, ..arrival(id, 8) });
     }
     let mut first: Vec<_> = bench.step().iter().map(|(id, _)| *id).collect();
     first.sort_unstable();
@@ -144,7 +143,7 @@ fn tenants_take_turns_where_seats_are_fewer() {
         let mut ask = |bench: &mut Bench| {
             for (tenant, count) in [(1, 3), (2, 1)] {
                 let of_tenant =
-                    |bench: &Bench| bench.scheduler.tenants.get(&Some(TenantId(tenant))).map(|it| it.sequences);
+                    |bench: &Bench| bench.scheduler.tenants.of.get(&Some(TenantId(tenant))).map(|it| it.sequences);
                 while of_tenant(bench).unwrap_or(0) < count {
                     bench.add_of(tenant, 10 * next + tenant as u64, 4);
                     next += 1;
@@ -172,7 +171,7 @@ fn tenants_take_turns_where_seats_are_fewer() {
 fn memory_comes_for_what_keeps_others_waiting_whosever_it_is() {
     let mut bench = Bench::new(200, 4, 200);
     bench.add_of(2, 1, 100);
-    bench.suffer(1, |sequence| sequence.overtaken = MAX_OVERTAKEN);
+    bench.suffer(1, |sequence| sequence.past.overtaken = MAX_OVERTAKEN);
     let mut next = 2;
     for step in 0.. {
         assert!(step < 10, "it waits for ever, and all but one of the others with it");
@@ -202,7 +201,7 @@ fn memory_comes_for_what_waits_where_those_swapped_out_give_way() {
     // It gives way to a small one, which may not pass a large one.
     bench.add_of(2, 2, 4);
     bench.add_of(2, 3, 60);
-    bench.suffer(3, |sequence| sequence.overtaken = MAX_OVERTAKEN);
+    bench.suffer(3, |sequence| sequence.past.overtaken = MAX_OVERTAKEN);
     let KvDemand { used, wanted, .. } = bench.scheduler.kv_demand();
     bench.scheduler.set_usable_blocks(used + wanted);
     assert_eq!(bench.step().len() + bench.plan.swaps.len(), 1, "nobody comes");
@@ -270,9 +269,9 @@ fn who_is_swapped_out_is_not_starved_by_another_tenants_requests() {
             for swap in std::mem::take(&mut bench.plan.swaps) {
                 bench.scheduler.finish_swap(swap.id, Ok(TOOK));
             }
-            assert_eq!(bench.status(1), SequenceStatus::Running);
+            assert_eq!(bench.status(1), SequenceStatus::Running(None));
         }
-        assert_eq!(bench.scheduler.sequence(SequenceId(1)).preemptions, 1);
+        assert_eq!(bench.scheduler.sequence(SequenceId(1)).past.preemptions, 1);
     }
 }
 
@@ -281,7 +280,7 @@ fn what_another_has_cached_within_its_share_is_left_as_long_as_one_can_wait() {
     let mut bench = Bench::new(16, 8, 64);
     let add = |bench: &mut Bench, tenant: u128, id: u64, length: usize| {
         let root = ChainRoot::default().of_tenant(Some(tenant));
-        bench.scheduler.add(Arrival { tenant: Some(TenantId(tenant)), root, ..arrival(id, length) });
+        bench.scheduler.add(Arrival { root, ..of_tenant(tenant, id, length) });
     };
     // Half of the pool stays cached.
     add(&mut bench, 1, 1, 32);
@@ -298,7 +297,7 @@ fn what_another_has_cached_within_its_share_is_left_as_long_as_one_can_wait() {
     // The other's own finds it, beside them.
     let prompt: Vec<_> = (0..33).map(|i| 1000 + i as u32).collect();
     let root = ChainRoot::default().of_tenant(Some(1));
-    bench.scheduler.add(Arrival { tenant: Some(TenantId(1)), root, prompt, ..arrival(7, 0) });
+    bench.scheduler.add(Arrival { root, prompt, ..of_tenant(1, 7, 0) });
     assert!(bench.step().contains(&(7, 1)));
     for id in [2, 3, 7] {
         bench.scheduler.remove(SequenceId(id));

@@ -94,7 +94,7 @@ fn beams_make_room_together_and_share_again_what_they_have_in_common() {
     // One of them waits in the place of all.
     assert!(beams.iter().filter(|&&id| bench.scheduler.get_mut(id).is_some()).eq([&TRUNK]));
     let trunk = bench.scheduler.sequence(TRUNK);
-    assert_eq!((trunk.len(), trunk.seats, trunk.preemptions, trunk.status), (10, 3, 1, SequenceStatus::Waiting));
+    assert_eq!((trunk.len(), trunk.seats(), trunk.past.preemptions, trunk.status), (10, 3, 1, SequenceStatus::Waiting));
     assert_eq!(bench.scheduler.num_waiting(), 1);
     bench.scheduler.remove(SequenceId(2));
     assert_eq!(bench.compute(), [1]);
@@ -131,7 +131,7 @@ fn beams_that_cannot_come_back_are_not_admitted_one_by_one() {
 fn a_search_that_was_preempted_often_needs_no_more_than_is_asked_for() {
     let mut bench = Bench::new(200, 8, 64);
     bench.scheduler.add(Arrival { max_tokens: 10, beams: Some(8), ..arrival(1, 40) });
-    bench.suffer(1, |sequence| sequence.preemptions = MAX_PREEMPTIONS);
+    bench.suffer(1, |sequence| sequence.past.preemptions = MAX_PREEMPTIONS);
     // Ten blocks of the prompt, and of each beam three.
     let demand = bench.scheduler.kv_demand();
     assert_eq!(demand.used + demand.wanted, 34);
@@ -153,7 +153,7 @@ fn beams_that_are_to_stay_wait_for_blocks_on_their_way_out() {
     (0..100).for_each(|_| bench.scheduler.ended(0));
     // It may need all blocks: three full ones for the prompt, and two for each beam.
     bench.scheduler.add(Arrival { max_tokens: 5, beams: Some(4), ..arrival(1, 14) });
-    bench.suffer(1, |sequence| sequence.preemptions = MAX_PREEMPTIONS);
+    bench.suffer(1, |sequence| sequence.past.preemptions = MAX_PREEMPTIONS);
     bench.add(2, 8);
     assert_eq!(bench.compute(), [1, 2]);
     let beams = bench.branch(4);
@@ -170,14 +170,14 @@ fn beams_that_are_to_stay_wait_for_blocks_on_their_way_out() {
 fn a_fork_waits_in_its_parents_place_and_has_been_through_nothing() {
     let mut bench = Bench::new(16, 1, 64);
     bench.scheduler.add(Arrival { max_tokens: 3, ..arrival(1, 10) });
-    bench.suffer(1, |sequence| (sequence.preemptions, sequence.swaps) = (MAX_PREEMPTIONS, 1));
+    bench.suffer(1, |sequence| (sequence.past.preemptions, sequence.past.swaps) = (MAX_PREEMPTIONS, 1));
     bench.compute();
     bench.add(2, 4);
     bench.scheduler.fork(TRUNK, SequenceId(100), 7, None);
     bench.scheduler.fork(TRUNK, SequenceId(101), 8, None);
     bench.check();
     let fork = bench.scheduler.sequence(SequenceId(100));
-    assert_eq!((fork.status, fork.preemptions, fork.swaps), (SequenceStatus::Waiting, 0, 0));
+    assert_eq!((fork.status, fork.past.preemptions, fork.past.swaps), (SequenceStatus::Waiting, 0, 0));
     // No more memory than it may come to need.
     assert_eq!(fork.capacity(), 13);
     for expected in [100, 101, 2] {
@@ -210,7 +210,7 @@ fn forks_run_where_there_is_room_and_else_wait() {
 fn children_have_been_overtaken_by_nobody() {
     let mut bench = Bench::new(100, 3, 64);
     bench.add(1, 8);
-    bench.suffer(1, |sequence| sequence.overtaken = MAX_OVERTAKEN);
+    bench.suffer(1, |sequence| sequence.past.overtaken = MAX_OVERTAKEN);
     bench.compute();
     bench.add(2, 4);
     // The last child finds no seat.
@@ -227,7 +227,7 @@ fn what_has_lost_its_end_is_looked_up_under_what_follows_now() {
     let mut bench = Bench::new(100, 4, 64);
     let hashes = |bench: &Bench, tokens: &[TokenId]| bench.scheduler.blocks.hash_prefix(&ChainRoot::default(), tokens);
     let [prompt, other] = [[7; 16].as_slice(), &[8; 8]].map(|end| [[6; 10].as_slice(), end].concat());
-    let mut sequence = Sequence::new(SequenceId(9), GroupId(9), prompt.clone(), hashes(&bench, &prompt));
+    let mut sequence = Sequence::new(SequenceId(9), requested(9), prompt.clone(), hashes(&bench, &prompt));
     sequence.lose_kv(10);
     assert_eq!(sequence.hashes.num_blocks(), 2);
     sequence.extend([8; 8]);

@@ -102,7 +102,8 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
             if step < 500 && random.below(3) == 0 {
                 let prompt = 1 + random.below((blocks * 4 - 2) as u64) as usize;
                 let tenant = (round % 4 < 2).then(|| TenantId(u128::from(random.below(3))));
-                let arrival = Arrival { priority: random.below(3) as i32, tenant, ..arrival(next, prompt) };
+                let request = Requested { priority: random.below(3) as i32, tenant, ..requested(next) };
+                let arrival = Arrival { request, ..arrival(next, prompt) };
                 let width = 1 + random.below(max_num_seqs as u64) as usize;
                 let most = if random.below(3) == 0 { beam_tokens(prompt, width, &kv) } else { 0 };
                 if most > 0 {
@@ -146,7 +147,7 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
             let may_wait = memory == Memory::Wavers && bench.scheduler.blocks().usable() < blocks;
             idle = if moved || may_wait || !bench.scheduler.has_sequences() { 0 } else { idle + 1 };
             assert!(idle < 2, "round {round}, step {step}: work waits, but nothing was planned");
-            let most = bench.scheduler.sequences.values().map(|sequence| sequence.preemptions).max();
+            let most = bench.scheduler.sequences.values().map(|sequence| sequence.past.preemptions).max();
             assert!(most <= Some(MAX_PREEMPTIONS), "round {round}: one was preempted {most:?} times");
             let spared = |one: &&Sequence| one.search().is_some() && one.is_spared();
             searches_spared += bench.scheduler.sequences.values().filter(spared).count();
@@ -227,7 +228,7 @@ fn serve_conversations(preemption: PreemptionMode, kv_tokens: usize, requests: u
             if bench.scheduler.sequence(entry.id).len() >= ends[&entry.id.0] {
                 let sequence = bench.scheduler.remove(entry.id).unwrap();
                 bench.scheduler.ended(if surprise { 0 } else { sequence.generated() });
-                served.preemptions_most = served.preemptions_most.max(sequence.preemptions);
+                served.preemptions_most = served.preemptions_most.max(sequence.past.preemptions);
             }
         }
         swaps.pass(&mut bench, &mut delays, false);

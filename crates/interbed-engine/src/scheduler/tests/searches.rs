@@ -25,7 +25,7 @@ struct Run {
 impl Searches {
     pub(super) fn add(&mut self, bench: &mut Bench, arrival: Arrival, width: usize) {
         let (prompt_len, end) = (arrival.prompt.len(), arrival.max_tokens);
-        self.runs.insert(arrival.group, Run { beams: vec![arrival.id], width, prompt_len, generated: 0, end });
+        self.runs.insert(arrival.request.group, Run { beams: vec![arrival.id], width, prompt_len, generated: 0, end });
         bench.scheduler.add(Arrival { beams: Some(width), ..arrival });
     }
 
@@ -48,12 +48,12 @@ impl Searches {
             run.beams.retain(|&id| bench.scheduler.get_mut(id).is_some());
             let is_computed = |id: &SequenceId| {
                 let sequence = bench.scheduler.sequence(*id);
-                sequence.status == SequenceStatus::Running && sequence.pending() == 0
+                sequence.is_running() && sequence.pending() == 0
             };
             if !run.beams.iter().all(is_computed) {
                 return true;
             }
-            let is_trunk = bench.scheduler.sequence(run.beams[0]).trunk;
+            let is_trunk = bench.scheduler.sequence(run.beams[0]).is_trunk();
             assert!(!is_trunk || run.beams.len() == 1);
             if !is_trunk {
                 run.generated += 1;

@@ -69,7 +69,7 @@ fn blocks_on_their_way_out_are_waited_for_and_nobody_else_is_preempted() {
     assert_eq!(bench.scheduler.sequence(SequenceId(2)).computed, 7);
     assert_eq!(bench.step(), [(2, 1), (3, 1)]);
     let sequence = bench.scheduler.sequence(SequenceId(2));
-    assert_eq!((sequence.preemptions, sequence.swaps), (1, 1));
+    assert_eq!((sequence.past.preemptions, sequence.past.swaps), (1, 1));
     assert_eq!(bench.scheduler.preemptions(), PreemptionCounts { recompute: 0, swap: 1 });
 }
 
@@ -235,7 +235,7 @@ fn one_that_is_alone_comes_back_only_where_its_next_token_has_room() {
     // Its two blocks would be there, but no third.
     for _ in 0..10 {
         assert_eq!(bench.step(), []);
-        assert_eq!((bench.scheduler.num_swaps(), bench.scheduler.sequence(SequenceId(1)).preemptions), (0, 1));
+        assert_eq!((bench.scheduler.num_swaps(), bench.scheduler.sequence(SequenceId(1)).past.preemptions), (0, 1));
     }
     bench.scheduler.set_usable_blocks(4);
     assert_eq!(bench.step().len(), 1);
@@ -267,7 +267,7 @@ fn everybody_else_ends_beside_one_that_hangs(direction: SwapDirection) {
     let places: Vec<_> = bench.scheduler.sequences.values().map(|sequence| sequence.status).collect();
     let stuck = if direction == SwapDirection::Out { SequenceStatus::Leaving } else { SequenceStatus::Arriving };
     assert_eq!(places, [stuck]);
-    assert!(bench.scheduler.sequences.values().all(|sequence| sequence.preemptions <= MAX_PREEMPTIONS));
+    assert!(bench.scheduler.sequences.values().all(|sequence| sequence.past.preemptions <= MAX_PREEMPTIONS));
 }
 
 #[test]

@@ -1,0 +1,180 @@
+//! An engine is started with its settings, its runner and what is attached to it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use interbed_grammar::Vocabulary;
+use interbed_kv::{BlockId, BlockManager, CacheChanges, CacheWatcher, KvConfig, KvConfigError, Resize};
+use thiserror::Error;
+
+use super::Worker;
+use super::answers::Answers;
+use super::balance::tell;
+use super::batch::Batch;
+use super::show::Show;
+use super::strips::Strips;
+use super::swaps::Swaps;
+use crate::handle::EngineShared;
+use crate::live::Board;
+use crate::runner::Runner;
+use crate::scheduler::{Scheduler, SchedulerConfig, StepPlan};
+use crate::tiers_below::{LaterTiers, TierBelow};
+use crate::{EngineHandle, EngineStatus, Limits, TokenId};
+
+/// The settings that an engine is built from. The runner and what is attached to the engine come separately.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// The limits of a pass.
+    pub scheduler: SchedulerConfig,
+    /// The block manager's configuration.
+    pub kv: KvConfig,
+    /// The limits that requests are checked against.
+    pub limits: Limits,
+    /// The tokens that end a sequence.
+    pub eos_token_ids: Vec<TokenId>,
+    /// The time without a completed step after which health is no longer good, if there is work.
+    pub stall: Duration,
+    /// The time between two turns of an idle engine that still moves memory from KV to weights.
+    pub idle_turn: Duration,
+    /// Whether the engine checks after each step that queues and blocks agree. The check takes time in proportion to
+    /// the length of all queues and the number of blocks, so it is for tests.
+    pub check_invariants: bool,
+}
+
+/// What an engine may have besides its runner.
+#[derive(Default)]
+pub struct Attachments {
+    /// The tiers below memory that hold KV, nearest first, attached from the start.
+    pub below: Vec<TierBelow>,
+    /// Tiers below memory that are attached while the engine runs; they are given instead of `below`.
+    pub later: Option<LaterTiers>,
+    /// The watcher that is told after each step what the prefix cache has gained and lost.
+    pub cache_watcher: Option<Box<dyn CacheWatcher>>,
+}
+
+/// The reason why an engine could not be started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The KV configuration cannot work.
+    #[error(transparent)]
+    Kv(#[from] KvConfigError),
+    /// The block manager counts on more swap slots than the runner has.
+    #[error(
+        "{wanted} KV blocks are to be swapped out at a time, but swap space has {got} slots; lower num_swap_blocks"
+    )]
+    SwapSlots {
+        /// Slots that the configuration names.
+        wanted: usize,
+        /// Slots that the runner has.
+        got: usize,
+    },
+    /// The system refused to start the engine thread.
+    #[error("the engine thread could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A running engine. Dropping the engine stops its thread, and requests in flight fail with [`RequestError::Stopped`].
+pub struct Engine {
+    handle: EngineHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts the engine thread with nothing attached.
+    ///
+    /// # Errors
+    /// Fails for one of the reasons in [`StartError`].
+    pub fn start(config: EngineConfig, runner: Box<dyn Runner>) -> Result<Self, StartError> {
+        Self::start_with(config, runner, Attachments::default())
+    }
+
+    /// Starts the engine thread with the given attachments.
+    ///
+    /// # Errors
+    /// Fails for one of the reasons in [`StartError`].
+    pub fn start_with(
+        mut config: EngineConfig,
+        mut runner: Box<dyn Runner>,
+        Attachments { below, later, cache_watcher }: Attachments,
+    ) -> Result<Self, StartError> {
+        let swap = runner.take_swap().filter(|_| runner.block_bytes().is_some());
+        match (config.kv.num_swap_blocks, swap.as_ref().map(|swap| swap.num_slots())) {
+            (wanted, Some(got)) if wanted > got => return Err(StartError::SwapSlots { wanted, got }),
+            (_, Some(_)) => {}
+            (_, None) => config.kv.num_swap_blocks = 0,
+        }
+        let mut blocks = BlockManager::new(config.kv.clone())?;
+        if let Some(memory) = runner.kv_memory() {
+            blocks.set_usable(memory.blocks_at_start());
+            // A manager begins with all blocks present, and reports none of those that stay.
+            let left = blocks.take_resize().left;
+            let came = (0..config.kv.num_blocks as u32).map(BlockId).filter(|block| left.binary_search(block).is_err());
+            tell(&Resize { came: came.collect(), left: Vec::new() }, memory);
+        }
+        if cache_watcher.is_some() {
+            blocks.record_changes();
+        }
+        let mut scheduler = Scheduler::new(config.scheduler, blocks);
+        let block_bytes = runner.memory().kv_block.0;
+        if let Some(swap) = &swap {
+            scheduler.set_swap_trial(block_bytes, swap.trial());
+        }
+        if let Some(later) = later.as_ref().filter(|_| runner.streams_kv()) {
+            scheduler.await_long(later.long_tokens);
+        }
+        let strips = runner.strips().map(|strips| Strips::new(strips.config()));
+        let (shared, submissions) = EngineShared::new(
+            config.limits.clone(),
+            config.stall,
+            Board::new(runner.shown_weights().map(|weights| weights.monitor())),
+        );
+        let mut worker = Worker {
+            shared: Arc::clone(&shared),
+            submissions,
+            scheduler,
+            runner,
+            swaps: Swaps::new(swap),
+            tiers: Vec::new(),
+            later,
+            waiting: HashMap::new(),
+            long: HashMap::new(),
+            answers: Answers::default(),
+            config,
+            plan: StepPlan::default(),
+            batch: Batch::default(),
+            strips,
+            copies: Vec::new(),
+            cache: cache_watcher.map(|watcher| (watcher, CacheChanges::default())),
+            status: EngineStatus::default(),
+            idle_steps: 0,
+            settled: true,
+            show: Show::default(),
+        };
+        worker.attach(below);
+        // The first figures are published here, so that handles can read them before the first turn.
+        worker.publish();
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            // Constraints recurse on what they allow, so the thread needs a large stack.
+            .stack_size(Vocabulary::STACK_BYTES)
+            .spawn(move || worker.live())?;
+        Ok(Self { handle: EngineHandle { shared }, thread: Some(thread) })
+    }
+
+    /// Returns a handle through which requests are submitted.
+    pub fn handle(&self) -> EngineHandle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.handle.shared.stop();
+        if let Some(thread) = self.thread.take() {
+            // The worker catches its own panics, so joining the thread does not fail because of a panic.
+            let _ = thread.join();
+        }
+    }
+}
