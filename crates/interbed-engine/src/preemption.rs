@@ -51,18 +51,20 @@ pub(crate) struct PreemptionPlanner {
     /// The number of failures in a row, for swaps out and for swaps in.
     failures: [u32; 2],
     broken: bool,
+    /// Whether there is no tier to swap to yet.
+    awaits_tier: bool,
 }
 
 impl PreemptionPlanner {
     pub(crate) fn new(mode: PreemptionMode) -> Self {
         let [write, read, prefill, bulk] = [Rate::default(); 4];
-        Self { mode, write, read, prefill, bulk, largest: 0, failures: [0; 2], broken: false }
+        Self { mode, write, read, prefill, bulk, largest: 0, failures: [0; 2], broken: false, awaits_tier: false }
     }
 
     /// Returns the faster way. In mode [`Auto`](PreemptionMode::Auto), swapping is chosen only once both directions
     /// have been measured.
     pub(crate) fn choose(&self, effort: Effort) -> Way {
-        if self.broken {
+        if self.broken || self.awaits_tier {
             return Way::Recompute;
         }
         match self.mode {
@@ -73,6 +75,11 @@ impl PreemptionPlanner {
                 _ => Way::Recompute,
             },
         }
+    }
+
+    /// Notes whether there is no tier to swap to yet.
+    pub(crate) fn await_tier(&mut self, awaits: bool) {
+        self.awaits_tier = awaits;
     }
 
     /// Records that `bytes` of blocks were written to swap space in `seconds`.

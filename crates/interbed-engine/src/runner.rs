@@ -8,7 +8,7 @@ use interbed_device::{
     AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, DeviceStats, KvPool, KvStrips, Mappings,
     PageAccess, Queue, StripChange, StripContent, StripShape, StripStats, mappings,
 };
-use interbed_kv::{BlockBytes, BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig, SwapStore};
+use interbed_kv::{BlockBytes, BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
 use interbed_model::blueprint::Blueprint;
 use interbed_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Logits, Model, NothingBelow};
 use interbed_weights::{StreamMonitor, StreamStats, WeightSource};
@@ -54,12 +54,6 @@ pub trait Runner: Send {
     /// Copies KV blocks, in the order of `copies`. This is called between passes, before any of the blocks is read,
     /// written or given back.
     fn copy_blocks(&mut self, copies: &[BlockCopy]);
-
-    /// Hands over the swap space for KV blocks, if there is any. It has at least as many slots as the block manager was
-    /// configured with, and is used with the blocks of [`block_bytes`](Self::block_bytes).
-    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
-        None
-    }
 
     /// Returns the memory of KV blocks, from which blocks are swapped out or stored and into which they come back.
     /// Returns `None` if blocks cannot be moved.
@@ -204,8 +198,6 @@ pub struct ModelRunner<D> {
     pub model: Model,
     /// The device, with the KV blocks.
     pub device: D,
-    /// The room to swap KV blocks to, until the engine takes it.
-    pub swap: Option<Box<dyn SwapStore>>,
     /// The memory of the model's weights.
     pub weights: WeightMemory,
     /// How the device's strips are managed, if it has any.
@@ -238,7 +230,7 @@ impl<D: Device> ModelRunner<D> {
         let (layout, num_blocks) = (device.kv_layout().clone(), device.num_blocks());
         let strips = device.strips().map(|strips| strip_config(strips.shape(), num_blocks));
         let model = Model::new(blueprint, source, layout);
-        Self { model, device, swap: None, weights, strips, timeline: None, failure: None }
+        Self { model, device, weights, strips, timeline: None, failure: None }
     }
 
     /// Begins to record when the device executes batches of commands, and returns the timeline of these records.
@@ -338,10 +330,6 @@ impl<D: Device> Runner for ModelRunner<D> {
         if let Err(error) = copy_blocks(&mut self.device, copies) {
             self.failure = Some(format!("KV blocks could not be copied: {error}"));
         }
-    }
-
-    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
-        self.swap.take()
     }
 
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {

@@ -26,9 +26,6 @@ pub use gate::Gate;
 use gate::Ghosts;
 pub use write_budget::WriteBudget;
 
-/// The number of segments that ordinary records leave free, so that contents that are carried over always find room.
-const SPARE: usize = 1;
-
 /// The size and shape of a tier, which is a store of KV blocks below memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvTierConfig {
@@ -40,6 +37,8 @@ pub struct KvTierConfig {
     pub segment_header: u64,
     /// The number of bytes in a record of 0, 1, 2, … blocks. The last entry is for the largest record.
     pub record_bytes: Vec<u64>,
+    /// The number of segments that ordinary records leave free, so that contents that are carried over always find room.
+    pub spare_segments: u32,
     /// The gate that decides which contents return often enough to be written at all.
     pub gate: Gate,
 }
@@ -48,7 +47,8 @@ impl KvTierConfig {
     /// Returns the configuration of a tier in memory for `num_blocks` blocks, in which each block is a segment and can
     /// be replaced alone.
     pub fn of_blocks(num_blocks: u32, gate: Gate) -> Self {
-        Self { num_segments: num_blocks, segment_bytes: 1, segment_header: 0, record_bytes: vec![0, 1], gate }
+        let record_bytes = vec![0, 1];
+        Self { num_segments: num_blocks, segment_bytes: 1, segment_header: 0, record_bytes, spare_segments: 0, gate }
     }
 
     /// Returns the most blocks that a record holds.
@@ -252,10 +252,47 @@ impl Tier {
         self.entries.contains_key(&key)
     }
 
+    /// Divides `count` blocks into records that find room now, and returns the number of blocks of each record. The
+    /// records lie in at most `segments_max` segments besides those for which `is_held` returns true. Returns `None` if
+    /// there is no such room.
+    pub fn records_for(
+        &self,
+        mut count: usize,
+        mut segments_max: usize,
+        is_held: impl Fn(u32) -> bool,
+    ) -> Option<Vec<usize>> {
+        let KvTierConfig { record_bytes, segment_bytes, segment_header, spare_segments, .. } = &self.config;
+        let mut free = self.free.iter().take(self.free.len().saturating_sub(*spare_segments as usize));
+        let mut segment = self.open.map(|open| (open, segment_bytes - self.segments[open as usize].end));
+        let (mut records, mut is_counted) = (Vec::new(), false);
+        while count > 0 {
+            let most = count.min(self.config.blocks_per_record());
+            let fits = segment.and_then(|(_, room)| (1..=most).rev().find(|&blocks| record_bytes[blocks] <= room));
+            let (Some(blocks), Some((number, room))) = (fits, &mut segment) else {
+                (segment, is_counted) = (Some((*free.next()?, segment_bytes - segment_header)), false);
+                continue;
+            };
+            if !is_counted && !is_held(*number) {
+                segments_max = segments_max.checked_sub(1)?;
+            }
+            is_counted = true;
+            *room -= record_bytes[blocks];
+            count -= blocks;
+            records.push(blocks);
+        }
+        Some(records)
+    }
+
+    /// Returns the number of free segments.
+    pub fn num_free_segments(&self) -> usize {
+        self.free.len()
+    }
+
     /// Reserves room for a record of `contents`, each with its class. There are at most
-    /// [`blocks_per_record`](KvTierConfig::blocks_per_record) contents, none twice. Contents that the tier holds
-    /// already are being carried over from a segment that is emptied. The segment is held until
-    /// [`written`](Self::written). Returns `None` if there is no room now, which [`reclaim`](Self::reclaim) may change.
+    /// [`blocks_per_record`](KvTierConfig::blocks_per_record) contents, none twice, except
+    /// [nameless](BlockKey::NAMELESS) ones, which nobody will find. Contents that the tier holds already are being
+    /// carried over from a segment that is emptied. The segment is held until [`written`](Self::written). Returns
+    /// `None` if there is no room now, which [`reclaim`](Self::reclaim) may change.
     pub fn reserve(&mut self, contents: &[(BlockKey, u8)]) -> Option<RecordPlace> {
         debug_assert!(!contents.is_empty() && contents.len() <= self.config.blocks_per_record());
         let carrying = contents.iter().any(|(key, _)| self.entries.contains_key(key));
@@ -274,7 +311,7 @@ impl Tier {
         let record = RecordPlace { segment: number, generation, offset, count };
         segment.end += bytes;
         segment.holders += 1;
-        for (index, &(key, class)) in (0..).zip(contents) {
+        for (index, &(key, class)) in (0..).zip(contents).filter(|(_, (key, _))| *key != BlockKey::NAMELESS) {
             let new =
                 Entry { place: TierPlace { record, index }, written: false, wanted: false, returned: false, class };
             self.entries.entry(key).or_insert(new);
@@ -283,8 +320,8 @@ impl Tier {
     }
 
     fn open_next(&mut self, carrying: bool) -> Option<u32> {
-        let spare = if carrying || self.config.is_of_blocks() { 0 } else { SPARE };
-        if self.free.len() <= spare {
+        let spare = if carrying { 0 } else { self.config.spare_segments };
+        if self.free.len() <= spare as usize {
             return None;
         }
         let number = self.free.pop_front()?;
@@ -323,6 +360,15 @@ impl Tier {
         self.release(record.segment);
     }
 
+    /// Closes the open segment if nobody reads or writes it, so that it can be emptied. Returns whether it was closed.
+    pub fn close_unread(&mut self) -> bool {
+        let is_unread = self.open.is_some_and(|open| self.segments[open as usize].holders == 0);
+        if is_unread {
+            self.close();
+        }
+        is_unread
+    }
+
     /// Closes the open segment, so that nothing more is written to it.
     fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
@@ -358,15 +404,19 @@ impl Tier {
         }
     }
 
-    /// Chooses a segment to be emptied if too few are free. This is the oldest segment that nobody reads. Contents that
-    /// a look-up has found since they were written are carried over, up to half of the segment. The caller writes the
-    /// carried contents again, if there are any, then calls [`reclaimed`](Self::reclaimed). If nothing is carried, the
-    /// segment is free at once.
+    /// Chooses a segment to be emptied if no segment is free besides those that are left for what is carried over.
     pub fn reclaim(&mut self) -> Option<Reclaim> {
-        let target = if self.config.is_of_blocks() { 1 } else { SPARE + 1 };
+        self.reclaim_for(self.config.spare_segments as usize + 1)
+    }
+
+    /// Chooses a segment to be emptied if fewer than `wanted` are free. This is the oldest segment that nobody reads.
+    /// Contents that a look-up has found since they were written are carried over, up to half of the segment. The
+    /// caller writes the carried contents again, if there are any, then calls [`reclaimed`](Self::reclaimed). If
+    /// nothing is carried, the segment is free at once.
+    pub fn reclaim_for(&mut self, wanted: usize) -> Option<Reclaim> {
         let leaving =
             self.segments.iter().any(|segment| matches!(segment.state, SegmentState::Leaving | SegmentState::Emptied));
-        if self.free.len() >= target || leaving {
+        if self.free.len() >= wanted || leaving {
             return None;
         }
         let turns = self.full.len();

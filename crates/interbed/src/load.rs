@@ -33,6 +33,7 @@ use crate::options::LimitOptions;
 use crate::place::{ComputePlace, Processor};
 use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
+use crate::swap::SwapPlace;
 use crate::{kv_events, routing, small_files, swap};
 
 /// The maximum number of log-probabilities per token that a request may ask for, as in vLLM.
@@ -144,8 +145,8 @@ pub struct Runnable<R> {
     pub block_size: usize,
     /// The tiers of KV below memory.
     pub below: Below,
-    /// The number of blocks that the swap space has room for.
-    pub num_swap_blocks: usize,
+    /// The place that preempted KV is swapped to.
+    pub swap: SwapPlace,
 }
 
 impl Runnable<Box<dyn Runner>> {
@@ -160,8 +161,8 @@ impl Runnable<Box<dyn Runner>> {
 
 impl<R: Runner + 'static> Runnable<R> {
     fn boxed(self) -> Runnable<Box<dyn Runner>> {
-        let Self { runner, plan, streamed, batched_tokens, block_size, below, num_swap_blocks } = self;
-        Runnable { runner: Box::new(runner), plan, streamed, batched_tokens, block_size, below, num_swap_blocks }
+        let Self { runner, plan, streamed, batched_tokens, block_size, below, swap } = self;
+        Runnable { runner: Box::new(runner), plan, streamed, batched_tokens, block_size, below, swap }
     }
 }
 
@@ -176,11 +177,10 @@ pub fn load_onto<P: ComputePlace>(
     let layout = dir.kv_layout(limits);
     let (block_size, block_bytes) = (layout.block_size(), layout.block_bytes().max(1));
     // Loading takes long, so options that cannot work are refused before it.
-    let swap = swap::open(limits, &division.plan, division.needs.swap, &layout)?;
-    let num_swap_blocks = swap.as_ref().map_or(0, |store| store.num_slots());
     let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
     let total = division.plan.budget.total();
     let lower_tiers = LowerTiers::prepare(dir.identified(), limits, total, &layout, &place.computes())?;
+    let swap = swap::open(limits, &division.plan, division.needs.swap, &layout, lower_tiers.num_slots())?;
     let mut device = place.open(dir, &division, layout, limits)?;
     let (source, weights, mut streamed) = if division.is_streamed() {
         let turns = lower_tiers.turns(&dir.catalog);
@@ -200,7 +200,6 @@ pub fn load_onto<P: ComputePlace>(
         (Box::new(weights) as Box<dyn WeightSource>, memory, None)
     };
     let mut runner = ModelRunner::new(device, dir.config.blueprint.clone(), source, weights);
-    runner.swap = swap;
     if let Some(routes) = routes {
         runner.model.tell_routes(routes);
     }
@@ -221,7 +220,7 @@ pub fn load_onto<P: ComputePlace>(
         }
     };
     let Division { plan, batched_tokens, .. } = division;
-    Ok(Runnable { runner, plan, streamed, batched_tokens, block_size, below, num_swap_blocks })
+    Ok(Runnable { runner, plan, streamed, batched_tokens, block_size, below, swap })
 }
 
 /// Starts the engine. Also returns the division of memory, the weights if they are streamed, and whether a GPU
@@ -235,7 +234,7 @@ fn start_engine(
     // Loading takes long, so options that cannot work are refused before it.
     let publisher = kv_events::bind(limits.kv_events.as_ref())?;
     let (runnable, on_gpu) = Runnable::new(dir, limits, surroundings)?;
-    let Runnable { runner, plan, streamed, batched_tokens, below, block_size, num_swap_blocks } = runnable;
+    let Runnable { runner, plan, streamed, batched_tokens, below, block_size, swap } = runnable;
     // KV that memory does not hold is read from disk in each pass.
     let on_disk = below.long_tokens()?;
     let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
@@ -249,7 +248,7 @@ fn start_engine(
             preemption: limits.swap.as_ref().map_or(PreemptionMode::Auto, |swap| swap.preemption.into()),
             max_token_gap: limits.max_token_gap,
         },
-        kv: KvConfig { num_swap_blocks, ..kv_config(limits, block_size, plan.num_blocks_max) },
+        kv: KvConfig { num_swap_blocks: swap.num_slots, ..kv_config(limits, block_size, plan.num_blocks_max) },
         limits: Limits {
             vocab_size: dir.config.blueprint.vocab_size,
             max_model_len,
@@ -267,6 +266,7 @@ fn start_engine(
     };
     let cache_watcher = publisher.map(|publisher| kv_events::tell(publisher, block_size));
     let (below, later) = below.attachments()?;
-    let attachments = Attachments { below, later, cache_watcher };
+    let swap = swap.store.map(|store| Box::new(store) as _);
+    let attachments = Attachments { below, later, swap, cache_watcher };
     Ok((Engine::start_with(config, runner, attachments)?, plan, streamed, on_gpu))
 }

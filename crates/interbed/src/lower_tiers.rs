@@ -88,6 +88,11 @@ impl LowerTiers {
         disk || limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some())
     }
 
+    /// Returns the number of slots that the store of KV on disk has for swapped KV, or `None` if there is no such store.
+    pub fn num_slots(&self) -> Option<usize> {
+        self.places.disk.as_ref().map(DiskPlace::num_slots)
+    }
+
     /// Returns the turns by which KV and weights share a disk, or `None` if they are on different disks.
     pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
         self.places.disk.as_ref()?.turns(weights)

@@ -6,9 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use interbed_engine::{
-    Attachments, BlockBytes, Engine, Recompute, Request, StoreMode, TierBelow, TierFigures, TierPolicy,
-};
+use interbed_engine::{BlockBytes, Engine, Recompute, Request, StoreMode, TierBelow, TierFigures, TierPolicy};
 use interbed_kv::{BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, KeyChain, LowerTier, Wanted};
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
 use interbed_kv_remote::Patience;
@@ -18,7 +16,7 @@ use crate::disk::{converse, dice, kv_disk};
 use crate::remote::shared;
 use crate::sim::{
     Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
-    greedy, prompt,
+    greedy, prompt, with_swap,
 };
 
 /// Longer than any test.
@@ -136,7 +134,7 @@ fn disk(shape: Shape, space: &Arc<FaultySegments>) -> TierBelow {
 
 fn start(shape: Shape, below: Vec<TierBelow>) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
-    let attachments = Attachments { below, ..Attachments::default() };
+    let attachments = with_swap(shape, &controls, below);
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 

@@ -23,10 +23,15 @@ pub(super) struct Carrying {
 impl DiskTier {
     /// Begins to empty a segment, if room is short.
     pub(super) fn reclaim(&mut self) {
+        self.reclaim_for(self.tier.config().spare_segments as usize + 1);
+    }
+
+    /// Begins to empty a segment, if fewer than `wanted` are free.
+    pub(super) fn reclaim_for(&mut self, wanted: usize) {
         if self.carrying.is_some() {
             return;
         }
-        let Some(Reclaim { segment, carried, .. }) = self.tier.reclaim() else { return };
+        let Some(Reclaim { segment, carried, .. }) = self.tier.reclaim_for(wanted) else { return };
         if carried.is_empty() {
             return;
         }

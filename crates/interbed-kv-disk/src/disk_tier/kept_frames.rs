@@ -12,7 +12,7 @@ use crate::jobs::{Expected, Piece};
 
 impl FrameTier for DiskTier {
     fn capacity_tokens(&self) -> usize {
-        capacity_tokens(self.tier.config(), &self.shape)
+        capacity_tokens(self.tier.config(), self.swaps.kept.segments_max(), &self.shape)
     }
 
     fn has(&self, key: BlockKey) -> bool {
