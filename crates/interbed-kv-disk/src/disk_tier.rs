@@ -4,6 +4,7 @@ mod carrying;
 mod kept_frames;
 mod kept_slots;
 mod options;
+mod pause;
 mod swaps;
 mod unnamed;
 
@@ -14,14 +15,14 @@ use std::time::{Duration, Instant};
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN};
 use interbed_kv::{
     BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, FrameTier, KeyChain, KvTierConfig, LowerTier,
-    RecordPlace, SlotTier, SwapId, Tier, TierFigures, TierPlace, Wanted, WriteBudget,
+    RecordPlace, SlotTier, SwapFailure, SwapId, Tier, TierFigures, TierPlace, Wanted, WriteBudget,
 };
 
 use crate::ages::Ages;
 use crate::directory::SegmentSpace;
 use crate::frames::Frames;
 use crate::index_file;
-use crate::jobs::{Blocks, Done, Expected, ReadJob, Staged, WriteJob, now};
+use crate::jobs::{Blocks, Done, Expected, ReadJob, Staged, WriteFailure, WriteJob, now};
 use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
@@ -29,6 +30,7 @@ use crate::workers::Workers;
 use carrying::Carrying;
 use kept_slots::KeptSlots;
 pub use options::{DiskOptions, DiskTierError, SlotRoom};
+use pause::Pause;
 use swaps::Swaps;
 pub use unnamed::SwapShape;
 
@@ -54,12 +56,6 @@ const GATHER: Duration = Duration::from_millis(200);
 
 /// Time between two searches for records that are too old.
 const SWEEP: Duration = Duration::from_secs(1);
-
-/// Shortest and longest pause after a failed write, in which nothing is stored.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
-
-/// Minimum time between two warnings of failed writes.
-const WARN_AGAIN: Duration = Duration::from_secs(600);
 
 /// Longest time for which a stopping engine goes on writing.
 const LAST_WRITES: Duration = Duration::from_secs(10);
@@ -120,11 +116,10 @@ pub struct DiskTier {
     ages: Ages,
     /// Time of the last search for records that are too old.
     swept_at: Instant,
-    /// Time when writes may go on; `None` before a write has failed.
-    paused_until: Option<Instant>,
-    pause: Duration,
-    /// Time when the last warning of failed writes was given.
-    warned_at: Option<Instant>,
+    /// Time for which nothing is stored, after a failed write.
+    pause: Pause,
+    /// Time for which no further segment is made, after the disk was full.
+    growth: Pause,
     figures: TierFigures,
     recovered: Recovered,
 }
@@ -206,9 +201,8 @@ impl DiskTier {
             ttl,
             ages,
             swept_at: now,
-            paused_until: None,
-            pause: PAUSES.0,
-            warned_at: None,
+            pause: Pause::default(),
+            growth: Pause::default(),
             figures: TierFigures { bytes_total, ..TierFigures::default() },
             recovered,
             shape,
@@ -337,6 +331,7 @@ impl LowerTier for DiskTier {
                 self.flush();
             }
             self.sweep();
+            self.try_to_grow();
             if let Some(ended) = self.ended.pop_front() {
                 return Some(ended);
             }
@@ -351,7 +346,7 @@ impl LowerTier for DiskTier {
 
     /// Returns whether a block should be staged now. [`Tier::wants`](interbed_kv::Tier::wants) explains `class`.
     fn wants(&mut self, key: BlockKey, class: u8) -> bool {
-        !self.is_paused() && !self.staged_keys.contains(&key) && self.tier.wants(key, class)
+        !self.pause.is_on() && !self.staged_keys.contains(&key) && self.tier.wants(key, class)
     }
 
     fn room(&self) -> usize {
@@ -401,7 +396,8 @@ impl LowerTier for DiskTier {
 
     fn is_settled(&self) -> bool {
         let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
-        written && self.fetches.is_empty() && self.carrying.is_none() && self.swaps.is_settled()
+        // What still waits to be swapped out is of no use to a later process.
+        written && self.fetches.is_empty() && self.carrying.is_none() && self.purposes.is_empty()
     }
 
     fn last_writes(&self) -> Duration {
@@ -423,7 +419,7 @@ impl LowerTier for DiskTier {
             counts: self.tier.counts(),
             queued_blocks: self.figures.queued_blocks + self.staged.len(),
             queued_reads: self.purposes.len(),
-            paused_until: self.paused_until,
+            paused_until: self.pause.until,
             ..self.figures
         }
     }
@@ -511,7 +507,7 @@ impl DiskTier {
         }
     }
 
-    fn written(&mut self, WriteJob { record, blocks }: WriteJob, outcome: Result<(), String>) {
+    fn written(&mut self, WriteJob { record, blocks }: WriteJob, outcome: Result<(), WriteFailure>) {
         let keys: Vec<_> = blocks.labels().iter().map(|label| label.key).collect();
         self.writes_in_flight -= 1;
         self.figures.queued_blocks -= keys.len();
@@ -520,18 +516,31 @@ impl DiskTier {
             self.ages.add(record, blocks.written_at(), &self.tier);
             self.figures.written_bytes += self.shape.record_bytes(keys.len()) as u64;
             self.unsynced_blocks += keys.len() as u64;
-            self.pause = PAUSES.0;
+            self.pause.succeeded();
         }
         match blocks {
             Blocks::Staged(blocks) => {
-                outcome.err().into_iter().for_each(|reason| self.failed(&reason));
+                match outcome {
+                    Ok(()) => {}
+                    Err(WriteFailure::Full(reason)) => self.is_full(&reason),
+                    Err(WriteFailure::Broken(reason)) => self.failed(&reason),
+                }
                 self.block_buffers.extend(blocks.into_iter().map(|block| block.bytes));
                 self.carried(&keys);
                 self.go_on_carrying();
             }
             Blocks::Swapped { id, buffer, .. } => {
-                self.figures.write_errors += u64::from(outcome.is_err());
                 self.record_buffers.push(buffer);
+                let outcome = outcome.map_err(|failure| match failure {
+                    WriteFailure::Full(reason) => {
+                        self.is_full(&reason);
+                        SwapFailure::NoRoom
+                    }
+                    WriteFailure::Broken(reason) => {
+                        self.figures.write_errors += 1;
+                        SwapFailure::Broken(reason)
+                    }
+                });
                 self.swap_was_written(id, keys.len(), outcome);
                 self.feed_readers();
             }
@@ -541,22 +550,26 @@ impl DiskTier {
     /// Notes that a write has failed, and stores nothing for a while.
     fn failed(&mut self, reason: &str) {
         self.figures.write_errors += 1;
-        if !self.is_paused() {
-            let now = Instant::now();
-            // A disk that is full stays so for a while: once is enough.
-            if self.warned_at.is_none_or(|warned| now.duration_since(warned) > WARN_AGAIN) {
-                tracing::warn!("{reason}; KV is not stored on disk for {:?}, or longer if that goes on", self.pause);
-                self.warned_at = Some(now);
-            } else {
-                tracing::debug!("{reason}; KV is not stored on disk for {:?}", self.pause);
-            }
-            self.paused_until = Some(now + self.pause);
-            self.pause = (2 * self.pause).min(PAUSES.1);
-        }
+        self.pause.begin(reason, "KV is not stored on disk");
     }
 
-    fn is_paused(&self) -> bool {
-        self.paused_until.is_some_and(|until| Instant::now() < until)
+    /// Notes that the disk has no room for another segment. Segments that are there are emptied sooner for a while.
+    fn is_full(&mut self, reason: &str) {
+        self.tier.withhold_new();
+        if self.tier.is_without_segments() {
+            return self.failed(reason);
+        }
+        self.figures.write_errors += 1;
+        self.growth.begin(reason, "KV on disk makes do with the room that it has");
+        self.reclaim();
+    }
+
+    /// Lets further segments be made again, if that was put off for long enough.
+    fn try_to_grow(&mut self) {
+        if self.growth.until.is_some() && !self.growth.is_on() {
+            self.growth.until = None;
+            self.tier.offer_new();
+        }
     }
 
     fn was_read(&mut self, job: ReadJob, outcome: Result<Header, String>, seconds: f64, blocks: &mut dyn BlockBytes) {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use interbed_io::{AlignedBuffer, BufferPart};
+use interbed_io::{AlignedBuffer, BufferPart, IoError};
 use interbed_kv::{BlockKey, BlockLabel, RecordPlace, SwapId, TokenId};
 
 use crate::record::Header;
@@ -115,11 +115,32 @@ pub(crate) struct PieceDone {
     pub(crate) outcome: Result<(), String>,
 }
 
+/// Reason why a record was not written.
+#[derive(Debug)]
+pub(crate) enum WriteFailure {
+    /// The disk has no room for the record's segment.
+    Full(String),
+    /// The disk has failed in another way.
+    Broken(String),
+}
+
+impl From<IoError> for WriteFailure {
+    fn from(error: IoError) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+impl From<&str> for WriteFailure {
+    fn from(reason: &str) -> Self {
+        Self::Broken(reason.to_owned())
+    }
+}
+
 /// Result of a job.
 pub(crate) enum Done {
     Written {
         job: WriteJob,
-        outcome: Result<(), String>,
+        outcome: Result<(), WriteFailure>,
     },
     /// The sync of everything that was written before has ended. `well` says whether all of it is on the disk for sure.
     Synced {

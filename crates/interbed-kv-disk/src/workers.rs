@@ -12,7 +12,7 @@ use interbed_kv::{BlockKey, RecordPlace, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
-use crate::jobs::{Blocks, Done, Expected, PieceDone, PieceJob, ReadJob, WriteJob, now};
+use crate::jobs::{Blocks, Done, Expected, PieceDone, PieceJob, ReadJob, WriteFailure, WriteJob, now};
 use crate::read_queue::{Read, ReadQueue};
 use crate::record::{Header, Seal, clear_gaps, pack};
 use crate::shape::RecordShape;
@@ -23,6 +23,9 @@ const READER: &str = "interbed-kv-read";
 
 /// Number of records after which the records written so far are synced to the disk, if more records are to come.
 const SYNC_AFTER: usize = 16;
+
+/// Error numbers of a disk that is full, and of a quota that is used up.
+const FULL: [i32; 2] = [28, 122];
 
 /// Maximum number of segments that are kept open.
 const OPEN_MAX: usize = 64;
@@ -120,7 +123,7 @@ impl Shared {
             });
             // A bug must not leave a write pending for ever.
             let outcome = catch_unwind(AssertUnwindSafe(|| writer.write(&mut job)))
-                .unwrap_or_else(|_| Err("writing a record panicked".to_owned()));
+                .unwrap_or_else(|_| Err("writing a record panicked".into()));
             if outcome.is_err() {
                 writer.broken = Some((job.record.segment, job.record.generation));
             }
@@ -278,14 +281,17 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn write(&mut self, WriteJob { record, blocks }: &mut WriteJob) -> Result<(), String> {
+    fn write(&mut self, WriteJob { record, blocks }: &mut WriteJob) -> Result<(), WriteFailure> {
         let Shared { shape, seal, .. } = self.shared;
         if self.broken == Some((record.segment, record.generation)) {
-            return Err("an earlier write to the segment has failed".to_owned());
+            return Err("an earlier write to the segment has failed".into());
         }
         let (count, written_at) = (usize::from(record.count), blocks.written_at());
         // For a segment that was removed from outside, a new one is made.
-        let file = self.shared.segment(record.segment, true).map_err(|error| error.to_string())?;
+        let file = self.shared.segment(record.segment, true).map_err(|error| match error.errno() {
+            Some(errno) if FULL.contains(&errno) => WriteFailure::Full(error.to_string()),
+            _ => error.into(),
+        })?;
         let (bytes, labels) = match blocks {
             // The blocks lie where they belong.
             Blocks::Swapped { labels, buffer, .. } if shape.is_flat() => (buffer.as_mut(), labels.iter().collect()),
@@ -308,16 +314,16 @@ impl Writer<'_> {
         if record.offset == DIRECT_ALIGN as u64 {
             let mut header = AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or("there is no memory for a header")?;
             seal.segment_header(record.generation, now(), header.as_mut());
-            file.write_aligned_at(header.as_slice(), 0).map_err(|error| error.to_string())?;
+            file.write_aligned_at(header.as_slice(), 0)?;
         }
-        file.write_aligned_at(bytes, record.offset).map_err(|error| error.to_string())?;
+        file.write_aligned_at(bytes, record.offset)?;
         self.unsynced.push(file);
         self.blocks += count as u64;
         Ok(())
     }
 
     /// Returns memory for a record, which is allocated when it is first needed.
-    fn room<'r>(record: &'r mut Option<AlignedBuffer>, shape: &RecordShape) -> Result<&'r mut [u8], String> {
+    fn room<'r>(record: &'r mut Option<AlignedBuffer>, shape: &RecordShape) -> Result<&'r mut [u8], WriteFailure> {
         let buffer = match record {
             Some(buffer) => buffer,
             empty => {

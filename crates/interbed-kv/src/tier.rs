@@ -8,11 +8,12 @@
 //!
 //! | state of a segment | leaves it by |
 //! |---|---|
-//! | free | the log's head reaches it → open |
+//! | free | the log's head reaches it → open; or there is no room to make it → withheld |
 //! | open | it has no room for the next record → full |
 //! | full | it is the oldest, and room is needed → leaving; or all of it is wanted → full, as the youngest |
 //! | leaving | what was wanted has been written elsewhere → emptied |
 //! | emptied | reads that began before have ended → free |
+//! | withheld | there may be room for it again → free |
 
 mod gate;
 #[cfg(test)]
@@ -37,7 +38,8 @@ pub struct KvTierConfig {
     pub segment_header: u64,
     /// The number of bytes in a record of 0, 1, 2, … blocks. The last entry is for the largest record.
     pub record_bytes: Vec<u64>,
-    /// The number of segments that ordinary records leave free, so that contents that are carried over always find room.
+    /// The number of segments that ordinary records leave free, so that contents that are carried over always find
+    /// room.
     pub spare_segments: u32,
     /// The gate that decides which contents return often enough to be written at all.
     pub gate: Gate,
@@ -142,6 +144,7 @@ enum SegmentState {
     Full,
     Leaving,
     Emptied,
+    Withheld,
 }
 
 #[derive(Debug, Clone)]
@@ -154,6 +157,8 @@ struct Segment {
     keys: Vec<BlockKey>,
     /// The number of reads and writes of the segment in flight.
     holders: u32,
+    /// Whether the segment was made: something was written to it, now or by an earlier process.
+    is_made: bool,
 }
 
 /// Records which contents a tier holds, and where they lie.
@@ -166,6 +171,8 @@ pub struct Tier {
     /// The full segments, the oldest first.
     full: VecDeque<u32>,
     open: Option<u32>,
+    /// The segments that cannot be made now.
+    withheld: Vec<u32>,
     generations: u64,
     ghosts: Ghosts,
     counts: TierCounts,
@@ -174,7 +181,8 @@ pub struct Tier {
 impl Tier {
     /// Makes an empty tier.
     pub fn new(config: KvTierConfig) -> Self {
-        let segment = Segment { state: SegmentState::Free, generation: 0, end: 0, keys: Vec::new(), holders: 0 };
+        let state = SegmentState::Free;
+        let segment = Segment { state, generation: 0, end: 0, keys: Vec::new(), holders: 0, is_made: false };
         let capacity = config.num_segments as usize * config.blocks_per_segment();
         Self {
             entries: HashMap::new(),
@@ -182,6 +190,7 @@ impl Tier {
             free: (0..config.num_segments).collect(),
             full: VecDeque::new(),
             open: None,
+            withheld: Vec::new(),
             generations: 0,
             ghosts: Ghosts::new(capacity),
             counts: TierCounts::default(),
@@ -211,7 +220,7 @@ impl Tier {
 
     /// Returns the bytes of segments that are not free.
     pub fn bytes_used(&self) -> u64 {
-        (self.segments.len() - self.free.len()) as u64 * self.config.segment_bytes
+        (self.segments.len() - self.free.len() - self.withheld.len()) as u64 * self.config.segment_bytes
     }
 
     /// Returns the place where the content of `key` can be read.
@@ -354,6 +363,7 @@ impl Tier {
                 (false, false) => {}
             }
         }
+        self.segments[record.segment as usize].is_made |= well;
         if !well && self.open == Some(record.segment) {
             self.close();
         }
@@ -489,7 +499,7 @@ impl Tier {
     ) {
         self.free.retain(|&free| free != segment);
         let room = &mut self.segments[segment as usize];
-        (room.state, room.generation, room.end) = (SegmentState::Full, generation, end);
+        (room.state, room.generation, room.end, room.is_made) = (SegmentState::Full, generation, end, true);
         for (record, keys) in records {
             for &(index, key) in keys {
                 let place = TierPlace { record: *record, index };
@@ -507,9 +517,39 @@ impl Tier {
     pub fn set_aside(&mut self, segment: u32, generation: u64) {
         self.free.retain(|&free| free != segment);
         let room = &mut self.segments[segment as usize];
-        (room.state, room.generation) = (SegmentState::Full, generation);
+        (room.state, room.generation, room.is_made) = (SegmentState::Full, generation, true);
         self.full.push_front(segment);
         self.generations = self.generations.max(generation);
+    }
+
+    /// Withholds the segments that were never made, because there is no room for them now. The others are emptied
+    /// sooner from now on.
+    pub fn withhold_new(&mut self) {
+        let Self { segments, free, full, withheld, .. } = self;
+        for list in [free, full] {
+            list.retain(|&number| {
+                let segment = &mut segments[number as usize];
+                let is_kept = segment.is_made || segment.holders > 0;
+                if !is_kept {
+                    (segment.state, segment.end) = (SegmentState::Withheld, 0);
+                    withheld.push(number);
+                }
+                is_kept
+            });
+        }
+    }
+
+    /// Offers the segments that were [withheld](Self::withhold_new) again.
+    pub fn offer_new(&mut self) {
+        for number in self.withheld.drain(..) {
+            self.segments[number as usize].state = SegmentState::Free;
+            self.free.push_back(number);
+        }
+    }
+
+    /// Returns whether all segments are [withheld](Self::withhold_new).
+    pub fn is_without_segments(&self) -> bool {
+        self.withheld.len() == self.segments.len()
     }
 
     /// Forgets the contents for which `is_theirs` returns true. Returns how many were forgotten.
@@ -535,12 +575,14 @@ impl Tier {
         assert!(self.open.iter().all(|number| state(number) == SegmentState::Open));
         let on_the_way = |segment: &&Segment| matches!(segment.state, SegmentState::Leaving | SegmentState::Emptied);
         let leaving = self.segments.iter().filter(on_the_way).count();
-        let known = self.free.len() + self.full.len() + usize::from(self.open.is_some()) + leaving;
+        assert!(self.withheld.iter().all(|number| state(number) == SegmentState::Withheld));
+        let listed = self.free.len() + self.full.len() + self.withheld.len();
+        let known = listed + usize::from(self.open.is_some()) + leaving;
         assert_eq!(known, self.segments.len(), "a segment is in no list, or in two");
         for (key, entry) in &self.entries {
             let RecordPlace { segment, generation, offset, count } = entry.place.record;
             let room = &self.segments[segment as usize];
-            let lost = matches!(room.state, SegmentState::Free | SegmentState::Emptied);
+            let lost = matches!(room.state, SegmentState::Free | SegmentState::Emptied | SegmentState::Withheld);
             assert!(!lost, "{key:?} lies in a free segment");
             assert!(room.generation == generation && entry.place.index < count, "{key:?} lies nowhere");
             assert!(offset + self.config.record_bytes[usize::from(count)] <= room.end, "{key:?} lies beyond the end");

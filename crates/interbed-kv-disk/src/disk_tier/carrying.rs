@@ -1,7 +1,6 @@
 //! Empties segments: the blocks of a segment that are worth keeping are read, and written again elsewhere.
 
 use std::collections::{HashSet, VecDeque};
-use std::time::Instant;
 
 use interbed_kv::{BlockKey, Reclaim, RecordPlace, TierPlace};
 
@@ -54,7 +53,7 @@ impl DiskTier {
         if carrying.reading.is_some() {
             return;
         }
-        let paused = self.paused_until.is_some_and(|until| Instant::now() < until);
+        let paused = self.pause.is_on();
         match carrying.records.front() {
             // It would only fail: what was to be carried is given up.
             Some(_) if paused => carrying.records.clear(),

@@ -20,7 +20,7 @@ impl FrameTier for DiskTier {
     }
 
     fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
-        if self.is_paused() {
+        if self.pause.is_on() {
             return false;
         }
         let Some(buffer) = self.block_buffers.pop() else { return false };

@@ -70,8 +70,8 @@ impl KeptSlots {
         self.holds(segment) || self.segments_left() > 0
     }
 
-    /// Notes that the block of `slot`, which keeps none yet, lies at `place` under `key`. `found` is what the block must
-    /// be if it was not written for this slot.
+    /// Notes that the block of `slot`, which keeps none yet, lies at `place` under `key`. `found` is what the block
+    /// must be if it was not written for this slot.
     pub(super) fn keep(
         &mut self,
         slot: SwapSlot,

@@ -83,10 +83,6 @@ impl SlotTier for DiskTier {
         self.swaps.trial
     }
 
-    fn spares(&self, key: BlockKey) -> bool {
-        self.tier.find(key).is_some_and(|place| self.swaps.kept.may_hold(place.record.segment))
-    }
-
     fn start_swap(&mut self, swap: &Swap, label: &dyn Fn(BlockId) -> Option<BlockLabel>) {
         let (id, direction, began) = (swap.id, swap.direction, Instant::now());
         let slots = match direction {
@@ -203,8 +199,8 @@ impl DiskTier {
 
     /// Copies blocks that leave into buffers, as far as there are any, and has them written.
     fn write_leaving(&mut self, blocks: &mut dyn BlockBytes) {
-        // Reads never have to wait for writes alone.
-        let kept = usize::from(self.num_record_buffers > 1);
+        // Fetches never have to wait for writes alone. A store that takes nothing but swaps has no fetches.
+        let kept = usize::from(self.num_record_buffers > 1 && self.num_block_buffers > 0);
         while self.reads.is_empty()
             && self.record_buffers.len() > kept
             && let Some(Leaving { id, record, blocks: leaving, labels }) = self.swaps.leaving.pop_front()
@@ -222,21 +218,21 @@ impl DiskTier {
                 Err(reason) => {
                     self.record_buffers.push(buffer);
                     self.tier.written(record, &keys(&labels), false);
-                    self.swap_was_written(id, 0, Err(reason));
+                    self.swap_was_written(id, 0, Err(SwapFailure::Broken(reason)));
                 }
             }
         }
     }
 
     /// Notes that a record of `count` blocks of a swap was written, or why it was not.
-    pub(super) fn swap_was_written(&mut self, id: SwapId, count: usize, outcome: Result<(), String>) {
+    pub(super) fn swap_was_written(&mut self, id: SwapId, count: usize, outcome: Result<(), SwapFailure>) {
         let bytes = (count * self.shape.block_bytes()) as u64;
         let Some(flight) = self.swaps.flight(id) else { return };
         flight.records_left -= 1;
         match outcome {
             Ok(()) => flight.bytes += bytes,
-            Err(reason) => {
-                flight.failed.get_or_insert(SwapFailure::Broken(reason));
+            Err(failure) => {
+                flight.failed.get_or_insert(failure);
                 let gone = self.swaps.take_leaving(id);
                 self.swaps.flight(id).into_iter().for_each(|flight| flight.records_left -= gone.len());
                 gone.iter().for_each(|leaving| self.tier.written(leaving.record, &keys(&leaving.labels), false));

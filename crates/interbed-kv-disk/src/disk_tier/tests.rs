@@ -194,7 +194,7 @@ fn nothing_wrong_comes_back_whatever_fails() {
                 }
             }
             // Pauses after failures are for disks, not for tests.
-            tier.paused_until = None;
+            tier.pause.until = None;
             tier.assert_sound();
             assert!(space.bytes() <= bytes);
         }
@@ -252,10 +252,43 @@ fn a_full_disk_stops_writes_for_a_while_and_nothing_else() {
     assert!(!tier.wants(chain(&keys, 3, 6)[5].2, 0), "nothing is stored during the pause");
     assert_eq!(fetch(&mut tier, &mut pool, 1, &before), 6);
     space.set_rates(FaultRates::default());
-    tier.paused_until = None;
+    tier.pause.until = None;
     store(&mut tier, &mut pool, &more);
     settle(&mut tier, &mut pool);
     assert_eq!(fetch(&mut tier, &mut pool, 2, &more), 6);
+    tier.assert_sound();
+}
+
+#[test]
+fn a_disk_without_room_for_another_segment_keeps_the_latest() {
+    let space = Arc::new(FaultySegments::new(1));
+    let mut pool = PlainBlocks::zeroed(30, shape().block_bytes());
+    let mut tier = open(Arc::clone(&space), 64 << 20);
+    let keys = tier.key_chain().clone();
+    for number in 1..4 {
+        store(&mut tier, &mut pool, &chain(&keys, number, 12));
+        settle(&mut tier, &mut pool);
+    }
+    let bytes = space.bytes();
+    space.set_rates(FaultRates { create_error: 1000, ..FaultRates::default() });
+    for number in 4..30 {
+        store(&mut tier, &mut pool, &chain(&keys, number, 12));
+        settle(&mut tier, &mut pool);
+        tier.assert_sound();
+    }
+    let TierFigures { write_errors, bytes_used, .. } = tier.figures();
+    assert!(!tier.figures().is_paused() && (1..4).contains(&write_errors), "{write_errors}");
+    assert!(space.bytes() == bytes && bytes_used <= bytes);
+    assert!(fetch(&mut tier, &mut pool, 1, &chain(&keys, 29, 12)) > 2, "the latest is there");
+    assert_eq!(tier.look_up(&[chain(&keys, 1, 12)[11].2], None), 0, "the oldest is not");
+    // Once there is room again, the store grows.
+    space.set_rates(FaultRates::default());
+    tier.growth.until = Some(Instant::now());
+    for number in 30..60 {
+        store(&mut tier, &mut pool, &chain(&keys, number, 12));
+        settle(&mut tier, &mut pool);
+    }
+    assert!(space.bytes() > bytes);
     tier.assert_sound();
 }
 

@@ -64,8 +64,8 @@ impl SwapShape {
         self.records_of(PART_BYTES / self.block_bytes)
     }
 
-    /// Returns the length of segments within `bytes` bytes, and the shape of records in them; `None` if there is no room
-    /// for a single block.
+    /// Returns the length of segments within `bytes` bytes, and the shape of records in them; `None` if there is no
+    /// room for a single block.
     fn divide(&self, bytes: u64) -> Option<(u64, RecordShape)> {
         let largest = self.records();
         let mut counts = (1..=largest.blocks_per_record()).rev();

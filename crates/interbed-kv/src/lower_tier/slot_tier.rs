@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::{
     block_bytes::BlockBytes,
     ids::{BlockId, SwapId, SwapSlot},
-    key::{BlockKey, BlockLabel},
+    key::BlockLabel,
     transfer::Swap,
 };
 
@@ -20,9 +20,6 @@ pub trait SlotTier: Send {
 
     /// Returns how long writing and reading took in a trial at the start.
     fn trial(&self) -> SwapTrial;
-
-    /// Returns whether a block with this content would not be written if it were swapped out now.
-    fn spares(&self, key: BlockKey) -> bool;
 
     /// Takes over a swap. `label` returns the label of a block's content, if the content has one. Until the swap has
     /// ended, its blocks are neither written to nor reused, and its slots belong to it. Blocks are read or written in

@@ -215,7 +215,7 @@ fn what_was_left_is_taken_in_and_what_is_of_no_use_goes_first() {
 fn blocks_that_are_swapped_out_fill_segments_to_the_end() {
     // A segment has room for 25: records of 1 to 4 blocks take 2 to 5.
     let mut tier = Tier::new(KvTierConfig { spare_segments: 0, ..config(3, 0.0) });
-    let mut reserve = |tier: &mut Tier, count: usize, segments_max: usize, held: &[u32]| {
+    let reserve = |tier: &mut Tier, count: usize, segments_max: usize, held: &[u32]| {
         let sizes = tier.records_for(count, segments_max, |segment| held.contains(&segment))?;
         let place = |&blocks: &usize| {
             let contents = vec![(BlockKey::NAMELESS, 0); blocks];
@@ -243,4 +243,36 @@ fn blocks_that_are_swapped_out_fill_segments_to_the_end() {
     // A tier that carries contents over leaves a segment free for that.
     let tier = Tier::new(config(3, 0.0));
     assert!(tier.records_for(40, 3, |_| false).is_some() && tier.records_for(41, 3, |_| false).is_none());
+}
+
+#[test]
+fn segments_that_cannot_be_made_are_replaced_by_the_oldest() {
+    let mut tier = Tier::new(config(8, 0.0));
+    let mut number = 0;
+    // The disk has room for three segments.
+    let mut add = |tier: &mut Tier, can_grow: bool| {
+        number += 1;
+        let reclaimed = tier.reclaim().map(|reclaim| reclaim.segment);
+        let Some(record) = tier.reserve(&[(key(number), 0); 1]) else { return (reclaimed, None) };
+        let well = record.segment < 3 || can_grow;
+        tier.written(record, &[key(number)], well);
+        if !well {
+            tier.withhold_new();
+        }
+        tier.assert_sound();
+        (reclaimed, well.then_some(record.segment))
+    };
+    let segments: Vec<_> = (0..37).map(|_| add(&mut tier, false).1).collect();
+    // A segment has room for 12 records of one block.
+    assert!(segments[..36].iter().zip(0..).all(|(&segment, at)| segment == Some(at / 12)));
+    assert_eq!(segments[36], None, "the fourth cannot be made");
+    assert_eq!((tier.num_free_segments(), tier.is_without_segments()), (0, false));
+    let later: Vec<_> = (0..60).filter_map(|_| add(&mut tier, false).1).collect();
+    assert!(later.len() > 40 && later.contains(&0) && later.contains(&1), "{later:?}");
+    tier.offer_new();
+    tier.assert_sound();
+    assert!((0..60).filter_map(|_| add(&mut tier, true).1).any(|segment| segment > 2), "there is room again");
+    let mut empty = Tier::new(config(4, 0.0));
+    empty.withhold_new();
+    assert!(empty.is_without_segments() && empty.reserve(&[(key(1), 0)]).is_none());
 }
