@@ -209,6 +209,7 @@ fn no_token_comes_from_wrong_kv_whatever_the_store_does() {
                 reads_answered: None,
                 write_silent: 0,
                 write_error: rate(10),
+                write_panic: rate(30),
                 write_torn: rate(100),
                 forgotten: rate(100),
                 delay: Duration::from_micros(rate(500).into()),
