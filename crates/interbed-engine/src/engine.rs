@@ -93,6 +93,9 @@ pub enum StartError {
         /// Slots that the tier has.
         got: usize,
     },
+    /// The tiers below memory cannot be used together.
+    #[error("{0}")]
+    Tiers(String),
     /// The system refused to start the engine thread.
     #[error("the engine thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
@@ -123,6 +126,7 @@ impl Engine {
         mut runner: Box<dyn Runner>,
         Attachments { mut below, later, mut swap, cache_watcher }: Attachments,
     ) -> Result<Self, StartError> {
+        TierBelow::check(&below).map_err(StartError::Tiers)?;
         let slots = match &mut swap {
             Some(swap) => Some(swap.num_slots()),
             None => below.iter_mut().find_map(|below| below.tier.slots()).map(|tier| tier.num_slots()),

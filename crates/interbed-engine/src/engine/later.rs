@@ -34,7 +34,13 @@ impl Worker {
     pub(super) fn attach_later(&mut self) {
         let Some(later) = self.later.as_ref().filter(|_| self.scheduler.num_swaps() == 0) else { return };
         let tiers = match later.tiers.try_recv() {
-            Ok(tiers) => tiers,
+            Ok(tiers) => match TierBelow::check(&tiers) {
+                Ok(()) => tiers,
+                Err(reason) => {
+                    tracing::error!("{reason}; KV is kept in memory alone");
+                    Vec::new()
+                }
+            },
             Err(TryRecvError::Empty) => return,
             // The sender was dropped without sending, so no tiers will come.
             Err(TryRecvError::Disconnected) => Vec::new(),
