@@ -88,7 +88,8 @@ impl LowerTiers {
         disk || limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some())
     }
 
-    /// Returns the number of slots that the store of KV on disk has for swapped KV, or `None` if there is no such store.
+    /// Returns the number of slots that the store of KV on disk has for swapped KV, or `None` if there is no such
+    /// store.
     pub fn num_slots(&self) -> Option<usize> {
         self.places.disk.as_ref().map(DiskPlace::num_slots)
     }

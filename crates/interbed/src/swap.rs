@@ -89,8 +89,8 @@ pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     Wanted::of(limits, total, layout).map_or(Bytes(0), |wanted| wanted.memory())
 }
 
-/// Returns the number of slots that the store of `--kv-disk` has for swapped blocks, and the bytes that these blocks may
-/// take there if the options say so. The number is 0 if KV is not swapped to that store.
+/// Returns the number of slots that the store of `--kv-disk` has for swapped blocks, and the bytes that these blocks
+/// may take there if the options say so. The number is 0 if KV is not swapped to that store.
 pub fn slots_on_disk(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> (usize, Option<u64>) {
     match Wanted::of(limits, total, layout).filter(Wanted::is_to_disk) {
         Some(wanted) => (wanted.slots_max(), wanted.options.swap_space.map(|asked| asked.0)),

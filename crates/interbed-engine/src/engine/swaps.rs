@@ -61,7 +61,9 @@ impl Worker {
                 }
             }
             if gave_up {
-                tracing::error!("swaps have failed too often; from now on all preempted KV is computed again");
+                tracing::error!(
+                    "swaps have failed too often; preempted KV is computed again, and they are tried later"
+                );
             }
         }
         let manager = self.scheduler.blocks();

@@ -22,11 +22,12 @@ impl Scheduler {
 
     /// Notes that a swap has ended, with or without success. Sequences of the swap may have ended. Sequences whose swap
     /// failed have lost their KV, which is computed again. Returns whether this was one failure too many, so that no
-    /// more swaps will be begun.
+    /// more swaps are begun for a while.
     pub(crate) fn finish_swap(&mut self, id: SwapId, outcome: Result<SwapTook, &SwapFailure>) -> bool {
         let Some(flight) = self.flights.land(id) else { return false };
         let gave_up = match (outcome, flight.direction) {
             (Ok(took), SwapDirection::Out) => {
+                self.planner.left((flight.blocks as u64).saturating_mul(self.block_bytes), took.bytes);
                 self.planner.swapped_out(took.bytes, took.seconds);
                 false
             }
@@ -36,7 +37,7 @@ impl Scheduler {
             }
             // Room may be free again soon.
             (Err(SwapFailure::NoRoom), _) => false,
-            (Err(SwapFailure::Broken(_)), direction) => self.planner.swap_failed(direction),
+            (Err(SwapFailure::Broken(_)), direction) => self.planner.swap_failed(direction, self.flights.steps()),
         };
         let kept = if outcome.is_ok() { SwapOutcome::Done } else { SwapOutcome::Failed };
         self.blocks.finish_swap(id, kept);

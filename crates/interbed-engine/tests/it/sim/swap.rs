@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, BlockSwap, SlotTier, Swap, SwapDirection, SwapEnded, SwapFailure,
-    SwapSlot, SwapTook, SwapTrial,
+    BlockBytes, BlockId, BlockLabel, BlockSwap, SlotTier, Swap, SwapDirection, SwapEnded, SwapFailure, SwapSlot,
+    SwapTook, SwapTrial,
 };
 
 use super::{Controls, SLOT_BYTES};
@@ -42,10 +42,6 @@ impl SlotTier for SimSwap {
         SwapTrial { bytes: 1 << 20, write_seconds: 1e-9, read_seconds: 1e-9 }
     }
 
-    fn spares(&self, _key: BlockKey) -> bool {
-        false
-    }
-
     fn start_swap(&mut self, swap: &Swap, _label: &dyn Fn(BlockId) -> Option<BlockLabel>) {
         if swap.direction == SwapDirection::In {
             self.stale.extend(swap.transfers.iter().map(|transfer| transfer.block));
@@ -69,7 +65,7 @@ impl SlotTier for SimSwap {
         let every = self.controls.fail_every_swap.load(Ordering::Relaxed);
         if every > 0 && swap.id.0 % every == every - 1 {
             // Every second time, it may be for want of room.
-            let is_refused = swap.direction == SwapDirection::Out && swap.id.0 / every % 2 == 0;
+            let is_refused = swap.direction == SwapDirection::Out && (swap.id.0 / every).is_multiple_of(2);
             let broken = || SwapFailure::Broken("the cable is loose".into());
             return Some(SwapEnded {
                 id: swap.id,
@@ -86,7 +82,8 @@ impl SlotTier for SimSwap {
                 SwapDirection::In => blocks.fill(block, &mut |bytes| bytes.copy_from_slice(&self.slots[&slot.0])),
             }
         }
-        Some(SwapEnded { id: swap.id, outcome: Ok(SwapTook { bytes: 64, seconds: 1e-9 }) })
+        let bytes = (swap.transfers.len() * self.block_bytes) as u64;
+        Some(SwapEnded { id: swap.id, outcome: Ok(SwapTook { bytes, seconds: 1e-9 }) })
     }
 
     fn num_kept_slots(&self) -> usize {
