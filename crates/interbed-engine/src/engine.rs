@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use interbed_kv::{BlockCopy, CacheChanges, CacheWatcher, ChainRoot, FetchId, SequenceId};
+use interbed_kv::{BlockCopy, CacheChanges, CacheWatcher, ChainRoot, FetchId, SequenceId, SlotTier};
 use interbed_model::{LogitRow, Logits, NothingBelow, Pooling};
 
 use crate::continuation::Ends;
@@ -40,7 +40,6 @@ use long::{KeptFrames, LongSequence};
 use show::Show;
 pub use start::{Attachments, Engine, EngineConfig, StartError};
 use strips::Strips;
-use swaps::Swaps;
 
 /// The longest time that an engine with nothing to compute waits for a swap before it looks for new requests.
 const SWAP_WAIT: Duration = Duration::from_millis(5);
@@ -56,7 +55,8 @@ struct Worker {
     submissions: Receiver<Option<Submission>>,
     scheduler: Scheduler,
     runner: Box<dyn Runner>,
-    swaps: Swaps,
+    /// A tier that keeps nothing but swapped blocks, if there is one.
+    swap: Option<Box<dyn SlotTier>>,
     /// The tiers of KV below memory, nearest first.
     tiers: Vec<AttachedTier>,
     /// Tiers below memory that are still to be attached.

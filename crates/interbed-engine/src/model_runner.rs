@@ -8,7 +8,7 @@ use interbed_device::{
     AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, KvPool, KvStrips, Mappings, PageAccess, Queue,
     StripChange, StripContent, StripShape, StripStats, mappings,
 };
-use interbed_kv::{BlockBytes, BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig, SwapStore};
+use interbed_kv::{BlockBytes, BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
 use interbed_model::blueprint::Blueprint;
 use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits, Model};
 use interbed_weights::{StreamMonitor, WeightSource};
@@ -23,8 +23,6 @@ pub struct ModelRunner<D> {
     pub model: Model,
     /// The device, with the KV blocks.
     pub device: D,
-    /// The room to swap KV blocks to, until the engine takes it.
-    pub swap: Option<Box<dyn SwapStore>>,
     /// The memory of the model's weights.
     pub weights: WeightMemory,
     /// How the device's strips are managed, if it has any.
@@ -57,7 +55,7 @@ impl<D: Device> ModelRunner<D> {
         let (layout, num_blocks) = (device.kv_layout().clone(), device.num_blocks());
         let strips = device.strips().map(|strips| strip_config(strips.shape(), num_blocks));
         let model = Model::new(blueprint, source, layout);
-        Self { model, device, swap: None, weights, strips, timeline: None, failure: None }
+        Self { model, device, weights, strips, timeline: None, failure: None }
     }
 
     /// Begins to record when the device executes batches of commands, and returns the timeline of these records.
@@ -161,10 +159,6 @@ impl<D: Device> Runner for ModelRunner<D> {
         if let Err(error) = copied {
             self.failure = Some(format!("KV blocks could not be copied: {error}"));
         }
-    }
-
-    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
-        self.swap.take()
     }
 
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {

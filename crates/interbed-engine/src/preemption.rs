@@ -33,15 +33,21 @@ pub(crate) struct Effort {
     pub(crate) recompute_tokens: usize,
 }
 
-/// The number of swaps in one direction that fail in a row until no more swaps are begun, because the disk is then
-/// taken to be broken for good.
+/// The number of swaps in one direction that fail in a row until no more swaps are begun for a while, because the disk
+/// is then taken to be broken.
 const FAILURES_MAX: u32 = 3;
+
+/// The least and the most steps for which no swap is begun after that. The number doubles with each failure until a
+/// swap succeeds.
+const PAUSES: (u64, u64) = (1000, 1 << 20);
 
 /// Chooses a way by the time that swaps and prefills have taken lately.
 #[derive(Debug)]
 pub(crate) struct PreemptionPlanner {
     mode: PreemptionMode,
     write: Rate,
+    /// The share of the bytes of swapped blocks that had to be written lately. The tier had the others already.
+    written: f64,
     read: Rate,
     prefill: Rate,
     /// The prefill rate of passes that compute at least half as many prompt tokens as the largest pass.
@@ -50,19 +56,36 @@ pub(crate) struct PreemptionPlanner {
     largest: usize,
     /// The number of failures in a row, for swaps out and for swaps in.
     failures: [u32; 2],
-    broken: bool,
+    /// The number of the step from which on swaps are begun again.
+    paused_until: u64,
+    /// The number of steps of the next pause.
+    pause: u64,
+    /// Whether there is no tier to swap to yet.
+    awaits_tier: bool,
 }
 
 impl PreemptionPlanner {
     pub(crate) fn new(mode: PreemptionMode) -> Self {
         let [write, read, prefill, bulk] = [Rate::default(); 4];
-        Self { mode, write, read, prefill, bulk, largest: 0, failures: [0; 2], broken: false }
+        Self {
+            mode,
+            write,
+            written: 1.0,
+            read,
+            prefill,
+            bulk,
+            largest: 0,
+            failures: [0; 2],
+            paused_until: 0,
+            pause: PAUSES.0,
+            awaits_tier: false,
+        }
     }
 
-    /// Returns the faster way. In mode [`Auto`](PreemptionMode::Auto), swapping is chosen only once both directions
-    /// have been measured.
-    pub(crate) fn choose(&self, effort: Effort) -> Way {
-        if self.broken {
+    /// Returns the faster way at step number `step`. In mode [`Auto`](PreemptionMode::Auto), swapping is chosen only
+    /// once both directions have been measured.
+    pub(crate) fn choose(&self, effort: Effort, step: u64) -> Way {
+        if step < self.paused_until || self.awaits_tier {
             return Way::Recompute;
         }
         match self.mode {
@@ -75,10 +98,23 @@ impl PreemptionPlanner {
         }
     }
 
+    /// Notes whether there is no tier to swap to yet.
+    pub(crate) fn await_tier(&mut self, awaits: bool) {
+        self.awaits_tier = awaits;
+    }
+
     /// Records that `bytes` of blocks were written to swap space in `seconds`.
     pub(crate) fn swapped_out(&mut self, bytes: u64, seconds: f64) {
         self.write.observe(bytes as f64, seconds);
         self.succeeded(SwapDirection::Out, bytes);
+    }
+
+    /// Records that blocks of `bytes` bytes were swapped out, of which `written` bytes were written.
+    pub(crate) fn left(&mut self, bytes: u64, written: u64) {
+        if bytes > 0 {
+            let share = (written as f64 / bytes as f64).min(1.0);
+            self.written = self.written * FADING + share * (1.0 - FADING);
+        }
     }
 
     /// Records that `bytes` of blocks were read back from swap space in `seconds`.
@@ -87,14 +123,19 @@ impl PreemptionPlanner {
         self.succeeded(SwapDirection::In, bytes);
     }
 
-    /// Records that a swap has failed. Returns true if that was one failure too many. In that case no more swaps will
-    /// be begun, even if others that are in flight succeed.
-    pub(crate) fn swap_failed(&mut self, direction: SwapDirection) -> bool {
+    /// Records that a swap has failed at step number `step`. Returns true if that was one failure too many, for the
+    /// first time since a swap has succeeded. No swap is begun then for a number of steps, even if others that are in
+    /// flight succeed. After that, one more failure is enough.
+    pub(crate) fn swap_failed(&mut self, direction: SwapDirection, step: u64) -> bool {
         let failures = &mut self.failures[direction as usize];
         *failures = failures.saturating_add(1);
-        let breaks = *failures >= FAILURES_MAX && !self.broken;
-        self.broken |= breaks;
-        breaks
+        if *failures < FAILURES_MAX || step < self.paused_until {
+            return false;
+        }
+        let is_first = self.pause == PAUSES.0;
+        self.paused_until = step + self.pause;
+        self.pause = (2 * self.pause).min(PAUSES.1);
+        is_first
     }
 
     /// Records that `tokens` of prompts were computed in `seconds`.
@@ -122,11 +163,14 @@ impl PreemptionPlanner {
         if bytes > 0 {
             self.failures[direction as usize] = 0;
         }
+        if self.failures == [0; 2] {
+            self.pause = PAUSES.0;
+        }
     }
 
     fn swap_seconds(&self, effort: Effort) -> Option<f64> {
-        let out = effort.swap_bytes.saturating_add(effort.bytes_ahead);
-        Some(self.write.seconds(out as f64)? + self.read.seconds(effort.swap_bytes as f64)?)
+        let out = effort.swap_bytes.saturating_add(effort.bytes_ahead) as f64 * self.written;
+        Some(self.write.seconds(out)? + self.read.seconds(effort.swap_bytes as f64)?)
     }
 
     fn recompute_seconds(&self, effort: Effort) -> Option<f64> {
@@ -176,7 +220,7 @@ mod tests {
 
     fn choose(planner: &PreemptionPlanner, swap_mib: u64, mib_ahead: u64, recompute_tokens: usize) -> Way {
         let (swap_bytes, bytes_ahead) = (swap_mib * MIB, mib_ahead * MIB);
-        planner.choose(Effort { swap_bytes, bytes_ahead, recompute_tokens })
+        planner.choose(Effort { swap_bytes, bytes_ahead, recompute_tokens }, 0)
     }
 
     #[test]
@@ -189,6 +233,18 @@ mod tests {
         assert_eq!(choose(&planner, 100, 10, 1501), Way::Recompute);
         // What the prefix cache still holds costs nothing.
         assert_eq!(choose(&planner, 1, 0, 0), Way::Recompute);
+    }
+
+    #[test]
+    fn what_the_tier_has_already_need_not_be_written() {
+        let mut planner = planner(PreemptionMode::Auto);
+        assert_eq!(choose(&planner, 100, 0, 600), Way::Recompute);
+        planner.left(0, 0);
+        (0..20).for_each(|_| planner.left(100 * MIB, 2 * MIB));
+        // Reading it back takes half a second.
+        assert_eq!((choose(&planner, 100, 0, 600), choose(&planner, 100, 0, 500)), (Way::Swap, Way::Recompute));
+        (0..20).for_each(|_| planner.left(100 * MIB, 100 * MIB));
+        assert_eq!(choose(&planner, 100, 0, 600), Way::Recompute);
     }
 
     #[test]
@@ -217,23 +273,40 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_fails_and_fails_is_left_alone() {
+    fn a_disk_that_fails_and_fails_is_left_alone_for_longer_and_longer() {
         let mut planner = planner(PreemptionMode::Swap);
-        let fails = |planner: &mut PreemptionPlanner| planner.swap_failed(SwapDirection::In);
-        assert!(!fails(&mut planner) && !fails(&mut planner));
+        let way = |planner: &PreemptionPlanner, step| {
+            planner.choose(Effort { swap_bytes: MIB, bytes_ahead: 0, recompute_tokens: 1 }, step)
+        };
+        let fails = |planner: &mut PreemptionPlanner, step| planner.swap_failed(SwapDirection::In, step);
+        assert!(!fails(&mut planner, 1) && !fails(&mut planner, 1));
         planner.swapped_in(1, 1.0);
-        assert!(!fails(&mut planner) && !fails(&mut planner));
+        assert!(!fails(&mut planner, 2) && !fails(&mut planner, 2));
         // What can be written may still not be read.
         planner.swapped_out(1, 1.0);
-        assert!(!planner.swap_failed(SwapDirection::Out));
+        assert!(!planner.swap_failed(SwapDirection::Out, 2));
         // Nor was anything read of one whose blocks were all still cached.
         planner.swapped_in(0, 1.0);
-        assert_eq!(choose(&planner, 1, 0, 1), Way::Swap);
-        assert!(fails(&mut planner) && !fails(&mut planner));
-        assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);
-        // It was in flight, and changes nothing any more.
+        assert_eq!(way(&planner, 2), Way::Swap);
+        assert!(fails(&mut planner, 3) && !fails(&mut planner, 3));
+        assert_eq!([3, 1002, 1003].map(|step| way(&planner, step)), [Way::Recompute, Way::Recompute, Way::Swap]);
+        // One more failure is enough, and nothing new.
+        assert!(!fails(&mut planner, 1003));
+        assert_eq!([1003, 3002, 3003].map(|step| way(&planner, step)), [Way::Recompute, Way::Recompute, Way::Swap]);
+        // It was in flight, and ends no pause.
+        assert!(!fails(&mut planner, 3003));
         planner.swapped_in(1, 1.0);
-        assert_eq!(choose(&planner, 1, 0, 1), Way::Recompute);
+        planner.swapped_out(1, 1.0);
+        assert_eq!([4000, 7003].map(|step| way(&planner, step)), [Way::Recompute, Way::Swap]);
+        // A disk that works again is trusted as before.
+        assert!(!fails(&mut planner, 7003) && !fails(&mut planner, 7003) && fails(&mut planner, 7003));
+        assert_eq!([8002, 8003].map(|step| way(&planner, step)), [Way::Recompute, Way::Swap]);
+        let mut step = 8003;
+        for _ in 0..30 {
+            fails(&mut planner, step);
+            step = planner.paused_until;
+        }
+        assert_eq!(planner.pause, PAUSES.1);
     }
 
     #[test]

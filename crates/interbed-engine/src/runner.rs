@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use interbed_device::{Bytes, DeviceStats, StripStats};
-use interbed_kv::{BlockBytes, BlockCopy, Mapping, StripConfig, SwapStore};
+use interbed_kv::{BlockBytes, BlockCopy, Mapping, StripConfig};
 use interbed_model::{BatchSequence, ForwardError, KvBelow, KvLost, LogitRow, Logits};
 use interbed_weights::StreamMonitor;
 use thiserror::Error;
@@ -30,12 +30,6 @@ pub trait Runner: Send {
     /// Copies KV blocks, in the order of `copies`. This is called between passes, before any of the blocks is read,
     /// written or given back.
     fn copy_blocks(&mut self, copies: &[BlockCopy]);
-
-    /// Hands over the swap space for KV blocks, if there is any. It has at least as many slots as the block manager was
-    /// configured with, and is used with the blocks of [`block_bytes`](Self::block_bytes).
-    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
-        None
-    }
 
     /// Returns the memory of KV blocks, from which blocks are swapped out or stored and into which they come back.
     /// Returns `None` if blocks cannot be moved.

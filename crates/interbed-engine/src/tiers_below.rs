@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Receiver;
 
-use interbed_kv::LowerTier;
+use interbed_kv::{ChainRoot, LowerTier};
 
 use crate::tier_policy::TierPolicy;
 
@@ -12,6 +12,29 @@ pub struct TierBelow {
     pub tier: Box<dyn LowerTier>,
     /// The rules.
     pub policy: TierPolicy,
+}
+
+impl TierBelow {
+    /// Checks that `tiers`, nearest first, can be used together.
+    ///
+    /// # Errors
+    /// Fails with the reason if they cannot.
+    pub(crate) fn check(tiers: &[Self]) -> Result<(), String> {
+        let root = |below: &Self| below.tier.key_chain().root(&ChainRoot::new(None, 0));
+        for (index, below) in tiers.iter().enumerate() {
+            let (name, nearer) = (below.tier.name(), &tiers[..index]);
+            if nearer.iter().any(|other| other.tier.name() == name) {
+                return Err(format!("two tiers of KV are called {name}; give each a name of its own"));
+            }
+            if nearer.iter().any(|other| root(other) != root(below)) {
+                return Err(format!("the tier {name} has other keys than nearer tiers; open it with theirs"));
+            }
+            if !below.tier.knows_contents() && index + 1 < tiers.len() {
+                return Err(format!("the tier {name} does not know what it has; give it as the last one"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Tiers that come while the engine runs. Until they come, no KV is stored below memory.

@@ -4,6 +4,9 @@ mod carrying;
 mod kept_frames;
 mod kept_slots;
 mod options;
+mod pause;
+mod swaps;
+mod unnamed;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -12,21 +15,27 @@ use std::time::{Duration, Instant};
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN};
 use interbed_kv::{
     BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, FrameTier, KeyChain, KvTierConfig, LowerTier,
-    RecordPlace, SlotTier, SwapId, Tier, TierFigures, TierPlace, Wanted, WriteBudget,
+    RecordPlace, SlotTier, SwapFailure, SwapId, Tier, TierFigures, TierPlace, Wanted, WriteBudget,
 };
 
 use crate::ages::Ages;
 use crate::directory::SegmentSpace;
 use crate::frames::Frames;
 use crate::index_file;
-use crate::jobs::{Done, Expected, ReadJob, Staged, WriteJob};
+use crate::jobs::{Blocks, Done, Expected, ReadJob, Staged, WriteFailure, WriteJob, now};
 use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
-use crate::workers::{READERS, Workers, now, written_at};
+use crate::workers::Workers;
 use carrying::Carrying;
 use kept_slots::KeptSlots;
-pub use options::{DiskOptions, DiskTierError};
+pub use options::{DiskOptions, DiskTierError, SlotRoom};
+use pause::Pause;
+use swaps::Swaps;
+pub use unnamed::SwapShape;
+
+/// Number of threads that read.
+const READERS: usize = 6;
 
 /// Number of bytes of a segment of a large store.
 const SEGMENT_BYTES: u64 = 256 << 20;
@@ -36,17 +45,17 @@ const SEGMENTS_MIN: u64 = 4;
 /// Minimum number of records that a segment holds.
 const RECORDS_MIN: u64 = 2;
 
+/// Number of segments that ordinary records leave free, so that blocks that are carried over always find room.
+const SPARE_SEGMENTS: u32 = 1;
+
+/// The inverse of the share of the store's segments that swapped blocks may hold, unless the options name a size.
+const SLOTS_SHARE: u32 = 4;
+
 /// Time that a block waits for others with which it is written.
 const GATHER: Duration = Duration::from_millis(200);
 
 /// Time between two searches for records that are too old.
 const SWEEP: Duration = Duration::from_secs(1);
-
-/// Shortest and longest pause after a failed write, in which nothing is stored.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
-
-/// Minimum time between two warnings of failed writes.
-const WARN_AGAIN: Duration = Duration::from_secs(600);
 
 /// Longest time for which a stopping engine goes on writing.
 const LAST_WRITES: Duration = Duration::from_secs(10);
@@ -95,7 +104,7 @@ pub struct DiskTier {
     ended: VecDeque<FetchEnded>,
     carrying: Option<Carrying>,
     frames: Frames,
-    slots: KeptSlots,
+    swaps: Swaps,
     writes_in_flight: usize,
     /// Number of blocks that were written, but may not be on the disk yet.
     unsynced_blocks: u64,
@@ -107,11 +116,10 @@ pub struct DiskTier {
     ages: Ages,
     /// Time of the last search for records that are too old.
     swept_at: Instant,
-    /// Time when writes may go on; `None` before a write has failed.
-    paused_until: Option<Instant>,
-    pause: Duration,
-    /// Time when the last warning of failed writes was given.
-    warned_at: Option<Instant>,
+    /// Time for which nothing is stored, after a failed write.
+    pause: Pause,
+    /// Time for which no further segment is made, after the disk was full.
+    growth: Pause,
     figures: TierFigures,
     recovered: Recovered,
 }
@@ -129,7 +137,18 @@ impl DiskTier {
         shape: RecordShape,
         options: DiskOptions,
     ) -> Result<Self, DiskTierError> {
-        let config = tier_config(&shape, &options)?;
+        let (config, segments_max) = tier_config(&shape, &options)?;
+        let num_buffers = Self::num_buffers(&shape, options.buffer_bytes);
+        let setup = Setup { shape, config, num_buffers, readers: READERS, segments_max };
+        Self::set_up(space, (secret, fingerprint), setup, options)
+    }
+
+    fn set_up(
+        space: Arc<dyn SegmentSpace>,
+        (secret, fingerprint): ([u8; 32], [u8; 32]),
+        Setup { shape, config, num_buffers: (block_buffers, num_record_buffers), readers, segments_max }: Setup,
+        options: DiskOptions,
+    ) -> Result<Self, DiskTierError> {
         let segment_bytes = config.segment_bytes;
         let seal = Seal { secret, fingerprint };
         let bytes_total = u64::from(config.num_segments) * segment_bytes;
@@ -141,13 +160,12 @@ impl DiskTier {
         let mut budget = WriteBudget::new(options.writes_per_day, now);
         // A restart is not a new day.
         budget.spend(recovered.recent_bytes);
-        let (block_buffers, num_record_buffers) = Self::num_buffers(&shape, options.buffer_bytes);
         let record_bytes = shape.record_bytes(shape.blocks_per_record());
         let record_buffers: Option<Vec<_>> =
             (0..num_record_buffers).map(|_| AlignedBuffer::new_zeroed(record_bytes)).collect();
         let record_buffers = record_buffers.ok_or(DiskTierError::Memory { bytes: record_bytes })?;
         let of_workers = (Arc::clone(&space), shape.clone(), seal.clone());
-        let (workers, frames_done) = Workers::start(of_workers, segment_bytes, ttl, options.turns)?;
+        let (workers, frames_done) = Workers::start(of_workers, segment_bytes, ttl, (options.turns, readers))?;
         let (frame_blocks, num_frames) = options.frames;
         let frames = Frames::new(frames_done, &shape, frame_blocks, num_frames);
         let bytes = Frames::bytes(&shape, frame_blocks);
@@ -174,7 +192,7 @@ impl DiskTier {
             ended: VecDeque::new(),
             carrying: None,
             frames,
-            slots: KeptSlots::new(&shape, options.buffer_bytes),
+            swaps: Swaps::new(KeptSlots::new(options.slots.num_slots, segments_max), options.slots.trial),
             writes_in_flight: 0,
             unsynced_blocks: 0,
             budget,
@@ -183,9 +201,8 @@ impl DiskTier {
             ttl,
             ages,
             swept_at: now,
-            paused_until: None,
-            pause: PAUSES.0,
-            warned_at: None,
+            pause: Pause::default(),
+            growth: Pause::default(),
             figures: TierFigures { bytes_total, ..TierFigures::default() },
             recovered,
             shape,
@@ -199,8 +216,13 @@ impl DiskTier {
         let frames = frames.1 * Frames::bytes(shape, frames.0);
         // One more record is put together by the thread that writes.
         let records = (records + 1) * shape.record_bytes(shape.blocks_per_record());
-        let slots = KeptSlots::bytes(shape, wanted);
-        blocks * shape.block_bytes() + records + frames + slots + READERS * shape.room_to_read()
+        blocks * shape.block_bytes() + records + frames + READERS * shape.room_to_read()
+    }
+
+    /// Returns the number of bytes of memory that a slot takes, for blocks of `block_size` tokens that may be found by
+    /// their keys, or for blocks without keys if `block_size` is 0.
+    pub fn slot_bytes(block_size: usize) -> usize {
+        KeptSlots::slot_bytes(block_size)
     }
 
     /// Returns the number of bytes of memory that the index of a store of `bytes` bytes takes when the store is full.
@@ -225,13 +247,24 @@ impl DiskTier {
         self.recovered
     }
 
+    /// Returns the number of slots, of those that the options ask for, for which a store of this shape, which is yet to
+    /// be opened, has room.
+    ///
+    /// # Errors
+    /// Fails with [`DiskTierError::TooSmall`] if the store would have too few bytes to be of use.
+    pub fn slots_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
+        let (config, segments_max) = tier_config(shape, options)?;
+        Ok(options.slots.num_slots.min(segments_max * config.blocks_per_segment()))
+    }
+
     /// Returns the number of tokens of a sequence that are sure to find room in a store of this shape, which is yet to
     /// be opened.
     ///
     /// # Errors
     /// Fails with [`DiskTierError::TooSmall`] if the store would have too few bytes to be of use.
     pub fn tokens_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
-        Ok(capacity_tokens(&tier_config(shape, options)?, shape))
+        let (config, segments_max) = tier_config(shape, options)?;
+        Ok(capacity_tokens(&config, segments_max, shape))
     }
 }
 
@@ -298,6 +331,7 @@ impl LowerTier for DiskTier {
                 self.flush();
             }
             self.sweep();
+            self.try_to_grow();
             if let Some(ended) = self.ended.pop_front() {
                 return Some(ended);
             }
@@ -312,7 +346,7 @@ impl LowerTier for DiskTier {
 
     /// Returns whether a block should be staged now. [`Tier::wants`](interbed_kv::Tier::wants) explains `class`.
     fn wants(&mut self, key: BlockKey, class: u8) -> bool {
-        !self.is_paused() && !self.staged_keys.contains(&key) && self.tier.wants(key, class)
+        !self.pause.is_on() && !self.staged_keys.contains(&key) && self.tier.wants(key, class)
     }
 
     fn room(&self) -> usize {
@@ -347,7 +381,7 @@ impl LowerTier for DiskTier {
             Some(record) => {
                 self.writes_in_flight += 1;
                 self.figures.queued_blocks += blocks.len();
-                self.workers.write(WriteJob { record, blocks });
+                self.workers.write(WriteJob { record, blocks: Blocks::Staged(blocks) });
             }
             None => {
                 self.figures.refused_blocks += blocks.len() as u64;
@@ -362,7 +396,8 @@ impl LowerTier for DiskTier {
 
     fn is_settled(&self) -> bool {
         let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
-        written && self.fetches.is_empty() && self.carrying.is_none() && self.slots.is_settled()
+        // What still waits to be swapped out is of no use to a later process.
+        written && self.fetches.is_empty() && self.carrying.is_none() && self.purposes.is_empty()
     }
 
     fn last_writes(&self) -> Duration {
@@ -384,7 +419,7 @@ impl LowerTier for DiskTier {
             counts: self.tier.counts(),
             queued_blocks: self.figures.queued_blocks + self.staged.len(),
             queued_reads: self.purposes.len(),
-            paused_until: self.paused_until,
+            paused_until: self.pause.until,
             ..self.figures
         }
     }
@@ -394,7 +429,7 @@ impl LowerTier for DiskTier {
     }
 
     fn slots(&mut self) -> Option<&mut dyn SlotTier> {
-        Some(self)
+        (self.swaps.kept.num_slots() > 0).then_some(self)
     }
 }
 
@@ -472,45 +507,69 @@ impl DiskTier {
         }
     }
 
-    fn written(&mut self, job: WriteJob, outcome: Result<(), String>) {
-        let WriteJob { record, blocks } = job;
-        let keys: Vec<_> = blocks.iter().map(|block| block.label.key).collect();
+    fn written(&mut self, WriteJob { record, blocks }: WriteJob, outcome: Result<(), WriteFailure>) {
+        let keys: Vec<_> = blocks.labels().iter().map(|label| label.key).collect();
         self.writes_in_flight -= 1;
-        self.figures.queued_blocks -= blocks.len();
+        self.figures.queued_blocks -= keys.len();
         self.tier.written(record, &keys, outcome.is_ok());
-        match outcome {
-            Ok(()) => {
-                self.ages.add(record, written_at(&blocks), &self.tier);
-                self.figures.written_bytes += self.shape.record_bytes(keys.len()) as u64;
-                self.unsynced_blocks += keys.len() as u64;
-                self.pause = PAUSES.0;
-            }
-            Err(reason) => self.failed(&reason),
+        if outcome.is_ok() {
+            self.ages.add(record, blocks.written_at(), &self.tier);
+            self.figures.written_bytes += self.shape.record_bytes(keys.len()) as u64;
+            self.unsynced_blocks += keys.len() as u64;
+            self.pause.succeeded();
         }
-        self.block_buffers.extend(blocks.into_iter().map(|block| block.bytes));
-        self.carried(&keys);
-        self.go_on_carrying();
+        match blocks {
+            Blocks::Staged(blocks) => {
+                match outcome {
+                    Ok(()) => {}
+                    Err(WriteFailure::Full(reason)) => self.is_full(&reason),
+                    Err(WriteFailure::Broken(reason)) => self.failed(&reason),
+                }
+                self.block_buffers.extend(blocks.into_iter().map(|block| block.bytes));
+                self.carried(&keys);
+                self.go_on_carrying();
+            }
+            Blocks::Swapped { id, buffer, .. } => {
+                self.record_buffers.push(buffer);
+                let outcome = outcome.map_err(|failure| match failure {
+                    WriteFailure::Full(reason) => {
+                        self.is_full(&reason);
+                        SwapFailure::NoRoom
+                    }
+                    WriteFailure::Broken(reason) => {
+                        self.figures.write_errors += 1;
+                        SwapFailure::Broken(reason)
+                    }
+                });
+                self.swap_was_written(id, keys.len(), outcome);
+                self.feed_readers();
+            }
+        }
     }
 
     /// Notes that a write has failed, and stores nothing for a while.
     fn failed(&mut self, reason: &str) {
         self.figures.write_errors += 1;
-        if !self.is_paused() {
-            let now = Instant::now();
-            // A disk that is full stays so for a while: once is enough.
-            if self.warned_at.is_none_or(|warned| now.duration_since(warned) > WARN_AGAIN) {
-                tracing::warn!("{reason}; KV is not stored on disk for {:?}, or longer if that goes on", self.pause);
-                self.warned_at = Some(now);
-            } else {
-                tracing::debug!("{reason}; KV is not stored on disk for {:?}", self.pause);
-            }
-            self.paused_until = Some(now + self.pause);
-            self.pause = (2 * self.pause).min(PAUSES.1);
-        }
+        self.pause.begin(reason, "KV is not stored on disk");
     }
 
-    fn is_paused(&self) -> bool {
-        self.paused_until.is_some_and(|until| Instant::now() < until)
+    /// Notes that the disk has no room for another segment. Segments that are there are emptied sooner for a while.
+    fn is_full(&mut self, reason: &str) {
+        self.tier.withhold_new();
+        if self.tier.is_without_segments() {
+            return self.failed(reason);
+        }
+        self.figures.write_errors += 1;
+        self.growth.begin(reason, "KV on disk makes do with the room that it has");
+        self.reclaim();
+    }
+
+    /// Lets further segments be made again, if that was put off for long enough.
+    fn try_to_grow(&mut self) {
+        if self.growth.until.is_some() && !self.growth.is_on() {
+            self.growth.until = None;
+            self.tier.offer_new();
+        }
     }
 
     fn was_read(&mut self, job: ReadJob, outcome: Result<Header, String>, seconds: f64, blocks: &mut dyn BlockBytes) {
@@ -550,7 +609,7 @@ impl DiskTier {
             }
             Some(Purpose::Slots(id, into)) => {
                 let bytes = outcome.map(|_| buffer.as_slice());
-                self.slots_were_read(id, &into, (record, &expected), bytes, blocks);
+                self.swap_was_read(id, &into, (record, &expected), bytes, blocks);
                 self.record_buffers.push(buffer);
             }
             Some(Purpose::Carry) => {
@@ -590,6 +649,7 @@ impl DiskTier {
     pub fn assert_sound(&self) {
         self.tier.assert_sound();
         self.frames.assert_sound();
+        self.swaps.kept.assert_sound();
         if self.is_settled() {
             assert_eq!(self.block_buffers.len(), self.num_block_buffers, "a block's buffer is lost");
             assert_eq!(self.record_buffers.len(), self.num_record_buffers, "a record's buffer is lost");
@@ -605,17 +665,30 @@ impl Drop for DiskTier {
     }
 }
 
-fn capacity_tokens(config: &KvTierConfig, shape: &RecordShape) -> usize {
-    let segments = (config.num_segments as usize).saturating_sub(4 + kept_slots::most_held(config));
+/// What distinguishes a store with a name from one without.
+struct Setup {
+    shape: RecordShape,
+    config: KvTierConfig,
+    /// Number of blocks that can be staged, and of records that can be read, at a time.
+    num_buffers: (usize, usize),
+    /// Number of threads that read.
+    readers: usize,
+    /// Maximum number of segments that swapped blocks hold.
+    segments_max: usize,
+}
+
+fn capacity_tokens(config: &KvTierConfig, segments_max: usize, shape: &RecordShape) -> usize {
+    let segments = (config.num_segments as usize).saturating_sub(4 + segments_max);
     segments * config.blocks_per_segment() * shape.block_size()
 }
 
-fn tier_config(shape: &RecordShape, options: &DiskOptions) -> Result<KvTierConfig, DiskTierError> {
+/// Returns the size and shape of a store, and the maximum number of segments that swapped blocks hold.
+fn tier_config(shape: &RecordShape, options: &DiskOptions) -> Result<(KvTierConfig, usize), DiskTierError> {
     let record_bytes: Vec<u64> =
         (0..=shape.blocks_per_record()).map(|count| shape.record_bytes(count) as u64).collect();
     let largest = record_bytes.last().copied().unwrap_or_default();
-    let (header, align) = (DIRECT_ALIGN as u64, DIRECT_ALIGN as u64);
-    let smallest = header + RECORDS_MIN * largest;
+    let (segment_header, align) = (DIRECT_ALIGN as u64, DIRECT_ALIGN as u64);
+    let smallest = segment_header + RECORDS_MIN * largest;
     let wanted = SEGMENT_BYTES.min(options.bytes / (2 * SEGMENTS_MIN)).max(smallest);
     let segment_bytes = wanted / align * align;
     let num_segments = options.bytes / segment_bytes;
@@ -623,7 +696,13 @@ fn tier_config(shape: &RecordShape, options: &DiskOptions) -> Result<KvTierConfi
         return Err(DiskTierError::TooSmall { got: options.bytes, least: SEGMENTS_MIN * smallest });
     }
     let num_segments = u32::try_from(num_segments).unwrap_or(u32::MAX);
-    Ok(KvTierConfig { num_segments, segment_bytes, segment_header: header, record_bytes, gate: options.gate.clone() })
+    let held = options.slots.bytes.map_or(num_segments / SLOTS_SHARE, |bytes| {
+        // One segment is written to, and one is emptied.
+        u32::try_from(bytes.div_ceil(segment_bytes)).unwrap_or(u32::MAX).min(num_segments - SPARE_SEGMENTS - 2)
+    });
+    let segments_max = if options.slots.num_slots == 0 { 0 } else { held as usize };
+    let (gate, spare_segments) = (options.gate.clone(), SPARE_SEGMENTS);
+    Ok((KvTierConfig { num_segments, segment_bytes, segment_header, record_bytes, spare_segments, gate }, segments_max))
 }
 
 #[cfg(test)]

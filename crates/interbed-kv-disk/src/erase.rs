@@ -1,7 +1,8 @@
 //! Erases the blocks of one tenant in a directory that no server uses, for all models.
 //!
 //! A record that holds any block of the tenant is overwritten with zeros, and its header with one that names nothing;
-//! blocks of other tenants in the record are forgotten. The bytes behind the last record of each segment are
+//! blocks of other tenants in the record are forgotten. Blocks that were swapped out and whose tenant is not known are
+//! overwritten in any case. The bytes behind the last record of each segment are
 //! overwritten too, and so is all of a segment that cannot be read: what lay there earlier may be anybody's.
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use interbed_io::{AlignedBuffer, DIRECT_ALIGN, IoError, SegmentWrite};
 use interbed_kv::{KEY_BYTES, KeyChain};
 
 use crate::directory::{Directory, SegmentSpace};
-use crate::record::{Described, Seal};
+use crate::record::{Described, Seal, UNKNOWN_OWNER};
 use crate::shape::{HEADER_FIXED, entry_bytes};
 
 /// Number of bytes that are written at a time.
@@ -92,10 +93,15 @@ fn erase_in(
         }
         let entry_bytes = entry_bytes(block_size);
         let entries = header[HEADER_FIXED..].chunks_exact(entry_bytes).take(count);
-        let is_theirs = |entry: &&[u8]| entry[2 * KEY_BYTES..3 * KEY_BYTES] == owner;
+        // Blocks that were swapped out and whose tenant is not known may be theirs.
+        let is_theirs = |entry: &&[u8]| {
+            let named = &entry[2 * KEY_BYTES..3 * KEY_BYTES];
+            named == owner || named == UNKNOWN_OWNER.0
+        };
         let theirs = entries.clone().filter(is_theirs).count();
         if theirs > 0 {
-            erased.others += entries.filter(|entry| entry[..KEY_BYTES] != [0; KEY_BYTES]).count() - theirs;
+            let is_others = |entry: &&[u8]| entry[..KEY_BYTES] != [0; KEY_BYTES] && !is_theirs(entry);
+            erased.others += entries.filter(is_others).count();
             erased.blocks += theirs;
             erased.records += 1;
             // As long as the header names the tenant, its blocks are found when this is repeated.
@@ -131,7 +137,7 @@ mod tests {
     use interbed_kv::{BlockBytes, BlockId, BlockKey, BlockLabel, FrameTier, Gate, LowerTier};
 
     use super::*;
-    use crate::{DiskOptions, DiskTier, RecordShape};
+    use crate::{DiskOptions, DiskTier, RecordShape, SlotRoom};
 
     const TENANTS: [Option<u128>; 3] = [None, Some(1), Some(2)];
 
@@ -165,6 +171,7 @@ mod tests {
             frames: (0, 0),
             names,
             turns: Arc::default(),
+            slots: SlotRoom::default(),
         };
         DiskTier::open(Arc::new(directory), secret, [2; 32], shape(), options).unwrap()
     }

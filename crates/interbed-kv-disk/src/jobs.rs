@@ -1,9 +1,10 @@
 //! Jobs that the threads of a store are given, and their results.
 
 use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use interbed_io::{AlignedBuffer, BufferPart};
-use interbed_kv::{BlockKey, BlockLabel, RecordPlace, TokenId};
+use interbed_io::{AlignedBuffer, BufferPart, IoError};
+use interbed_kv::{BlockKey, BlockLabel, RecordPlace, SwapId, TokenId};
 
 use crate::record::Header;
 
@@ -21,7 +22,41 @@ pub(crate) struct Staged {
 #[derive(Debug)]
 pub(crate) struct WriteJob {
     pub(crate) record: RecordPlace,
-    pub(crate) blocks: Vec<Staged>,
+    pub(crate) blocks: Blocks,
+}
+
+/// The blocks of a record that is to be written.
+#[derive(Debug)]
+pub(crate) enum Blocks {
+    /// Blocks for which nobody waits, each in memory of its own.
+    Staged(Vec<Staged>),
+    /// Blocks that are swapped out. They lie one behind the other in the buffer, where they lie in a record of a flat
+    /// shape.
+    Swapped { id: SwapId, labels: Vec<BlockLabel>, buffer: AlignedBuffer },
+}
+
+impl Blocks {
+    /// Returns the labels of the blocks, in order.
+    pub(crate) fn labels(&self) -> Vec<&BlockLabel> {
+        match self {
+            Self::Staged(blocks) => blocks.iter().map(|block| &block.label).collect(),
+            Self::Swapped { labels, .. } => labels.iter().collect(),
+        }
+    }
+
+    /// Returns when a record of the blocks was written, if it is written now, in seconds since 1970. The record is as
+    /// old as the oldest of its blocks.
+    pub(crate) fn written_at(&self) -> u64 {
+        match self {
+            Self::Staged(blocks) => blocks.iter().filter_map(|block| block.since).min().unwrap_or_else(now),
+            Self::Swapped { .. } => now(),
+        }
+    }
+}
+
+/// Returns the present time in seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// A block that is to be read: its index in the record, its name, and its content.
@@ -80,11 +115,32 @@ pub(crate) struct PieceDone {
     pub(crate) outcome: Result<(), String>,
 }
 
+/// Reason why a record was not written.
+#[derive(Debug)]
+pub(crate) enum WriteFailure {
+    /// The disk has no room for the record's segment.
+    Full(String),
+    /// The disk has failed in another way.
+    Broken(String),
+}
+
+impl From<IoError> for WriteFailure {
+    fn from(error: IoError) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+impl From<&str> for WriteFailure {
+    fn from(reason: &str) -> Self {
+        Self::Broken(reason.to_owned())
+    }
+}
+
 /// Result of a job.
 pub(crate) enum Done {
     Written {
         job: WriteJob,
-        outcome: Result<(), String>,
+        outcome: Result<(), WriteFailure>,
     },
     /// The sync of everything that was written before has ended. `well` says whether all of it is on the disk for sure.
     Synced {

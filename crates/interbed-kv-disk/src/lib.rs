@@ -5,8 +5,8 @@
 //! waits for a write. A block that is read back counts only if its record is whole, of the same model, and names the
 //! wanted tokens and what they continue. Anything else is a miss.
 //!
-//! [`SwapSpace`] is the driver of swaps. Blocks are swapped to slots in an unnamed file, and moved by the threads of
-//! the store if there is one. A block that the store has need not be written to a slot.
+//! Sequences are swapped to the store too, as far as the store does not have their blocks already. Where there is no
+//! store, [`DiskTier::unnamed`] takes them: a store in an unnamed file, which keeps nothing else.
 
 mod ages;
 mod directory;
@@ -19,16 +19,16 @@ mod read_queue;
 mod record;
 mod recovery;
 mod shape;
-mod slots;
-mod swap_space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod trial;
+mod unnamed_space;
 mod workers;
 mod write_queue;
 
 pub use directory::{Directory, DirectoryError, SegmentSpace};
-pub use disk_tier::{DiskOptions, DiskTier, DiskTierError};
+pub use disk_tier::{DiskOptions, DiskTier, DiskTierError, SlotRoom, SwapShape};
 pub use erase::{Erased, erase};
 pub use recovery::Recovered;
 pub use shape::RecordShape;
-pub use swap_space::{SwapSpace, SwapSpaceError};
+pub use trial::try_out;

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use interbed_io::{DiskTurns, Urgency};
-use interbed_kv::SlotJob;
 
 use crate::jobs::{PieceJob, ReadJob};
 
@@ -14,15 +13,13 @@ pub(crate) enum Read {
     Piece(PieceJob),
     /// A read of a record; a sequence waits for it, or nobody.
     Record(ReadJob),
-    /// A read of slots; a sequence waits to be back.
-    Slots(SlotJob),
 }
 
 #[derive(Default)]
 struct Queues {
     pieces: VecDeque<PieceJob>,
-    /// Reads of records and slots, in the order in which they came.
-    others: VecDeque<Read>,
+    /// Reads of records, in the order in which they came.
+    records: VecDeque<ReadJob>,
     closed: bool,
 }
 
@@ -50,13 +47,7 @@ impl ReadQueue {
 
     pub(crate) fn add_record(&self, job: ReadJob) {
         self.turns.begin(Urgency::Sequence, 1);
-        self.lock().others.push_back(Read::Record(job));
-        self.added.notify_one();
-    }
-
-    pub(crate) fn add_slots(&self, job: SlotJob) {
-        self.turns.begin(Urgency::Sequence, 1);
-        self.lock().others.push_back(Read::Slots(job));
+        self.lock().records.push_back(job);
         self.added.notify_one();
     }
 
@@ -73,8 +64,8 @@ impl ReadQueue {
             if let Some(job) = queues.pieces.pop_front() {
                 return Some(Read::Piece(job));
             }
-            if let Some(read) = queues.others.pop_front() {
-                return Some(read);
+            if let Some(job) = queues.records.pop_front() {
+                return Some(Read::Record(job));
             }
             if queues.closed {
                 return None;

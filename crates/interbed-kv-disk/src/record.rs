@@ -16,8 +16,9 @@
 //! | then | for each block: key, parent, owner (16 bytes each), tokens (4 bytes each) |
 //! | then | for each layer: xxh3 of its run, 8 bytes |
 //!
-//! A header's entry of zeros stands for a block that was [erased](crate::erase). If the runs of a record end within a
-//! block of the disk, the rest of that disk block is zero.
+//! A header's entry whose key is zero stands for a block that no later process can use: it was swapped out without a
+//! name, or it was [erased](crate::erase), and its entry is zero then. An owner of ones is a tenant that was not known.
+//! If the runs of a record end within a block of the disk, the rest of that disk block is zero.
 //!
 //! All numbers are little-endian. A segment begins with one block of [`DIRECT_ALIGN`] bytes that is a header without
 //! blocks and layers.
@@ -30,6 +31,9 @@ use crate::shape::{HEADER_FIXED, RecordShape, entry_bytes};
 
 pub(crate) const MAGIC: &[u8; 8] = b"INTERBKV";
 const VERSION: u32 = 2;
+
+/// Stands for the owner of a block that was swapped out and whose tenant is not known.
+pub(crate) const UNKNOWN_OWNER: BlockKey = BlockKey([0xFF; KEY_BYTES]);
 
 /// Maximum number of bytes of a header.
 const HEADER_MAX: usize = 64 << 20;

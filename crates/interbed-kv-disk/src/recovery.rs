@@ -9,9 +9,9 @@ use interbed_kv::{BlockKey, KvTierConfig, RecordPlace, Tier};
 use crate::ages::Ages;
 use crate::directory::SegmentSpace;
 use crate::index_file::{self, Listed};
+use crate::jobs::now;
 use crate::record::{NotAHeader, Seal};
 use crate::shape::RecordShape;
-use crate::workers::now;
 
 /// Figures of what was found at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

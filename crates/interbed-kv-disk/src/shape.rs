@@ -25,6 +25,7 @@ pub struct RecordShape {
     /// Number of bytes of each layer's part of a block, in the order in which the layers lie in a block. [layer]
     layers: Vec<usize>,
     block_bytes: usize,
+    blocks_per_record: usize,
 }
 
 impl RecordShape {
@@ -33,9 +34,24 @@ impl RecordShape {
     /// # Panics
     /// Panics if there is no layer, or if a block is empty.
     pub fn new(block_size: usize, layers: Vec<usize>) -> Self {
-        let block_bytes = layers.iter().sum();
+        let block_bytes: usize = layers.iter().sum();
         assert!(block_bytes > 0 && block_size > 0, "a block holds something");
-        Self { block_size, layers, block_bytes }
+        let blocks_per_record = (RECORD_BYTES / block_bytes).clamp(1, COUNT_MAX);
+        Self { block_size, layers, block_bytes, blocks_per_record }
+    }
+
+    /// Creates the shape for blocks of `block_size` tokens and `block_bytes` bytes that are never read layer by layer.
+    /// Records of at most `blocks` blocks hold one block behind the other.
+    ///
+    /// # Panics
+    /// Panics if a block is empty.
+    pub(crate) fn flat(block_size: usize, block_bytes: usize, blocks: usize) -> Self {
+        Self { blocks_per_record: blocks.clamp(1, COUNT_MAX), ..Self::new(block_size, vec![block_bytes]) }
+    }
+
+    /// Returns whether the blocks of a record lie one behind the other, behind the record's header.
+    pub(crate) fn is_flat(&self) -> bool {
+        self.layers.len() == 1
     }
 
     /// Returns the number of tokens in a block.
@@ -55,7 +71,7 @@ impl RecordShape {
 
     /// Returns the number of blocks in a full record.
     pub fn blocks_per_record(&self) -> usize {
-        (RECORD_BYTES / self.block_bytes).clamp(1, COUNT_MAX)
+        self.blocks_per_record
     }
 
     /// Returns the number of bytes of the header of a record of `count` blocks.

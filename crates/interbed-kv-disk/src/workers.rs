@@ -5,27 +5,27 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError, SegmentWrite, Urgency};
-use interbed_kv::{BlockKey, RecordPlace, SlotJob, SlotThreads, TokenId};
+use interbed_kv::{BlockKey, RecordPlace, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
-use crate::jobs::{Done, Expected, PieceDone, PieceJob, ReadJob, Staged, WriteJob};
+use crate::jobs::{Blocks, Done, Expected, PieceDone, PieceJob, ReadJob, WriteFailure, WriteJob, now};
 use crate::read_queue::{Read, ReadQueue};
 use crate::record::{Header, Seal, clear_gaps, pack};
 use crate::shape::RecordShape;
-use crate::write_queue::{Write, WriteQueue};
+use crate::write_queue::WriteQueue;
 
 const WRITER: &str = "interbed-kv-write";
 const READER: &str = "interbed-kv-read";
 
-/// Number of threads that read.
-pub(crate) const READERS: usize = 6;
-
 /// Number of records after which the records written so far are synced to the disk, if more records are to come.
 const SYNC_AFTER: usize = 16;
+
+/// Error numbers of a disk that is full, and of a quota that is used up.
+const FULL: [i32; 2] = [28, 122];
 
 /// Maximum number of segments that are kept open.
 const OPEN_MAX: usize = 64;
@@ -41,77 +41,37 @@ struct Shared {
     ttl: Option<u64>,
 }
 
-/// Access to the threads of a store, for other parts that write and read KV.
-#[derive(Clone, Default)]
-pub(crate) struct KvThreads {
-    reads: Arc<ReadQueue>,
-    writes: Arc<WriteQueue>,
-}
-
-impl SlotThreads for KvThreads {
-    fn write_slots(&self, job: SlotJob) {
-        self.writes.add_slots(job);
-    }
-
-    fn read_slots(&self, job: SlotJob) {
-        self.reads.add_slots(job);
-    }
-}
-
 /// Starts the threads of a store, and gives them jobs. The threads finish the jobs that were submitted before this
 /// value is dropped.
 pub(crate) struct Workers {
-    queues: KvThreads,
+    reads: Arc<ReadQueue>,
+    writes: Arc<WriteQueue>,
     done: Receiver<Done>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
+    /// Starts a thread that writes and `readers` threads that read.
     pub(crate) fn start(
         (space, shape, seal): (Arc<dyn SegmentSpace>, RecordShape, Seal),
         segment_bytes: u64,
         ttl: Option<u64>,
-        turns: Arc<DiskTurns>,
+        (turns, readers): (Arc<DiskTurns>, usize),
     ) -> std::io::Result<(Self, Receiver<PieceDone>)> {
         let shared = Arc::new(Shared { space, shape, seal, segment_bytes, open: Mutex::default(), ttl });
-        let (done_sender, done) = channel();
+        let (sender, done) = channel();
         let (frames_sender, frames) = channel();
-        let reads = Arc::new(ReadQueue::taking(turns));
-        let queues = KvThreads { reads, writes: Arc::default() };
-        let mut workers = Self { queues, done, threads: Vec::with_capacity(1 + READERS) };
-        let (to_write, sender, queues) = (Arc::clone(&shared), done_sender.clone(), workers.queues.clone());
-        workers.spawn(WRITER, move || to_write.write_all(&queues, &sender))?;
-        for _ in 0..READERS {
-            let (to_read, jobs) = (Arc::clone(&shared), Arc::clone(&workers.queues.reads));
-            let (sender, frames) = (done_sender.clone(), frames_sender.clone());
+        let (reads, writes) = (Arc::new(ReadQueue::taking(turns)), Arc::new(WriteQueue::default()));
+        let threads = Vec::with_capacity(1 + readers);
+        let mut workers = Self { reads: Arc::clone(&reads), writes: Arc::clone(&writes), done, threads };
+        let (to_write, turns, written) = (Arc::clone(&shared), Arc::clone(&reads.turns), sender.clone());
+        workers.spawn(WRITER, move || to_write.write_all(&writes, &turns, &written))?;
+        for _ in 0..readers {
+            let (to_read, jobs) = (Arc::clone(&shared), Arc::clone(&reads));
+            let (sender, frames) = (sender.clone(), frames_sender.clone());
             workers.spawn(READER, move || to_read.read_all(&jobs, &sender, &frames))?;
         }
         Ok((workers, frames))
-    }
-
-    /// Starts a writer and a reader for slots alone, where there is no store.
-    pub(crate) fn for_slots() -> std::io::Result<Self> {
-        let (_, done) = channel();
-        let mut workers = Self { queues: KvThreads::default(), done, threads: Vec::with_capacity(2) };
-        let KvThreads { reads, writes } = workers.queues.clone();
-        let write = move || {
-            while let Some(write) = writes.next() {
-                if let Write::Slots(job) = write {
-                    job();
-                }
-            }
-        };
-        let read = move || {
-            while let Some(read) = reads.next() {
-                if let Read::Slots(job) = read {
-                    job();
-                    reads.turns.end(Urgency::Sequence);
-                }
-            }
-        };
-        workers.spawn(WRITER, write)?;
-        workers.spawn(READER, read)?;
-        Ok(workers)
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -119,21 +79,16 @@ impl Workers {
         Ok(())
     }
 
-    /// Returns access to these threads for other parts.
-    pub(crate) fn threads(&self) -> KvThreads {
-        self.queues.clone()
-    }
-
     pub(crate) fn write(&self, job: WriteJob) {
-        self.queues.writes.add_record(job);
+        self.writes.add(job);
     }
 
     pub(crate) fn read(&self, job: ReadJob) {
-        self.queues.reads.add_record(job);
+        self.reads.add_record(job);
     }
 
     pub(crate) fn read_pieces(&self, jobs: Vec<PieceJob>) {
-        self.queues.reads.add_pieces(jobs);
+        self.reads.add_pieces(jobs);
     }
 
     /// Returns a job that is done, if there is one within `wait`.
@@ -144,8 +99,8 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.queues.writes.close();
-        self.queues.reads.close();
+        self.writes.close();
+        self.reads.close();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -153,27 +108,22 @@ impl Drop for Workers {
 }
 
 impl Shared {
-    fn write_all(&self, KvThreads { reads, writes }: &KvThreads, done: &Sender<Done>) {
+    fn write_all(&self, writes: &WriteQueue, turns: &DiskTurns, done: &Sender<Done>) {
         let mut writer = Writer { shared: self, record: None, unsynced: Vec::new(), blocks: 0, broken: None };
         loop {
-            let write = writes.try_next().or_else(|| {
+            let job = writes.try_next().or_else(|| {
                 writer.sync(done);
                 writes.next()
             });
-            let Some(write) = write else { break };
-            let job = match write {
-                Write::Record(job) => job,
-                Write::Slots(job) => {
-                    // Others wait for the blocks.
-                    reads.turns.give_way(Urgency::Sequence);
-                    job();
-                    continue;
-                }
-            };
-            reads.turns.give_way(Urgency::Nobody);
+            let Some(mut job) = job else { break };
+            turns.give_way(match job.blocks {
+                // Others wait for the blocks.
+                Blocks::Swapped { .. } => Urgency::Sequence,
+                Blocks::Staged(_) => Urgency::Nobody,
+            });
             // A bug must not leave a write pending for ever.
-            let outcome = catch_unwind(AssertUnwindSafe(|| writer.write(&job)))
-                .unwrap_or_else(|_| Err("writing a record panicked".to_owned()));
+            let outcome = catch_unwind(AssertUnwindSafe(|| writer.write(&mut job)))
+                .unwrap_or_else(|_| Err("writing a record panicked".into()));
             if outcome.is_err() {
                 writer.broken = Some((job.record.segment, job.record.generation));
             }
@@ -199,12 +149,6 @@ impl Shared {
                         .unwrap_or_else(|_| Err("reading a record panicked".to_owned()));
                     jobs.turns.end(Urgency::Sequence);
                     done.send(Done::Read { job, outcome, seconds: began.elapsed().as_secs_f64() }).is_ok()
-                }
-                Read::Slots(job) => {
-                    jobs.turns.give_way(Urgency::Sequence);
-                    job();
-                    jobs.turns.end(Urgency::Sequence);
-                    true
                 }
                 Read::Piece(mut job) => {
                     // A pass that fails costs much more than a second look.
@@ -337,37 +281,57 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn write(&mut self, job: &WriteJob) -> Result<(), String> {
-        let WriteJob { record, blocks } = job;
+    fn write(&mut self, WriteJob { record, blocks }: &mut WriteJob) -> Result<(), WriteFailure> {
         let Shared { shape, seal, .. } = self.shared;
         if self.broken == Some((record.segment, record.generation)) {
-            return Err("an earlier write to the segment has failed".to_owned());
+            return Err("an earlier write to the segment has failed".into());
         }
-        let buffer = match &mut self.record {
+        let (count, written_at) = (usize::from(record.count), blocks.written_at());
+        // For a segment that was removed from outside, a new one is made.
+        let file = self.shared.segment(record.segment, true).map_err(|error| match error.errno() {
+            Some(errno) if FULL.contains(&errno) => WriteFailure::Full(error.to_string()),
+            _ => error.into(),
+        })?;
+        let (bytes, labels) = match blocks {
+            // The blocks lie where they belong.
+            Blocks::Swapped { labels, buffer, .. } if shape.is_flat() => (buffer.as_mut(), labels.iter().collect()),
+            _ => {
+                let room = Self::room(&mut self.record, shape)?;
+                let block = |index: usize| match &*blocks {
+                    Blocks::Staged(blocks) => &blocks[index].bytes[..],
+                    Blocks::Swapped { buffer, .. } => {
+                        let block_bytes = shape.block_bytes();
+                        &buffer.as_slice()[shape.header_bytes(count) + index * block_bytes..][..block_bytes]
+                    }
+                };
+                (0..count).for_each(|index| pack(shape, count, index, block(index), room));
+                (room, blocks.labels())
+            }
+        };
+        let bytes = &mut bytes[..shape.record_bytes(count)];
+        clear_gaps(shape, count, bytes);
+        seal.write_header(shape, &labels, record.generation, written_at, bytes);
+        if record.offset == DIRECT_ALIGN as u64 {
+            let mut header = AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or("there is no memory for a header")?;
+            seal.segment_header(record.generation, now(), header.as_mut());
+            file.write_aligned_at(header.as_slice(), 0)?;
+        }
+        file.write_aligned_at(bytes, record.offset)?;
+        self.unsynced.push(file);
+        self.blocks += count as u64;
+        Ok(())
+    }
+
+    /// Returns memory for a record, which is allocated when it is first needed.
+    fn room<'r>(record: &'r mut Option<AlignedBuffer>, shape: &RecordShape) -> Result<&'r mut [u8], WriteFailure> {
+        let buffer = match record {
             Some(buffer) => buffer,
             empty => {
                 let largest = shape.record_bytes(shape.blocks_per_record());
                 empty.insert(AlignedBuffer::new_zeroed(largest).ok_or("there is no memory for a record")?)
             }
         };
-        // For a segment that was removed from outside, a new one is made.
-        let file = self.shared.segment(record.segment, true).map_err(|error| error.to_string())?;
-        let count = blocks.len();
-        let first = record.offset == DIRECT_ALIGN as u64;
-        if first {
-            let block = &mut buffer.as_mut()[..DIRECT_ALIGN];
-            seal.segment_header(record.generation, now(), block);
-            file.write_aligned_at(block, 0).map_err(|error| error.to_string())?;
-        }
-        let bytes = &mut buffer.as_mut()[..shape.record_bytes(count)];
-        blocks.iter().enumerate().for_each(|(index, block)| pack(shape, count, index, &block.bytes, bytes));
-        clear_gaps(shape, count, bytes);
-        let labels: Vec<_> = blocks.iter().map(|block| &block.label).collect();
-        seal.write_header(shape, &labels, record.generation, written_at(blocks), bytes);
-        file.write_aligned_at(bytes, record.offset).map_err(|error| error.to_string())?;
-        self.unsynced.push(file);
-        self.blocks += count as u64;
-        Ok(())
+        Ok(buffer.as_mut())
     }
 
     fn sync(&mut self, done: &Sender<Done>) {
@@ -379,15 +343,4 @@ impl Writer<'_> {
         let well = files.iter().all(|file| file.sync().is_ok());
         let _ = done.send(Done::Synced { blocks: std::mem::take(&mut self.blocks), well });
     }
-}
-
-/// Returns when a record of `blocks` was written, if it is written now, in seconds since 1970. The record is as old as
-/// the oldest of its blocks.
-pub(crate) fn written_at(blocks: &[Staged]) -> u64 {
-    blocks.iter().filter_map(|block| block.since).min().unwrap_or_else(now)
-}
-
-/// Returns the present time in seconds since 1970.
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -3,22 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use interbed_kv::SlotJob;
-
-use crate::jobs::WriteJob;
-
-/// A write of any kind.
-pub(crate) enum Write {
-    /// A write of blocks to slots; sequences wait for the memory that it frees.
-    Slots(SlotJob),
-    /// A write of a record; nobody waits for it.
-    Record(WriteJob),
-}
+use crate::jobs::{Blocks, WriteJob};
 
 #[derive(Default)]
 struct Queues {
-    slots: VecDeque<SlotJob>,
-    records: VecDeque<WriteJob>,
+    /// Records of blocks that are swapped out; sequences wait for the memory that they free.
+    swapped: VecDeque<WriteJob>,
+    /// Records that nobody waits for.
+    staged: VecDeque<WriteJob>,
     closed: bool,
 }
 
@@ -31,33 +23,35 @@ pub(crate) struct WriteQueue {
 }
 
 impl WriteQueue {
-    pub(crate) fn add_slots(&self, job: SlotJob) {
-        self.lock().slots.push_back(job);
+    pub(crate) fn add(&self, job: WriteJob) {
+        let mut queues = self.lock();
+        match job.blocks {
+            Blocks::Swapped { .. } => queues.swapped.push_back(job),
+            Blocks::Staged(_) => queues.staged.push_back(job),
+        }
         self.added.notify_one();
     }
 
-    pub(crate) fn add_record(&self, job: WriteJob) {
-        self.lock().records.push_back(job);
-        self.added.notify_one();
-    }
-
-    /// Closes the queue: no write is added any more.
+    /// Closes the queue: no write is added any more, and nobody needs what is swapped out.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        let mut queues = self.lock();
+        queues.closed = true;
+        queues.swapped.clear();
+        drop(queues);
         self.added.notify_all();
     }
 
     /// Returns the next write; `None` if there is none now.
-    pub(crate) fn try_next(&self) -> Option<Write> {
+    pub(crate) fn try_next(&self) -> Option<WriteJob> {
         self.lock().next()
     }
 
     /// Waits for the next write and returns it; `None` when the queue is closed and empty.
-    pub(crate) fn next(&self) -> Option<Write> {
+    pub(crate) fn next(&self) -> Option<WriteJob> {
         let mut queues = self.lock();
         loop {
-            if let Some(write) = queues.next() {
-                return Some(write);
+            if let Some(job) = queues.next() {
+                return Some(job);
             }
             if queues.closed {
                 return None;
@@ -72,8 +66,7 @@ impl WriteQueue {
 }
 
 impl Queues {
-    fn next(&mut self) -> Option<Write> {
-        let slots = self.slots.pop_front().map(Write::Slots);
-        slots.or_else(|| self.records.pop_front().map(Write::Record))
+    fn next(&mut self) -> Option<WriteJob> {
+        self.swapped.pop_front().or_else(|| self.staged.pop_front())
     }
 }

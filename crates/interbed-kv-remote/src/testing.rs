@@ -23,6 +23,8 @@ pub struct StoreFaults {
     pub write_silent: u32,
     /// The rate of writes that report an error, whether or not the object was stored.
     pub write_error: u32,
+    /// The rate of writes that panic, as if the store's library had a bug.
+    pub write_panic: u32,
     /// The rate of writes of which only a part is kept.
     pub write_torn: u32,
     /// The rate of objects that are forgotten at once.
@@ -162,6 +164,8 @@ impl BlobStore for FaultyStore {
         Box::pin(async move {
             let delay = self.lock().delay(|faults| faults.write_silent);
             answer(delay).await;
+            let panics = self.lock().strikes(|faults| faults.write_panic);
+            assert!(!panics, "a bug, on purpose");
             self.lock().write(name, object)
         })
     }

@@ -154,12 +154,17 @@ impl Workers {
         let runtime = self.runtime.as_ref().expect("it is there until it is dropped");
         runtime.spawn(async move {
             let _turn = writes.acquire().await;
-            format.seal(&label, seconds_since_1970(), &mut object);
-            let (key, len, name) = (label.key, object.len(), name(&prefix, label.key));
-            let written = match tokio::time::timeout(WRITE, store.put(&name, object)).await {
-                Ok(written) => written.map(|()| len),
-                Err(_) => Err(format!("no answer within {} seconds", WRITE.as_secs())),
-            };
+            let key = label.key;
+            // A task of its own: a bug must not leave a write pending for ever.
+            let write = tokio::spawn(async move {
+                format.seal(&label, seconds_since_1970(), &mut object);
+                let (len, name) = (object.len(), name(&prefix, label.key));
+                match tokio::time::timeout(WRITE, store.put(&name, object)).await {
+                    Ok(written) => written.map(|()| len),
+                    Err(_) => Err(format!("no answer within {} seconds", WRITE.as_secs())),
+                }
+            });
+            let written = write.await.unwrap_or_else(|_| Err("writing an object panicked".to_owned()));
             let _ = sender.send(Done::Written { key, written });
         });
     }

@@ -16,6 +16,11 @@ pub const KEY_BYTES: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BlockKey(pub [u8; KEY_BYTES]);
 
+impl BlockKey {
+    /// Stands for the key of a content that no look-up can find.
+    pub const NAMELESS: Self = Self([0; KEY_BYTES]);
+}
+
 impl fmt::Debug for BlockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BlockKey({:032x})", u128::from_be_bytes(self.0))

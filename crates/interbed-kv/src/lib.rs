@@ -37,7 +37,6 @@ mod sequence_state;
 mod slots;
 mod stats;
 mod strips;
-mod swap_store;
 mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -56,7 +55,10 @@ pub use hash::{BlockHash, ChainHasher, ChainRoot};
 pub use ids::{BLOCK_SIZE_MAX, BLOCKS_MAX, BlockId, FetchId, SequenceId, SwapId, SwapSlot, TokenId};
 pub use invariant_violation::InvariantViolation;
 pub use key::{BlockKey, BlockLabel, KEY_BYTES, KeyChain};
-pub use lower_tier::{FetchEnded, FrameBytes, FrameLost, FrameOf, FrameTier, LowerTier, SlotTier, Wanted};
+pub use lower_tier::{
+    FetchEnded, FrameBytes, FrameLost, FrameOf, FrameTier, LowerTier, SlotTier, SwapEnded, SwapFailure, SwapTook,
+    SwapTrial, Wanted,
+};
 pub use miss::{Miss, MissReason};
 pub use names::Evicted;
 pub use owners::OwnerId;
@@ -64,7 +66,6 @@ pub use prefix_hashes::PrefixHashes;
 pub use sequence_state::SequenceState;
 pub use stats::KvStats;
 pub use strips::{Hiding, Mapped, Mapping, StripConfig, StripMapper, StripPlace, StripPlan, StripUse};
-pub use swap_store::{SlotJob, SlotThreads, SwapEnded, SwapStore, SwapTook, SwapTrial};
 pub use tables::IdHasher;
 pub use tier::{Gate, KvTierConfig, Reclaim, RecordPlace, Tier, TierCounts, TierPlace, WriteBudget};
 pub use tier_figures::TierFigures;

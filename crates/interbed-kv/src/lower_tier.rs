@@ -12,7 +12,7 @@ use crate::{
     tier_figures::TierFigures,
 };
 pub use frame_tier::{FrameBytes, FrameLost, FrameOf, FrameTier};
-pub use slot_tier::SlotTier;
+pub use slot_tier::{SlotTier, SwapEnded, SwapFailure, SwapTook, SwapTrial};
 
 /// A tier below memory, which stores KV blocks and brings them back. The engine's thread calls it between passes; slow
 /// work continues during the passes. A tier that fails is a miss: it never brings wrong KV.
@@ -93,7 +93,7 @@ pub trait LowerTier: Send {
         None
     }
 
-    /// Returns the tier as a place in which swaps find blocks, if it is one.
+    /// Returns the tier as a place to which sequences are swapped, if it is one.
     fn slots(&mut self) -> Option<&mut dyn SlotTier> {
         None
     }

@@ -8,11 +8,12 @@
 //!
 //! | state of a segment | leaves it by |
 //! |---|---|
-//! | free | the log's head reaches it → open |
+//! | free | the log's head reaches it → open; or there is no room to make it → withheld |
 //! | open | it has no room for the next record → full |
 //! | full | it is the oldest, and room is needed → leaving; or all of it is wanted → full, as the youngest |
 //! | leaving | what was wanted has been written elsewhere → emptied |
 //! | emptied | reads that began before have ended → free |
+//! | withheld | there may be room for it again → free |
 
 mod gate;
 #[cfg(test)]
@@ -26,9 +27,6 @@ pub use gate::Gate;
 use gate::Ghosts;
 pub use write_budget::WriteBudget;
 
-/// The number of segments that ordinary records leave free, so that contents that are carried over always find room.
-const SPARE: usize = 1;
-
 /// The size and shape of a tier, which is a store of KV blocks below memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvTierConfig {
@@ -40,6 +38,9 @@ pub struct KvTierConfig {
     pub segment_header: u64,
     /// The number of bytes in a record of 0, 1, 2, … blocks. The last entry is for the largest record.
     pub record_bytes: Vec<u64>,
+    /// The number of segments that ordinary records leave free, so that contents that are carried over always find
+    /// room.
+    pub spare_segments: u32,
     /// The gate that decides which contents return often enough to be written at all.
     pub gate: Gate,
 }
@@ -48,7 +49,8 @@ impl KvTierConfig {
     /// Returns the configuration of a tier in memory for `num_blocks` blocks, in which each block is a segment and can
     /// be replaced alone.
     pub fn of_blocks(num_blocks: u32, gate: Gate) -> Self {
-        Self { num_segments: num_blocks, segment_bytes: 1, segment_header: 0, record_bytes: vec![0, 1], gate }
+        let record_bytes = vec![0, 1];
+        Self { num_segments: num_blocks, segment_bytes: 1, segment_header: 0, record_bytes, spare_segments: 0, gate }
     }
 
     /// Returns the most blocks that a record holds.
@@ -142,6 +144,7 @@ enum SegmentState {
     Full,
     Leaving,
     Emptied,
+    Withheld,
 }
 
 #[derive(Debug, Clone)]
@@ -154,6 +157,8 @@ struct Segment {
     keys: Vec<BlockKey>,
     /// The number of reads and writes of the segment in flight.
     holders: u32,
+    /// Whether the segment was made: something was written to it, now or by an earlier process.
+    is_made: bool,
 }
 
 /// Records which contents a tier holds, and where they lie.
@@ -166,6 +171,8 @@ pub struct Tier {
     /// The full segments, the oldest first.
     full: VecDeque<u32>,
     open: Option<u32>,
+    /// The segments that cannot be made now.
+    withheld: Vec<u32>,
     generations: u64,
     ghosts: Ghosts,
     counts: TierCounts,
@@ -174,7 +181,8 @@ pub struct Tier {
 impl Tier {
     /// Makes an empty tier.
     pub fn new(config: KvTierConfig) -> Self {
-        let segment = Segment { state: SegmentState::Free, generation: 0, end: 0, keys: Vec::new(), holders: 0 };
+        let state = SegmentState::Free;
+        let segment = Segment { state, generation: 0, end: 0, keys: Vec::new(), holders: 0, is_made: false };
         let capacity = config.num_segments as usize * config.blocks_per_segment();
         Self {
             entries: HashMap::new(),
@@ -182,6 +190,7 @@ impl Tier {
             free: (0..config.num_segments).collect(),
             full: VecDeque::new(),
             open: None,
+            withheld: Vec::new(),
             generations: 0,
             ghosts: Ghosts::new(capacity),
             counts: TierCounts::default(),
@@ -211,7 +220,7 @@ impl Tier {
 
     /// Returns the bytes of segments that are not free.
     pub fn bytes_used(&self) -> u64 {
-        (self.segments.len() - self.free.len()) as u64 * self.config.segment_bytes
+        (self.segments.len() - self.free.len() - self.withheld.len()) as u64 * self.config.segment_bytes
     }
 
     /// Returns the place where the content of `key` can be read.
@@ -252,10 +261,47 @@ impl Tier {
         self.entries.contains_key(&key)
     }
 
+    /// Divides `count` blocks into records that find room now, and returns the number of blocks of each record. The
+    /// records lie in at most `segments_max` segments besides those for which `is_held` returns true. Returns `None` if
+    /// there is no such room.
+    pub fn records_for(
+        &self,
+        mut count: usize,
+        mut segments_max: usize,
+        is_held: impl Fn(u32) -> bool,
+    ) -> Option<Vec<usize>> {
+        let KvTierConfig { record_bytes, segment_bytes, segment_header, spare_segments, .. } = &self.config;
+        let mut free = self.free.iter().take(self.free.len().saturating_sub(*spare_segments as usize));
+        let mut segment = self.open.map(|open| (open, segment_bytes - self.segments[open as usize].end));
+        let (mut records, mut is_counted) = (Vec::new(), false);
+        while count > 0 {
+            let most = count.min(self.config.blocks_per_record());
+            let fits = segment.and_then(|(_, room)| (1..=most).rev().find(|&blocks| record_bytes[blocks] <= room));
+            let (Some(blocks), Some((number, room))) = (fits, &mut segment) else {
+                (segment, is_counted) = (Some((*free.next()?, segment_bytes - segment_header)), false);
+                continue;
+            };
+            if !is_counted && !is_held(*number) {
+                segments_max = segments_max.checked_sub(1)?;
+            }
+            is_counted = true;
+            *room -= record_bytes[blocks];
+            count -= blocks;
+            records.push(blocks);
+        }
+        Some(records)
+    }
+
+    /// Returns the number of free segments.
+    pub fn num_free_segments(&self) -> usize {
+        self.free.len()
+    }
+
     /// Reserves room for a record of `contents`, each with its class. There are at most
-    /// [`blocks_per_record`](KvTierConfig::blocks_per_record) contents, none twice. Contents that the tier holds
-    /// already are being carried over from a segment that is emptied. The segment is held until
-    /// [`written`](Self::written). Returns `None` if there is no room now, which [`reclaim`](Self::reclaim) may change.
+    /// [`blocks_per_record`](KvTierConfig::blocks_per_record) contents, none twice, except
+    /// [nameless](BlockKey::NAMELESS) ones, which nobody will find. Contents that the tier holds already are being
+    /// carried over from a segment that is emptied. The segment is held until [`written`](Self::written). Returns
+    /// `None` if there is no room now, which [`reclaim`](Self::reclaim) may change.
     pub fn reserve(&mut self, contents: &[(BlockKey, u8)]) -> Option<RecordPlace> {
         debug_assert!(!contents.is_empty() && contents.len() <= self.config.blocks_per_record());
         let carrying = contents.iter().any(|(key, _)| self.entries.contains_key(key));
@@ -274,7 +320,7 @@ impl Tier {
         let record = RecordPlace { segment: number, generation, offset, count };
         segment.end += bytes;
         segment.holders += 1;
-        for (index, &(key, class)) in (0..).zip(contents) {
+        for (index, &(key, class)) in (0..).zip(contents).filter(|(_, (key, _))| *key != BlockKey::NAMELESS) {
             let new =
                 Entry { place: TierPlace { record, index }, written: false, wanted: false, returned: false, class };
             self.entries.entry(key).or_insert(new);
@@ -283,8 +329,8 @@ impl Tier {
     }
 
     fn open_next(&mut self, carrying: bool) -> Option<u32> {
-        let spare = if carrying || self.config.is_of_blocks() { 0 } else { SPARE };
-        if self.free.len() <= spare {
+        let spare = if carrying { 0 } else { self.config.spare_segments };
+        if self.free.len() <= spare as usize {
             return None;
         }
         let number = self.free.pop_front()?;
@@ -317,10 +363,20 @@ impl Tier {
                 (false, false) => {}
             }
         }
+        self.segments[record.segment as usize].is_made |= well;
         if !well && self.open == Some(record.segment) {
             self.close();
         }
         self.release(record.segment);
+    }
+
+    /// Closes the open segment if nobody reads or writes it, so that it can be emptied. Returns whether it was closed.
+    pub fn close_unread(&mut self) -> bool {
+        let is_unread = self.open.is_some_and(|open| self.segments[open as usize].holders == 0);
+        if is_unread {
+            self.close();
+        }
+        is_unread
     }
 
     /// Closes the open segment, so that nothing more is written to it.
@@ -358,15 +414,19 @@ impl Tier {
         }
     }
 
-    /// Chooses a segment to be emptied if too few are free. This is the oldest segment that nobody reads. Contents that
-    /// a look-up has found since they were written are carried over, up to half of the segment. The caller writes the
-    /// carried contents again, if there are any, then calls [`reclaimed`](Self::reclaimed). If nothing is carried, the
-    /// segment is free at once.
+    /// Chooses a segment to be emptied if no segment is free besides those that are left for what is carried over.
     pub fn reclaim(&mut self) -> Option<Reclaim> {
-        let target = if self.config.is_of_blocks() { 1 } else { SPARE + 1 };
+        self.reclaim_for(self.config.spare_segments as usize + 1)
+    }
+
+    /// Chooses a segment to be emptied if fewer than `wanted` are free. This is the oldest segment that nobody reads.
+    /// Contents that a look-up has found since they were written are carried over, up to half of the segment. The
+    /// caller writes the carried contents again, if there are any, then calls [`reclaimed`](Self::reclaimed). If
+    /// nothing is carried, the segment is free at once.
+    pub fn reclaim_for(&mut self, wanted: usize) -> Option<Reclaim> {
         let leaving =
             self.segments.iter().any(|segment| matches!(segment.state, SegmentState::Leaving | SegmentState::Emptied));
-        if self.free.len() >= target || leaving {
+        if self.free.len() >= wanted || leaving {
             return None;
         }
         let turns = self.full.len();
@@ -439,7 +499,7 @@ impl Tier {
     ) {
         self.free.retain(|&free| free != segment);
         let room = &mut self.segments[segment as usize];
-        (room.state, room.generation, room.end) = (SegmentState::Full, generation, end);
+        (room.state, room.generation, room.end, room.is_made) = (SegmentState::Full, generation, end, true);
         for (record, keys) in records {
             for &(index, key) in keys {
                 let place = TierPlace { record: *record, index };
@@ -457,9 +517,39 @@ impl Tier {
     pub fn set_aside(&mut self, segment: u32, generation: u64) {
         self.free.retain(|&free| free != segment);
         let room = &mut self.segments[segment as usize];
-        (room.state, room.generation) = (SegmentState::Full, generation);
+        (room.state, room.generation, room.is_made) = (SegmentState::Full, generation, true);
         self.full.push_front(segment);
         self.generations = self.generations.max(generation);
+    }
+
+    /// Withholds the segments that were never made, because there is no room for them now. The others are emptied
+    /// sooner from now on.
+    pub fn withhold_new(&mut self) {
+        let Self { segments, free, full, withheld, .. } = self;
+        for list in [free, full] {
+            list.retain(|&number| {
+                let segment = &mut segments[number as usize];
+                let is_kept = segment.is_made || segment.holders > 0;
+                if !is_kept {
+                    (segment.state, segment.end) = (SegmentState::Withheld, 0);
+                    withheld.push(number);
+                }
+                is_kept
+            });
+        }
+    }
+
+    /// Offers the segments that were [withheld](Self::withhold_new) again.
+    pub fn offer_new(&mut self) {
+        for number in self.withheld.drain(..) {
+            self.segments[number as usize].state = SegmentState::Free;
+            self.free.push_back(number);
+        }
+    }
+
+    /// Returns whether all segments are [withheld](Self::withhold_new).
+    pub fn is_without_segments(&self) -> bool {
+        self.withheld.len() == self.segments.len()
     }
 
     /// Forgets the contents for which `is_theirs` returns true. Returns how many were forgotten.
@@ -485,12 +575,14 @@ impl Tier {
         assert!(self.open.iter().all(|number| state(number) == SegmentState::Open));
         let on_the_way = |segment: &&Segment| matches!(segment.state, SegmentState::Leaving | SegmentState::Emptied);
         let leaving = self.segments.iter().filter(on_the_way).count();
-        let known = self.free.len() + self.full.len() + usize::from(self.open.is_some()) + leaving;
+        assert!(self.withheld.iter().all(|number| state(number) == SegmentState::Withheld));
+        let listed = self.free.len() + self.full.len() + self.withheld.len();
+        let known = listed + usize::from(self.open.is_some()) + leaving;
         assert_eq!(known, self.segments.len(), "a segment is in no list, or in two");
         for (key, entry) in &self.entries {
             let RecordPlace { segment, generation, offset, count } = entry.place.record;
             let room = &self.segments[segment as usize];
-            let lost = matches!(room.state, SegmentState::Free | SegmentState::Emptied);
+            let lost = matches!(room.state, SegmentState::Free | SegmentState::Emptied | SegmentState::Withheld);
             assert!(!lost, "{key:?} lies in a free segment");
             assert!(room.generation == generation && entry.place.index < count, "{key:?} lies nowhere");
             assert!(offset + self.config.record_bytes[usize::from(count)] <= room.end, "{key:?} lies beyond the end");

@@ -8,15 +8,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use interbed_device::Bytes;
 use interbed_engine::{Recompute, StoreMode, TierPolicy};
-use interbed_io::{DiskTurns, IoError, disk_bytes_free};
+use interbed_io::{DIRECT_ALIGN, DiskTurns, IoError, SwapFile, disk_bytes_free};
 use interbed_kernels::{KvLayout, STRETCH};
-use interbed_kv::{Gate, KeyChain, LowerTier};
-use interbed_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape};
+use interbed_kv::{Gate, KeyChain, LowerTier, SwapTrial};
+use interbed_kv_disk::{Directory, DirectoryError, DiskOptions, DiskTier, RecordShape, SlotRoom, try_out};
 use interbed_weights::Catalog;
 
 use crate::failure::Advised;
 use crate::options::{KvDiskOptions, LimitOptions};
 use crate::report::report;
+use crate::swap;
 
 /// The divisor for the default size of a store, which is one part in `DISK_SHARE` of the disk's free space, and at most
 /// [`SIZE_DEFAULT`] bytes.
@@ -29,6 +30,9 @@ const BUFFERS_MAX: u64 = 64 << 20;
 
 /// The divisor for the memory of buffers if `--kv-memory` limits KV: buffers take at most one part in this many of it.
 const KV_BUFFERS_SHARE: u64 = 8;
+
+/// The inverse of the share of the buffers' bytes that are written and read to try out how fast the disk is.
+const TRIAL_SHARE: usize = 4;
 
 /// The minimum and maximum number of frames that are read ahead.
 const FRAMES: (usize, usize) = (4, 12);
@@ -82,7 +86,8 @@ pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result
         Err(error) => return Err(refused(&error)),
     };
     let bytes = size(options, path).context("cannot tell how much room the disk has")?;
-    let place = DiskPlace {
+    let (num_slots, slot_bytes) = swap::slots_on_disk(limits, total, layout);
+    let mut place = DiskPlace {
         directory,
         path: path.clone(),
         shape: shape(layout),
@@ -96,11 +101,13 @@ pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result
             gate: Gate::new(if options.kv_disk_writes.is_some() { Gate::LEAST_WORTH } else { 0.0 }),
             names: None,
             turns: Arc::default(),
+            slots: SlotRoom { num_slots, bytes: slot_bytes, trial: SwapTrial::default() },
         },
         mode: options.kv_disk_mode.into(),
     };
     // A store that is too small is reported before the model is loaded.
-    place.capacity_tokens()?;
+    let slots = DiskTier::slots_within(&place.shape, &place.options).map_err(|error| refused(&error))?;
+    place.options.slots.num_slots = slots;
     Ok(Some(place))
 }
 
@@ -111,6 +118,11 @@ impl DiskPlace {
     /// Fails if the store would be too small.
     pub fn capacity_tokens(&self) -> Result<usize> {
         DiskTier::tokens_within(&self.shape, &self.options).map_err(|error| refused(&error))
+    }
+
+    /// Returns the number of slots that the store has for swapped KV.
+    pub fn num_slots(&self) -> usize {
+        self.options.slots.num_slots
     }
 
     /// Returns the turns by which KV and weights share a disk, or `None` if they are on different disks.
@@ -127,7 +139,10 @@ impl DiskPlace {
     /// # Errors
     /// Fails if the store cannot be opened.
     pub fn open(self, fingerprint: [u8; 32], names: Option<KeyChain>) -> Result<OpenDisk> {
-        let Self { directory, path, shape, options, mode } = self;
+        let Self { directory, path, shape, mut options, mode } = self;
+        if options.slots.num_slots > 0 {
+            options.slots.trial = trial(&path, options.buffer_bytes / TRIAL_SHARE);
+        }
         let secret = directory.secret();
         let tier = DiskTier::open(Arc::new(directory), secret, fingerprint, shape, DiskOptions { names, ..options });
         let tier = tier.map_err(|error| refused(&error))?;
@@ -138,6 +153,18 @@ impl DiskPlace {
         let (recompute, idle_after) = (Recompute::Measured, Some(IDLE_AFTER));
         Ok(OpenDisk { tier, policy: TierPolicy { mode, recompute, idle_after, drops_fresh: false } })
     }
+}
+
+/// Tries out how fast the disk of `directory` is, in a file that is removed again. If that cannot be found out, nothing
+/// counts as measured, and preempted KV is computed again unless the options ask for swapping.
+fn trial(directory: &Path, bytes: usize) -> SwapTrial {
+    let len = (bytes / DIRECT_ALIGN * DIRECT_ALIGN).max(DIRECT_ALIGN) as u64;
+    let tried = SwapFile::create(directory, len).map_err(anyhow::Error::from);
+    let tried = tried.and_then(|file| Ok(try_out(&file, bytes)?));
+    tried.unwrap_or_else(|error| {
+        tracing::warn!("{error:#}; how fast the disk is, is not known");
+        SwapTrial::default()
+    })
 }
 
 /// Returns the shape of a store's records for blocks of this layout.

@@ -36,6 +36,7 @@ use crate::options::LimitOptions;
 use crate::place::{ComputePlace, Processor};
 use crate::progress::Loading;
 use crate::streaming::{self, Streaming};
+use crate::swap::SwapPlace;
 use crate::{kv_events, routing, small_files, swap};
 
 /// The maximum number of log-probabilities per token that a request may ask for, as in vLLM.
@@ -139,8 +140,8 @@ pub struct Runnable {
     pub streamed: Option<Streaming>,
     /// The tiers of KV below memory.
     pub below: Below,
-    /// The number of blocks that the swap space has room for.
-    pub num_swap_blocks: usize,
+    /// The place that preempted KV is swapped to.
+    pub swap: SwapPlace,
 }
 
 impl Runnable {
@@ -166,11 +167,10 @@ pub fn load_onto(
     let layout = needs.layout;
     let block_bytes = layout.block_bytes().max(1);
     // Loading takes long, so options that cannot work are refused before it.
-    let swap = swap::open(limits, &division.plan, division.needs.swap, &layout)?;
-    let num_swap_blocks = swap.as_ref().map_or(0, |store| store.num_slots());
     let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
     let total = division.plan.budget.total();
     let lower_tiers = LowerTiers::prepare(dir.identified(), limits, total, &layout, &place.computes())?;
+    let swap = swap::open(limits, &division.plan, division.needs.swap, &layout, lower_tiers.num_slots())?;
     let mut device = place.open(dir, &division, layout, limits)?;
     let (source, weights, mut streamed) = if division.is_streamed() {
         let turns = lower_tiers.turns(&dir.catalog);
@@ -188,7 +188,6 @@ pub fn load_onto(
         (Box::new(weights) as Box<dyn WeightSource>, memory, None)
     };
     let mut runner = ModelRunner::new(device, dir.config.blueprint.clone(), source, weights);
-    runner.swap = swap;
     if let Some(routes) = routes {
         runner.model.tell_routes(routes);
     }
@@ -207,7 +206,7 @@ pub fn load_onto(
             Below::Now(tiers)
         }
     };
-    Ok(Runnable { runner, division, streamed, below, num_swap_blocks })
+    Ok(Runnable { runner, division, streamed, below, swap })
 }
 
 /// Starts the engine. Also returns the division of memory, and the weights if they are streamed.
@@ -218,7 +217,7 @@ fn start_engine(
     publisher: Option<EventPublisher>,
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
-    let Runnable { runner, division, streamed, below, num_swap_blocks } = runnable;
+    let Runnable { runner, division, streamed, below, swap } = runnable;
     let Division { needs, plan, batched_tokens, .. } = division;
     let block_size = needs.block_size;
     // KV that memory does not hold is read from disk in each pass.
@@ -234,7 +233,7 @@ fn start_engine(
             preemption: limits.swap.as_ref().map_or(PreemptionMode::Auto, |swap| swap.preemption.into()),
             max_token_gap: limits.max_token_gap,
         },
-        kv: KvConfig { num_swap_blocks, ..kv_config(limits, block_size, plan.num_blocks_max) },
+        kv: KvConfig { num_swap_blocks: swap.num_slots, ..kv_config(limits, block_size, plan.num_blocks_max) },
         limits: Limits {
             vocab_size: dir.config.blueprint.vocab_size,
             max_model_len,
@@ -252,6 +251,7 @@ fn start_engine(
     };
     let cache_watcher = publisher.map(|publisher| kv_events::tell(publisher, block_size));
     let (below, later) = below.attachments()?;
-    let attachments = Attachments { below, later, cache_watcher };
+    let swap = swap.store.map(|store| Box::new(store) as _);
+    let attachments = Attachments { below, later, swap, cache_watcher };
     Ok((Engine::start_with(config, Box::new(runner), attachments)?, plan, streamed))
 }

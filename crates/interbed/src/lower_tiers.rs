@@ -82,6 +82,12 @@ impl LowerTiers {
         KINDS.iter().any(|kind| (kind.is_wanted)(limits))
     }
 
+    /// Returns the number of slots for swapped KV that the nearest tier has which takes such KV, or `None` if there is no
+    /// such tier.
+    pub fn num_slots(&self) -> Option<usize> {
+        self.places.iter().rev().find_map(|place| place.num_slots())
+    }
+
     /// Returns the turns by which KV and weights share a disk, or `None` if they are on different disks.
     pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
         self.places.iter().find_map(|place| place.turns(weights))
@@ -190,6 +196,10 @@ const KV_DISK: TierKind = TierKind {
 };
 
 impl PreparedTier for DiskPlace {
+    fn num_slots(&self) -> Option<usize> {
+        Some(self.num_slots())
+    }
+
     fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
         self.turns(weights)
     }

@@ -255,12 +255,13 @@ pub struct SwapOptions {
     pub preemption: PreemptionOption,
 
     /// The disk space for the KV of preempted requests, which is reserved at the start. 0 turns swapping off. The
-    /// default is the size of the KV memory, but at most 4G and at most an eighth of the disk's free space.
+    /// default is the size of the KV memory, but at most 4G and at most an eighth of the disk's free space. With
+    /// --kv-disk and without --swap-dir, it is a part of --kv-disk-size, by default a quarter.
     #[arg(long, value_name = "SIZE", value_parser = size_or_none, help_heading = "Server", hide_short_help = true)]
     pub swap_space: Option<Bytes>,
 
-    /// The directory in which the swap space is reserved; it must be on a disk. The default is the directory for
-    /// temporary files.
+    /// The directory in which the swap space is reserved; it must be on a disk. The default is that of --kv-disk, or
+    /// else the directory for temporary files.
     #[arg(long, value_name = "DIR", help_heading = "Server", hide_short_help = true)]
     pub swap_dir: Option<PathBuf>,
 }

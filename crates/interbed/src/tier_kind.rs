@@ -33,6 +33,11 @@ pub trait PreparedTier: Send {
         None
     }
 
+    /// Returns the number of slots that the tier has for swapped KV, or `None` if it takes no such KV.
+    fn num_slots(&self) -> Option<usize> {
+        None
+    }
+
     /// Returns the number of tokens that a sequence may have in the tier if it is longer than memory; 0 if the tier
     /// keeps no such sequences.
     ///

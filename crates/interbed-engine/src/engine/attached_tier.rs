@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, Evicted, FetchEnded, FetchId, FrameTier, LowerTier, SlotTier, Wanted,
-};
+use interbed_kv::{BlockBytes, BlockId, BlockKey, Evicted, FetchEnded, FetchId, FrameTier, LowerTier, Wanted};
 
 use super::idle_blocks::IdleBlocks;
 use crate::scheduler::Scheduler;
@@ -136,9 +134,4 @@ impl AttachedTier {
 /// Returns the nearest tier that keeps sequences which are longer than memory, with its index.
 pub(super) fn frame_tier(tiers: &mut [AttachedTier]) -> Option<(usize, &mut dyn FrameTier)> {
     tiers.iter_mut().enumerate().find_map(|(index, tier)| Some((index, tier.tier.frames()?)))
-}
-
-/// Returns the nearest tier that keeps the contents of slots.
-pub(super) fn slot_tier(tiers: &mut [AttachedTier]) -> Option<&mut dyn SlotTier> {
-    tiers.iter_mut().find_map(|tier| tier.tier.slots())
 }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use interbed_grammar::Vocabulary;
-use interbed_kv::{BlockId, BlockManager, CacheChanges, CacheWatcher, KvConfig, KvConfigError, Resize};
+use interbed_kv::{BlockId, BlockManager, CacheChanges, CacheWatcher, KvConfig, KvConfigError, Resize, SlotTier};
 use thiserror::Error;
 
 use super::Worker;
@@ -15,7 +15,6 @@ use super::balance::tell;
 use super::batch::Batch;
 use super::show::Show;
 use super::strips::Strips;
-use super::swaps::Swaps;
 use crate::handle::EngineShared;
 use crate::live::Board;
 use crate::runner::Runner;
@@ -50,6 +49,9 @@ pub struct Attachments {
     pub below: Vec<TierBelow>,
     /// Tiers below memory that are attached while the engine runs; they are given instead of `below`.
     pub later: Option<LaterTiers>,
+    /// A tier that keeps nothing but swapped blocks. If there is none, the nearest of the other tiers that takes
+    /// swapped blocks gets them.
+    pub swap: Option<Box<dyn SlotTier>>,
     /// The watcher that is told after each step what the prefix cache has gained and lost.
     pub cache_watcher: Option<Box<dyn CacheWatcher>>,
 }
@@ -60,16 +62,17 @@ pub enum StartError {
     /// The KV configuration cannot work.
     #[error(transparent)]
     Kv(#[from] KvConfigError),
-    /// The block manager counts on more swap slots than the runner has.
-    #[error(
-        "{wanted} KV blocks are to be swapped out at a time, but swap space has {got} slots; lower num_swap_blocks"
-    )]
+    /// The block manager counts on more swap slots than the tier that takes swapped blocks has.
+    #[error("{wanted} KV blocks are to be swapped out at a time, but there are {got} slots; lower num_swap_blocks")]
     SwapSlots {
         /// Slots that the configuration names.
         wanted: usize,
-        /// Slots that the runner has.
+        /// Slots that the tier has.
         got: usize,
     },
+    /// The tiers below memory cannot be used together.
+    #[error("{0}")]
+    Tiers(String),
     /// The system refused to start the engine thread.
     #[error("the engine thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
@@ -97,13 +100,17 @@ impl Engine {
     pub fn start_with(
         mut config: EngineConfig,
         mut runner: Box<dyn Runner>,
-        Attachments { below, later, cache_watcher }: Attachments,
+        Attachments { mut below, later, mut swap, cache_watcher }: Attachments,
     ) -> Result<Self, StartError> {
-        let swap = runner.take_swap().filter(|_| runner.block_bytes().is_some());
-        match (config.kv.num_swap_blocks, swap.as_ref().map(|swap| swap.num_slots())) {
+        TierBelow::check(&below).map_err(StartError::Tiers)?;
+        let slots = match &mut swap {
+            Some(swap) => Some(swap.num_slots()),
+            None => below.iter_mut().find_map(|below| below.tier.slots()).map(|tier| tier.num_slots()),
+        };
+        match (config.kv.num_swap_blocks, slots.filter(|_| runner.block_bytes().is_some())) {
             (wanted, Some(got)) if wanted > got => return Err(StartError::SwapSlots { wanted, got }),
-            (_, Some(_)) => {}
-            (_, None) => config.kv.num_swap_blocks = 0,
+            (_, None) if later.is_none() => config.kv.num_swap_blocks = 0,
+            _ => {}
         }
         let mut blocks = BlockManager::new(config.kv.clone())?;
         if let Some(memory) = runner.kv_memory() {
@@ -117,10 +124,6 @@ impl Engine {
             blocks.record_changes();
         }
         let mut scheduler = Scheduler::new(config.scheduler, blocks);
-        let block_bytes = runner.memory().kv_block.0;
-        if let Some(swap) = &swap {
-            scheduler.set_swap_trial(block_bytes, swap.trial());
-        }
         if let Some(later) = later.as_ref().filter(|_| runner.streams_kv()) {
             scheduler.await_long(later.long_tokens);
         }
@@ -135,7 +138,7 @@ impl Engine {
             submissions,
             scheduler,
             runner,
-            swaps: Swaps::new(swap),
+            swap,
             tiers: Vec::new(),
             later,
             waiting: HashMap::new(),
@@ -152,7 +155,9 @@ impl Engine {
             settled: true,
             show: Show::default(),
         };
+        worker.scheduler.await_swap_tier();
         worker.attach(below);
+        worker.allow_swaps();
         // The first figures are published here, so that handles can read them before the first turn.
         worker.publish();
         let thread = std::thread::Builder::new()

@@ -11,7 +11,7 @@ pub(super) struct SwapInFlight {
     pub(super) sequences: Vec<SequenceId>,
     pub(super) direction: SwapDirection,
     /// The number of blocks that are being copied.
-    blocks: usize,
+    pub(super) blocks: usize,
     /// The number of blocks that become free when the swap has ended.
     num_freed: usize,
     /// The number of the step that began the swap.
@@ -36,6 +36,11 @@ impl Flights {
     /// Counts one more step.
     pub(super) fn tick(&mut self) {
         self.steps += 1;
+    }
+
+    /// Returns the number of steps since the start.
+    pub(super) fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// Records that the swap of `sequences` begins with this step.

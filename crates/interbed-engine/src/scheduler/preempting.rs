@@ -97,7 +97,9 @@ impl Scheduler {
         let way = match self.blocks.can_swap_out(&group) {
             // The KV that a long sequence has on disk need not be computed again, and the rest is short.
             _ if self.sequences[&id].is_long() => Way::Recompute,
-            AllocStatus::Ok if !self.flights.any_hangs() => self.planner.choose(self.effort(&group)),
+            AllocStatus::Ok if !self.flights.any_hangs() => {
+                self.planner.choose(self.effort(&group), self.flights.steps())
+            }
             AllocStatus::Ok | AllocStatus::Later | AllocStatus::Never { .. } => Way::Recompute,
         };
         let swap = match way {

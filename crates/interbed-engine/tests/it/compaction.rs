@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use interbed_engine::{
-    BlockBytes, KvDemand, KvGrant, KvMemory, PassError, Request, Runner, SamplingParams, StripMemory, SwapStore,
+    BlockBytes, KvDemand, KvGrant, KvMemory, PassError, Request, Runner, SamplingParams, StripMemory,
 };
 use interbed_kv::BlockCopy;
 use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits};
@@ -38,10 +38,6 @@ impl Runner for ResizedRunner {
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
         self.sim.copy_blocks(copies);
-    }
-
-    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
-        self.sim.take_swap()
     }
 
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
@@ -82,7 +78,7 @@ fn blocks_above_a_smaller_pool_move_down_while_requests_are_served() {
     let (sim, controls) = SimRunner::new(shape.block_size);
     let pool = Arc::new(Pool::default());
     pool.usable.store(shape.blocks, Ordering::Relaxed);
-    let engine = start_over(shape, Box::new(ResizedRunner { sim, pool: pool.clone() }));
+    let engine = start_over(shape, Box::new(ResizedRunner { sim, pool: pool.clone() }), &controls);
     let request =
         |seed: u32, answer| greedy((0..12).map(|i| (seed * 37 + i * i * 5 + i * seed) % 49 + 1).collect(), answer);
     let check = |request: Request| {

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use interbed_device::{Bytes, Cpu, CpuDevice, Device, Gpu, KvPool, PassNeeds, ReferenceDevice, VulkanDevice};
-use interbed_engine::{Engine, ModelRunner, PreemptionMode, Request, SchedulerConfig, WeightMemory};
+use interbed_engine::{Attachments, Engine, ModelRunner, PreemptionMode, Request, SchedulerConfig, WeightMemory};
 use interbed_io::SwapFile;
 use interbed_kernels::{KvDType, KvLayout};
 use interbed_kv::KvConfig;
-use interbed_kv_disk::SwapSpace;
+use interbed_kv_disk::{DiskTier, SwapShape};
 use interbed_model::{Model, config::ModelConfig, layers};
 use interbed_weights::{Catalog, ResidentWeights};
 
@@ -45,11 +45,13 @@ fn start<D: Device + 'static>(
     let kv = KvConfig { num_blocks: blocks, block_size: BLOCK_SIZE, num_swap_blocks: blocks, ..KvConfig::default() };
     let engine = engine_config(&config, scheduler, kv);
     let swap = tempfile::tempdir().unwrap();
-    let file = SwapFile::create(swap.path(), (blocks * SwapSpace::slot_bytes(layout.block_bytes())) as u64).unwrap();
+    let shape = SwapShape { block_size: BLOCK_SIZE, block_bytes: layout.block_bytes() };
+    let file = SwapFile::create(swap.path(), (2 * blocks * shape.slot_bytes()) as u64).unwrap();
     let memory = WeightMemory::resident(Bytes(weights.bytes()));
-    let mut runner = ModelRunner::new(device, config.blueprint, Box::new(weights), memory);
-    runner.swap = Some(Box::new(SwapSpace::new(Arc::new(file), layout.block_bytes(), 0).unwrap()));
-    Engine::start(engine, Box::new(runner)).unwrap()
+    let runner = ModelRunner::new(device, config.blueprint, Box::new(weights), memory);
+    let tier = DiskTier::unnamed(Arc::new(file), shape, 0, [1; 32]).unwrap();
+    let attachments = Attachments { swap: Some(Box::new(tier)), ..Attachments::default() };
+    Engine::start_with(engine, Box::new(runner), attachments).unwrap()
 }
 
 fn requests() -> Vec<Request> {

@@ -9,9 +9,9 @@ use interbed_engine::{
     Attachments, Engine, EngineStatus, LaterTiers, Miss, MissReason, PreemptionMode, Recompute, Request, StoreMode,
     TierBelow, TierPolicy, TierStatus,
 };
-use interbed_kv::Gate;
+use interbed_kv::{Gate, SwapTrial};
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
-use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape};
+use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape, SlotRoom};
 
 use crate::sim::{
     Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
@@ -19,6 +19,9 @@ use crate::sim::{
 };
 
 const BYTES: u64 = 1 << 20;
+
+/// A disk that is faster than any computation.
+const QUICK: SwapTrial = SwapTrial { bytes: 1 << 20, write_seconds: 1e-9, read_seconds: 1e-9 };
 
 /// Longer than any test.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
@@ -57,6 +60,7 @@ pub fn kv_disk(
         frames: (1024 / shape.block_size, 3),
         names: None,
         turns: Arc::default(),
+        slots: SlotRoom { num_slots: shape.swap_blocks, bytes: Some(BYTES / 2), trial: QUICK },
     };
     let space = Arc::clone(space);
     let tier = DiskTier::open(space, [1; 32], [2; 32], RecordShape::new(shape.block_size, layers), options).unwrap();

@@ -11,7 +11,7 @@ use interbed_kv::{Miss, MissReason};
 
 use crate::sim::{
     Controls, EOS, Shape, SimRunner, VOCAB, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
-    greedy, prompt, start, teach_short_answers,
+    greedy, prompt, start, teach_short_answers, with_swap,
 };
 
 fn last_event(mut stream: EventStream) -> Event {
@@ -165,7 +165,8 @@ fn swap_space_that_is_too_small_is_refused_at_the_start() {
     for (missing, refused) in [(usize::MAX - 8, false), (usize::MAX - 7, true)] {
         let (runner, controls) = SimRunner::new(shape.block_size);
         controls.swap_slots_missing.store(missing, Ordering::Relaxed);
-        let error = Engine::start(engine_config(shape), Box::new(runner)).err();
+        let attachments = with_swap(shape, &controls, Vec::new());
+        let error = Engine::start_with(engine_config(shape), Box::new(runner), attachments).err();
         assert_eq!(matches!(error, Some(StartError::SwapSlots { wanted: 8, got: 7 })), refused, "{error:?}");
     }
 }

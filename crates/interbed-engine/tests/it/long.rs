@@ -12,11 +12,11 @@ use interbed_engine::{
 use interbed_kernels::STRETCH;
 use interbed_kv::Gate;
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
-use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape};
+use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape, SlotRoom};
 
 use crate::sim::{
     Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, expected_greedy, greedy,
-    prompt,
+    prompt, with_swap,
 };
 
 const BLOCK: usize = 8;
@@ -48,6 +48,7 @@ fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: StoreMode) -> TierBelo
         frames,
         names: None,
         turns: Arc::default(),
+        slots: SlotRoom::default(),
     };
     let tier =
         DiskTier::open(Arc::clone(space) as _, [1; 32], [2; 32], RecordShape::new(BLOCK, layers), options).unwrap();
@@ -58,7 +59,7 @@ fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: StoreMode) -> TierBelo
 fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: StoreMode) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(BLOCK);
     let below = vec![kv_disk(space, bytes, mode)];
-    let attachments = Attachments { below, ..Attachments::default() };
+    let attachments = with_swap(shape, &controls, below);
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 
@@ -105,7 +106,7 @@ fn who_is_longer_than_memory_waits_until_there_is_a_tier_and_nobody_else_does() 
         let (sender, tiers) = std::sync::mpsc::channel();
         let (runner, controls) = SimRunner::new(BLOCK);
         let later = Some(LaterTiers { tiers, long_tokens });
-        let attachments = Attachments { later, ..Attachments::default() };
+        let attachments = Attachments { later, ..with_swap(SHAPE, &controls, Vec::new()) };
         let engine = Engine::start_with(engine_config(SHAPE), Box::new(runner), attachments).unwrap();
         let (long, outgrows, short) =
             (greedy(prompt(3, 3 * STRETCH), 20), greedy(prompt(5, 700), 2 * STRETCH), greedy(prompt(4, 300), 50));

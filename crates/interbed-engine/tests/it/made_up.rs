@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use interbed_engine::{
-    Attachments, BlockBytes, Engine, Recompute, Request, StoreMode, TierBelow, TierFigures, TierPolicy,
+    BlockBytes, Engine, Recompute, Request, StartError, StoreMode, TierBelow, TierFigures, TierPolicy,
 };
 use interbed_kv::{BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, KeyChain, LowerTier, Wanted};
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
@@ -18,7 +18,7 @@ use crate::disk::{converse, dice, kv_disk};
 use crate::remote::shared;
 use crate::sim::{
     Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
-    greedy, prompt,
+    greedy, prompt, with_swap,
 };
 
 /// Longer than any test.
@@ -136,7 +136,7 @@ fn disk(shape: Shape, space: &Arc<FaultySegments>) -> TierBelow {
 
 fn start(shape: Shape, below: Vec<TierBelow>) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
-    let attachments = Attachments { below, ..Attachments::default() };
+    let attachments = with_swap(shape, &controls, below);
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 
@@ -208,4 +208,26 @@ fn no_token_comes_from_wrong_kv_wherever_the_map_is() {
     }
     println!("{of_map} tokens from the map, {of_disk} from the disk, {cut} fetches cut short");
     assert!(of_map > 500 && of_disk > 1000 && cut > 5, "{of_map} {of_disk} {cut}");
+}
+
+#[test]
+fn tiers_that_cannot_be_used_together_are_refused() {
+    let shape = Shape::default();
+    let (contents, store) = (Contents::default(), FaultyStore::new(1));
+    let of_map = || map(shape, &contents, 10);
+    let of_store = || shared(shape, &store, Patience::Fixed(LONG));
+    let refused = |below: Vec<TierBelow>| {
+        let (runner, controls) = SimRunner::new(shape.block_size);
+        let attachments = with_swap(shape, &controls, below);
+        match Engine::start_with(engine_config(shape), Box::new(runner), attachments) {
+            Err(StartError::Tiers(reason)) => reason,
+            other => panic!("it is not refused: {:?}", other.err()),
+        }
+    };
+    assert!(refused(vec![of_map(), of_map()]).contains("two tiers of KV are called map"));
+    assert!(refused(vec![of_store(), of_map()]).contains("the tier remote does not know what it has"));
+    let (chain, block_bytes) = (KeyChain::new([1; 32], [3; 32]), shape.block_size * SLOT_BYTES);
+    let other = MapTier { chain, block_bytes, contents: Arc::clone(&contents), most: 1, fetches: VecDeque::new() };
+    let other = TierBelow { tier: Box::new(other), policy: of_map().policy };
+    assert!(refused(vec![other, of_store()]).contains("the tier remote has other keys"));
 }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use interbed_device::{Bytes, Cpu};
-use interbed_engine::{Engine, EngineStatus, ModelRunner, PreemptionMode, Request, SchedulerConfig, WeightMemory};
+use interbed_engine::{
+    Attachments, Engine, EngineStatus, ModelRunner, PreemptionMode, Request, SchedulerConfig, WeightMemory,
+};
 use interbed_io::SwapFile;
 use interbed_kernels::KvDType;
 use interbed_kv::KvConfig;
-use interbed_kv_disk::SwapSpace;
+use interbed_kv_disk::{DiskTier, SwapShape};
 use interbed_model::{Model, config::ModelConfig, layers};
 use interbed_weights::{Catalog, ResidentWeights};
 
@@ -30,8 +32,9 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
             .unwrap();
     let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F16);
     let swap = tempfile::tempdir().unwrap();
-    let file = SwapFile::create(swap.path(), (blocks * SwapSpace::slot_bytes(layout.block_bytes())) as u64).unwrap();
-    let swap = SwapSpace::new(Arc::new(file), layout.block_bytes(), 0).unwrap();
+    let shape = SwapShape { block_size: BLOCK_SIZE, block_bytes: layout.block_bytes() };
+    let file = SwapFile::create(swap.path(), (2 * blocks * shape.slot_bytes()) as u64).unwrap();
+    let swap = DiskTier::unnamed(Arc::new(file), shape, 0, [1; 32]).unwrap();
     let scheduler = SchedulerConfig {
         max_num_seqs: MAX_NUM_SEQS,
         max_num_batched_tokens: BATCHED_TOKENS,
@@ -42,9 +45,9 @@ fn start(blocks: usize, preemption: PreemptionMode, threads: NonZeroUsize) -> En
     let engine = engine_config(&config, scheduler, kv);
     let memory = WeightMemory::resident(Bytes(weights.bytes()));
     let (kv, cpu) = (kv_pool(layout, blocks), Cpu::new(threads));
-    let mut runner = ModelRunner::on_cpu(config.blueprint, Box::new(weights), memory, kv, cpu, BATCHED_TOKENS).unwrap();
-    runner.swap = Some(Box::new(swap));
-    Engine::start(engine, Box::new(runner)).unwrap()
+    let runner = ModelRunner::on_cpu(config.blueprint, Box::new(weights), memory, kv, cpu, BATCHED_TOKENS).unwrap();
+    let attachments = Attachments { swap: Some(Box::new(swap)), ..Attachments::default() };
+    Engine::start_with(engine, Box::new(runner), attachments).unwrap()
 }
 
 fn requests(count: u32, prompt: u32, answer: usize) -> Vec<Request> {

@@ -6,19 +6,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use interbed_engine::{
-    Attachments, Engine, EngineStatus, Miss, MissReason, Recompute, Request, StoreMode, TierBelow, TierPolicy,
-    TierStatus,
+    Engine, EngineStatus, Miss, MissReason, Recompute, Request, StoreMode, TierBelow, TierPolicy, TierStatus,
 };
 use interbed_kv::Gate;
 use interbed_kv_disk::testing::FaultySegments;
-use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape};
+use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape, SlotRoom};
 use interbed_kv_remote::testing::{FaultyStore, StoreFaults};
 use interbed_kv_remote::{Patience, RemoteOptions, RemoteTier};
 
 use crate::disk::{conversation, dice, on_disk};
 use crate::sim::{
     Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
-    greedy, prompt,
+    greedy, prompt, with_swap,
 };
 
 /// Longer than any test.
@@ -47,6 +46,7 @@ fn start_with(
             frames: (1024 / shape.block_size, 3),
             names: Some(shared.tier.key_chain().clone()),
             turns: Arc::default(),
+            slots: SlotRoom::default(),
         };
         let records = RecordShape::new(shape.block_size, vec![shape.block_size * SLOT_BYTES / 2; 2]);
         let tier = DiskTier::open(Arc::clone(space) as _, [8; 32], [9; 32], records, options).unwrap();
@@ -54,7 +54,7 @@ fn start_with(
         TierBelow { tier: Box::new(tier), policy: TierPolicy { mode, recompute, idle_after, drops_fresh: false } }
     });
     let below = kv_disk.into_iter().chain([shared]).collect();
-    let attachments = Attachments { below, ..Attachments::default() };
+    let attachments = with_swap(shape, &controls, below);
     (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
 }
 
@@ -209,6 +209,7 @@ fn no_token_comes_from_wrong_kv_whatever_the_store_does() {
                 reads_answered: None,
                 write_silent: 0,
                 write_error: rate(10),
+                write_panic: rate(30),
                 write_torn: rate(100),
                 forgotten: rate(100),
                 delay: Duration::from_micros(rate(500).into()),

@@ -12,8 +12,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use interbed_engine::{
-    Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStats, Limits, Miss, PassError,
-    PreemptionMode, PromptDone, Request, Runner, SamplingParams, SchedulerConfig, ShownWeights, StripMemory, SwapStore,
+    Attachments, Drafter, Engine, EngineConfig, EngineStatus, Event, EventStream, FinishReason, KvStats, Limits, Miss,
+    PassError, PreemptionMode, PromptDone, Request, Runner, SamplingParams, SchedulerConfig, ShownWeights, StripMemory,
+    TierBelow,
 };
 use interbed_kernels::STRETCH;
 use interbed_kv::{BlockBytes, BlockCopy, BlockId, KvConfig};
@@ -271,10 +272,6 @@ impl Runner for SimRunner {
         }
     }
 
-    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
-        Some(Box::new(SimSwap::new(self.block_size, self.controls.clone())))
-    }
-
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
         Some(self)
     }
@@ -377,11 +374,17 @@ impl Default for Shape {
 
 pub fn start(shape: Shape) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
-    (start_over(shape, Box::new(runner)), controls)
+    (start_over(shape, Box::new(runner), &controls), controls)
 }
 
-pub fn start_over(shape: Shape, runner: Box<dyn Runner>) -> Engine {
-    Engine::start(engine_config(shape), runner).unwrap()
+pub fn start_over(shape: Shape, runner: Box<dyn Runner>, controls: &Arc<Controls>) -> Engine {
+    Engine::start_with(engine_config(shape), runner, with_swap(shape, controls, Vec::new())).unwrap()
+}
+
+/// What an engine over a [`SimRunner`] is given: the tiers `below`, and swap space that `controls` control.
+pub fn with_swap(shape: Shape, controls: &Arc<Controls>, below: Vec<TierBelow>) -> Attachments {
+    let swap = SimSwap::new(shape.block_size, Arc::clone(controls));
+    Attachments { below, swap: Some(Box::new(swap)), ..Attachments::default() }
 }
 
 pub fn engine_config(shape: Shape) -> EngineConfig {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use interbed_engine::{
     BlockBytes, Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, PassError, PreemptionMode, Request, Runner,
-    RunnerMemory, StripMemory, SwapStore, TradeLimits,
+    RunnerMemory, StripMemory, TradeLimits,
 };
 use interbed_kv::BlockCopy;
 use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits};
@@ -79,10 +79,6 @@ impl Runner for TradingRunner {
         self.sim.copy_blocks(copies);
     }
 
-    fn take_swap(&mut self) -> Option<Box<dyn SwapStore>> {
-        self.sim.take_swap()
-    }
-
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
         self.sim.block_bytes()
     }
@@ -143,10 +139,10 @@ fn start_worth(worth: f64, mut shape: Shape, mut limits: TradeLimits, pace: u64)
     let held = limits.total - present as u64 * limits.block;
     let seen = Arc::new(Seen::default());
     seen.weights_least.store(held as usize, Ordering::Relaxed);
-    let (sim, _) = SimRunner::new(shape.block_size);
+    let (sim, controls) = SimRunner::new(shape.block_size);
     let (budget, passes, seen_too) = (held, 0, seen.clone());
     let runner = TradingRunner { sim, trade, limits, budget, held, pace, worth, passes, present, seen: seen_too };
-    (start_over(shape, Box::new(runner)), limits, seen)
+    (start_over(shape, Box::new(runner), &controls), limits, seen)
 }
 
 /// Memory that only keeps what is cached goes back as soon as somebody waits for weights, which takes some turns. What

@@ -7,7 +7,7 @@ use interbed_engine::{Attachments, Engine, PreemptionMode};
 use interbed_kv::testing::Rng;
 use interbed_kv::{BlockHash, CacheChange, CacheChanges, CacheWatcher};
 
-use crate::sim::{Shape, SimRunner, assert_idle_and_whole, collect, engine_config, greedy, prompt};
+use crate::sim::{Shape, SimRunner, assert_idle_and_whole, collect, engine_config, greedy, prompt, with_swap};
 
 const BLOCK: usize = 4;
 
@@ -73,10 +73,10 @@ impl CacheWatcher for Watcher {
 
 #[test]
 fn whoever_follows_the_changes_knows_what_is_cached() {
-    let (runner, _) = SimRunner::new(BLOCK);
+    let (runner, controls) = SimRunner::new(BLOCK);
     let index = Arc::new(Mutex::new(Index::default()));
     let cache_watcher = Some(Box::new(Watcher(index.clone())) as _);
-    let attachments = Attachments { cache_watcher, ..Attachments::default() };
+    let attachments = Attachments { cache_watcher, ..with_swap(SHAPE, &controls, Vec::new()) };
     let engine = Engine::start_with(engine_config(SHAPE), Box::new(runner), attachments).unwrap();
     let mut rng = Rng(23);
     let mut hits = 0;

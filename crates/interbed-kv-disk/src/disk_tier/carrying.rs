@@ -1,7 +1,6 @@
 //! Empties segments: the blocks of a segment that are worth keeping are read, and written again elsewhere.
 
 use std::collections::{HashSet, VecDeque};
-use std::time::Instant;
 
 use interbed_kv::{BlockKey, Reclaim, RecordPlace, TierPlace};
 
@@ -23,10 +22,15 @@ pub(super) struct Carrying {
 impl DiskTier {
     /// Begins to empty a segment, if room is short.
     pub(super) fn reclaim(&mut self) {
+        self.reclaim_for(self.tier.config().spare_segments as usize + 1);
+    }
+
+    /// Begins to empty a segment, if fewer than `wanted` are free.
+    pub(super) fn reclaim_for(&mut self, wanted: usize) {
         if self.carrying.is_some() {
             return;
         }
-        let Some(Reclaim { segment, carried, .. }) = self.tier.reclaim() else { return };
+        let Some(Reclaim { segment, carried, .. }) = self.tier.reclaim_for(wanted) else { return };
         if carried.is_empty() {
             return;
         }
@@ -49,7 +53,7 @@ impl DiskTier {
         if carrying.reading.is_some() {
             return;
         }
-        let paused = self.paused_until.is_some_and(|until| Instant::now() < until);
+        let paused = self.pause.is_on();
         match carrying.records.front() {
             // It would only fail: what was to be carried is given up.
             Some(_) if paused => carrying.records.clear(),

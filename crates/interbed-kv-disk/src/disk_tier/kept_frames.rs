@@ -12,7 +12,7 @@ use crate::jobs::{Expected, Piece};
 
 impl FrameTier for DiskTier {
     fn capacity_tokens(&self) -> usize {
-        capacity_tokens(self.tier.config(), &self.shape)
+        capacity_tokens(self.tier.config(), self.swaps.kept.segments_max(), &self.shape)
     }
 
     fn has(&self, key: BlockKey) -> bool {
@@ -20,7 +20,7 @@ impl FrameTier for DiskTier {
     }
 
     fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
-        if self.is_paused() {
+        if self.pause.is_on() {
             return false;
         }
         let Some(buffer) = self.block_buffers.pop() else { return false };

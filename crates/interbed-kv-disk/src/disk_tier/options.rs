@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use interbed_io::{DiskTurns, IoError};
-use interbed_kv::{Gate, KeyChain};
+use interbed_kv::{Gate, KeyChain, SwapTrial};
 use thiserror::Error;
 
 /// Options that say how a store of KV on disk is kept.
@@ -28,6 +28,19 @@ pub struct DiskOptions {
     pub names: Option<KeyChain>,
     /// Turns at the disk, by which reads and writes give way to other users of the disk.
     pub turns: Arc<DiskTurns>,
+    /// Room for swapped blocks.
+    pub slots: SlotRoom,
+}
+
+/// Room that a store has for blocks that are swapped out.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct SlotRoom {
+    /// Number of slots; 0 if nothing is swapped to the store.
+    pub num_slots: usize,
+    /// Number of bytes that swapped blocks may keep from being emptied; `None` for a quarter of the store.
+    pub bytes: Option<u64>,
+    /// Time that the disk took in a trial.
+    pub trial: SwapTrial,
 }
 
 /// Reason why a store cannot be used.
@@ -46,6 +59,14 @@ pub enum DiskTierError {
         got: u64,
         /// Number of bytes that are needed.
         least: u64,
+    },
+    /// The file has no room for a single block.
+    #[error("{got} bytes of disk hold no KV block, which takes {slot}")]
+    NoBlock {
+        /// Number of bytes of the file.
+        got: u64,
+        /// Number of bytes that a block takes.
+        slot: usize,
     },
     /// The system refused memory for buffers.
     #[error("there is no memory for buffers of {bytes} bytes to read KV into")]

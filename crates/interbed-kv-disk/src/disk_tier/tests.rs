@@ -1,18 +1,18 @@
 use interbed_kv::testing::{PlainBlocks, Rng};
-use interbed_kv::{BlockSwap, ChainRoot, FrameOf, Gate, SwapSlot, SwapTook, TokenId};
+use interbed_kv::{ChainRoot, FrameOf, Gate, SwapTrial, TokenId};
 
 use super::*;
 use crate::testing::{FaultRates, FaultySegments};
-use crate::{Directory, workers::now};
+use crate::{Directory, jobs::now};
 
 const TOKENS: usize = 4;
 
-fn shape() -> RecordShape {
+pub(super) fn shape() -> RecordShape {
     // Records of 256 blocks would be too long for a test: a block takes a sixth of one.
     RecordShape::new(TOKENS, vec![300_000, 5_000, 400_000])
 }
 
-fn options(bytes: u64) -> DiskOptions {
+pub(super) fn options(bytes: u64) -> DiskOptions {
     DiskOptions {
         bytes,
         buffer_bytes: 0,
@@ -22,11 +22,12 @@ fn options(bytes: u64) -> DiskOptions {
         frames: (4, 3),
         names: None,
         turns: Arc::default(),
+        slots: SlotRoom { num_slots: 64, bytes: None, trial: SwapTrial::default() },
     }
 }
 
 /// Returns the KV of the block of this name.
-fn kv(shape: &RecordShape, key: BlockKey) -> Vec<u8> {
+pub(super) fn kv(shape: &RecordShape, key: BlockKey) -> Vec<u8> {
     let seed = u64::from_le_bytes(std::array::from_fn(|at| key.0[at]));
     (0..shape.block_bytes() as u64)
         .map(|at| (seed.wrapping_add(at).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
@@ -34,7 +35,7 @@ fn kv(shape: &RecordShape, key: BlockKey) -> Vec<u8> {
 }
 
 /// Returns a chain of blocks: for each block the key of the block before it, its tokens, and its key.
-fn chain(keys: &KeyChain, number: usize, length: usize) -> Vec<(BlockKey, Vec<TokenId>, BlockKey)> {
+pub(super) fn chain(keys: &KeyChain, number: usize, length: usize) -> Vec<(BlockKey, Vec<TokenId>, BlockKey)> {
     let mut parent = keys.root(&ChainRoot::new(None, 0));
     let block = |index: usize| {
         // Chains have their first two blocks in common with some others.
@@ -46,15 +47,15 @@ fn chain(keys: &KeyChain, number: usize, length: usize) -> Vec<(BlockKey, Vec<To
     (0..length).map(block).collect()
 }
 
-fn label(keys: &KeyChain, (parent, tokens, key): &(BlockKey, Vec<TokenId>, BlockKey)) -> BlockLabel {
+pub(super) fn label(keys: &KeyChain, (parent, tokens, key): &(BlockKey, Vec<TokenId>, BlockKey)) -> BlockLabel {
     BlockLabel { key: *key, parent: *parent, owner: keys.owner(None), tokens: tokens.as_slice().into() }
 }
 
-fn open(space: Arc<FaultySegments>, bytes: u64) -> DiskTier {
+pub(super) fn open(space: Arc<FaultySegments>, bytes: u64) -> DiskTier {
     DiskTier::open(space, [1; 32], [2; 32], shape(), options(bytes)).expect("it can be opened")
 }
 
-fn settle(tier: &mut DiskTier, pool: &mut PlainBlocks) {
+pub(super) fn settle(tier: &mut DiskTier, pool: &mut PlainBlocks) {
     for _ in 0..2000 {
         tier.flush();
         tier.poll(pool, Duration::from_millis(1));
@@ -66,7 +67,7 @@ fn settle(tier: &mut DiskTier, pool: &mut PlainBlocks) {
     panic!("it never settles");
 }
 
-fn store(tier: &mut DiskTier, pool: &mut PlainBlocks, blocks: &[(BlockKey, Vec<TokenId>, BlockKey)]) {
+pub(super) fn store(tier: &mut DiskTier, pool: &mut PlainBlocks, blocks: &[(BlockKey, Vec<TokenId>, BlockKey)]) {
     let keys = tier.key_chain().clone();
     for block in blocks {
         while tier.room() == 0 {
@@ -193,7 +194,7 @@ fn nothing_wrong_comes_back_whatever_fails() {
                 }
             }
             // Pauses after failures are for disks, not for tests.
-            tier.paused_until = None;
+            tier.pause.until = None;
             tier.assert_sound();
             assert!(space.bytes() <= bytes);
         }
@@ -251,10 +252,43 @@ fn a_full_disk_stops_writes_for_a_while_and_nothing_else() {
     assert!(!tier.wants(chain(&keys, 3, 6)[5].2, 0), "nothing is stored during the pause");
     assert_eq!(fetch(&mut tier, &mut pool, 1, &before), 6);
     space.set_rates(FaultRates::default());
-    tier.paused_until = None;
+    tier.pause.until = None;
     store(&mut tier, &mut pool, &more);
     settle(&mut tier, &mut pool);
     assert_eq!(fetch(&mut tier, &mut pool, 2, &more), 6);
+    tier.assert_sound();
+}
+
+#[test]
+fn a_disk_without_room_for_another_segment_keeps_the_latest() {
+    let space = Arc::new(FaultySegments::new(1));
+    let mut pool = PlainBlocks::zeroed(30, shape().block_bytes());
+    let mut tier = open(Arc::clone(&space), 64 << 20);
+    let keys = tier.key_chain().clone();
+    for number in 1..4 {
+        store(&mut tier, &mut pool, &chain(&keys, number, 12));
+        settle(&mut tier, &mut pool);
+    }
+    let bytes = space.bytes();
+    space.set_rates(FaultRates { create_error: 1000, ..FaultRates::default() });
+    for number in 4..30 {
+        store(&mut tier, &mut pool, &chain(&keys, number, 12));
+        settle(&mut tier, &mut pool);
+        tier.assert_sound();
+    }
+    let TierFigures { write_errors, bytes_used, .. } = tier.figures();
+    assert!(!tier.figures().is_paused() && (1..4).contains(&write_errors), "{write_errors}");
+    assert!(space.bytes() == bytes && bytes_used <= bytes);
+    assert!(fetch(&mut tier, &mut pool, 1, &chain(&keys, 29, 12)) > 2, "the latest is there");
+    assert_eq!(tier.look_up(&[chain(&keys, 1, 12)[11].2], None), 0, "the oldest is not");
+    // Once there is room again, the store grows.
+    space.set_rates(FaultRates::default());
+    tier.growth.until = Some(Instant::now());
+    for number in 30..60 {
+        store(&mut tier, &mut pool, &chain(&keys, number, 12));
+        settle(&mut tier, &mut pool);
+    }
+    assert!(space.bytes() > bytes);
     tier.assert_sound();
 }
 
@@ -317,7 +351,7 @@ fn a_store_that_is_too_small_is_refused() {
 }
 
 /// Returns a source of numbers below a limit, which follow from a seed.
-fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
+pub(super) fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut rng = Rng(seed);
     move |end| rng.below(end as usize) as u64
 }
@@ -394,87 +428,4 @@ fn frames_are_the_layers_of_what_was_stored_or_lost() {
         tier.assert_sound();
     }
     assert!(right > 2000 && lost > 10 && unkept > 5, "{right} {lost} {unkept}");
-}
-
-/// Returns the swap of blocks from, or to, slots of the same numbers.
-fn copies(numbers: std::ops::Range<u32>) -> Vec<BlockSwap> {
-    numbers.map(|number| BlockSwap { block: BlockId(number), slot: SwapSlot(number) }).collect()
-}
-
-fn swapped_in(tier: &mut DiskTier, pool: &mut PlainBlocks, id: SwapId) -> Result<SwapTook, String> {
-    let ended = (0..100).find_map(|_| tier.poll_slots(pool, Duration::from_secs(1))).expect("it ends");
-    assert_eq!(ended.id, id);
-    ended.outcome
-}
-
-#[test]
-fn what_the_store_has_is_kept_for_a_slot_and_comes_back() {
-    let space = Arc::new(FaultySegments::new(1));
-    let (mut tier, mut pool) = (open(Arc::clone(&space), 200 << 20), PlainBlocks::zeroed(8, shape().block_bytes()));
-    let keys = tier.key_chain().clone();
-    let blocks = chain(&keys, 1, 6);
-    store(&mut tier, &mut pool, &blocks[..5]);
-    settle(&mut tier, &mut pool);
-    let written = tier.figures().written_bytes;
-    for (block, number) in blocks.iter().zip(0..) {
-        assert_eq!(tier.keep_slot(SwapSlot(number), Some(label(&keys, block))), number < 5);
-    }
-    assert!(!tier.keep_slot(SwapSlot(7), None), "what has no name is not here");
-    assert_eq!(tier.figures().swap_spared_bytes, 5 * shape().block_bytes() as u64);
-    let mut transfers = copies(0..8);
-    assert!(tier.fetch_slots(SwapId(9), &mut transfers));
-    assert_eq!(transfers, copies(5..8), "the others come from elsewhere");
-    let took = swapped_in(&mut tier, &mut pool, SwapId(9)).unwrap();
-    assert_eq!((took.bytes, tier.figures().written_bytes), (5 * shape().block_bytes() as u64, written));
-    assert!(blocks[..5].iter().enumerate().all(|(at, block)| pool.0[at] == kv(&shape(), block.2)));
-    // What cannot be read is a swap that failed.
-    space.set_rates(FaultRates { read_error: 1000, ..FaultRates::default() });
-    assert!(tier.fetch_slots(SwapId(10), &mut copies(0..5)));
-    assert!(swapped_in(&mut tier, &mut pool, SwapId(10)).is_err());
-    tier.retain_slots(&|slot| slot.0 < 2);
-    assert_eq!(tier.num_kept_slots(), 2);
-    assert!(!tier.keep_slot(SwapSlot(1), None), "a slot that is used again holds nothing");
-    assert_eq!(tier.num_kept_slots(), 1);
-    settle(&mut tier, &mut pool);
-    tier.assert_sound();
-}
-
-#[test]
-fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
-    let space = Arc::new(FaultySegments::new(1));
-    let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), PlainBlocks::zeroed(8, shape().block_bytes()));
-    let keys = tier.key_chain().clone();
-    let is_there = |tier: &mut DiskTier, number: usize| tier.look_up(&[chain(&keys, number, 3)[2].2], None) == 1;
-    let fill = |tier: &mut DiskTier, pool: &mut PlainBlocks, numbers: std::ops::Range<usize>| {
-        for number in numbers {
-            store(tier, pool, &chain(&keys, number, 12));
-            settle(tier, pool);
-        }
-    };
-    let most = tier.most_held_for_slots();
-    assert!(most > 0 && tier.capacity_tokens() > 0);
-    // Each chain fills more than half a segment, so that of any three two lie in different ones.
-    let mut kept = Vec::new();
-    for number in 0..3 * (most + 1) {
-        fill(&mut tier, &mut pool, number..number + 1);
-        let block = &chain(&keys, number, 3)[2];
-        if tier.keep_slot(SwapSlot(number as u32), Some(label(&keys, block))) {
-            kept.push(number);
-        }
-    }
-    assert!(tier.slots.held.len() == most && kept.len() < 3 * (most + 1), "{kept:?}");
-    fill(&mut tier, &mut pool, 100..140);
-    assert!(tier.figures().counts.evicted > 100);
-    for &number in &kept {
-        let mut transfers = vec![BlockSwap { block: BlockId(0), slot: SwapSlot(number as u32) }];
-        assert!(tier.fetch_slots(SwapId(number as u64), &mut transfers));
-        swapped_in(&mut tier, &mut pool, SwapId(number as u64)).unwrap();
-        assert!(pool.0[0] == kv(&shape(), chain(&keys, number, 3)[2].2), "chain {number}");
-    }
-    tier.assert_sound();
-    tier.retain_slots(&|_| false);
-    assert!(tier.slots.held.is_empty());
-    fill(&mut tier, &mut pool, 140..180);
-    assert!(kept.iter().all(|&number| !is_there(&mut tier, number)), "nobody holds them any more");
-    tier.assert_sound();
 }

@@ -220,13 +220,18 @@ fn a_store_that_takes_nothing_more_is_read_all_the_same() {
     let mut first = tier(&shared);
     let blocks = chain(&first, 1, 10);
     store(&mut first, &blocks);
-    shared.set_faults(StoreFaults { write_error: 1000, ..StoreFaults::default() });
-    let mut second = tier(&shared);
-    let others = chain(&second, 2, 10);
-    store(&mut second, &others);
-    assert!(second.figures().write_errors > 0 && !second.wants(others[9].0.key, 0), "it is left alone");
-    assert!(!second.figures().is_paused() && second.is_worth_asking(10, None));
-    assert_eq!(fetch(&mut second, &blocks).filled, 10);
+    let faults =
+        [StoreFaults { write_error: 1000, ..<_>::default() }, StoreFaults { write_panic: 1000, ..<_>::default() }];
+    for faults in faults {
+        shared.set_faults(faults);
+        let mut second = tier(&shared);
+        let others = chain(&second, 2, 10);
+        store(&mut second, &others);
+        assert_eq!(second.figures().queued_blocks, 0, "{faults:?}");
+        assert!(second.figures().write_errors > 0 && !second.wants(others[9].0.key, 0), "it is left alone");
+        assert!(!second.figures().is_paused() && second.is_worth_asking(10, None));
+        assert_eq!(fetch(&mut second, &blocks).filled, 10);
+    }
 }
 
 #[test]
@@ -294,6 +299,7 @@ fn whatever_the_store_does_only_right_blocks_come_and_nothing_is_lost() {
                 reads_answered: None,
                 write_silent: 0,
                 write_error: rate(100),
+                write_panic: rate(100),
                 write_torn: rate(300),
                 forgotten: rate(300),
                 delay: Duration::ZERO,

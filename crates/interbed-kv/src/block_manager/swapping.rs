@@ -25,6 +25,11 @@ impl BlockManager {
         self.cache.slots().is_free(slot)
     }
 
+    /// Returns the number of slots that sequences or transfers hold.
+    pub fn num_used_slots(&self) -> usize {
+        self.cache.slots().num_used()
+    }
+
     /// Tells whether [`swap_out`](Self::swap_out) of `group` would find slots. The answer is also `Never` if a sequence
     /// of the group is not resident, because waiting does not change that.
     pub fn can_swap_out(&self, group: &[SequenceId]) -> AllocStatus {

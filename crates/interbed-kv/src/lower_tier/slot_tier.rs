@@ -1,34 +1,78 @@
-//! Interface to a tier that spares swaps the writing of blocks which it has.
+//! Interface to a tier that swaps sequences out and in.
+//!
+//! A *slot* is the right to have one block below memory. The block manager gives out slots; where the bytes of a slot
+//! lie is the tier's business. A tier that has the content of a block already need not write it again.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
     block_bytes::BlockBytes,
-    ids::{SwapId, SwapSlot},
+    ids::{BlockId, SwapId, SwapSlot},
     key::BlockLabel,
-    swap_store::{SlotThreads, SwapEnded},
-    transfer::BlockSwap,
+    transfer::Swap,
 };
 
-/// A tier that keeps the contents of slots, so that swaps need not write what the tier has already.
-pub trait SlotTier {
-    /// Returns the tier's threads, which can move blocks to slots and back as well.
-    fn threads(&self) -> Arc<dyn SlotThreads>;
+/// A tier that swaps blocks out and in. The engine's thread calls it between passes, when this thread has access to the
+/// blocks' memory; slow work continues during the passes.
+pub trait SlotTier: Send {
+    /// Returns the number of slots. Swaps name slots below this number.
+    fn num_slots(&self) -> usize;
 
-    /// Begins to keep the content that `slot` is to hold, whose label is `label` if it has one. Returns whether the
-    /// content need not be written to the slot, since the tier has it and keeps it.
-    fn keep_slot(&mut self, slot: SwapSlot, label: Option<BlockLabel>) -> bool;
+    /// Returns how long writing and reading took in a trial at the start.
+    fn trial(&self) -> SwapTrial;
+
+    /// Takes over a swap. `label` returns the label of a block's content, if the content has one. Until the swap has
+    /// ended, its blocks are neither written to nor reused, and its slots belong to it. Blocks are read or written in
+    /// calls of [`poll_swaps`](Self::poll_swaps) alone. Swaps may end in any order.
+    fn start_swap(&mut self, swap: &Swap, label: &dyn Fn(BlockId) -> Option<BlockLabel>);
+
+    /// Continues the swaps in flight, and returns one that has ended, or `None`. The call waits up to `wait` for such a
+    /// swap while any is in flight. No other call touches `blocks`.
+    fn poll_swaps(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded>;
+
+    /// Returns the number of slots whose contents the tier keeps.
+    fn num_kept_slots(&self) -> usize;
 
     /// Stops keeping contents for the slots for which `is_used` returns false.
     fn retain_slots(&mut self, is_used: &dyn Fn(SwapSlot) -> bool);
+}
 
-    /// Begins to bring back those of `transfers` whose slots' contents the tier keeps, and takes them out of the list.
-    /// Returns whether there are any; their end is then reported by [`poll_slots`](Self::poll_slots).
-    fn fetch_slots(&mut self, id: SwapId, transfers: &mut Vec<BlockSwap>) -> bool;
+/// Reports a swap that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SwapEnded {
+    /// Number of the swap.
+    pub id: SwapId,
+    /// Bytes and time that the swap took, or why it failed. After a failure, the contents of its destination are
+    /// unspecified.
+    pub outcome: Result<SwapTook, SwapFailure>,
+}
 
-    /// Continues the reads in flight, and fills `blocks` with what has come. Returns a swap of which all
-    /// [kept](Self::keep_slot) contents have come, or failed to. The call waits for such a swap up to `wait` while any
-    /// is in flight.
-    fn poll_slots(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded>;
+/// Reason why a swap has failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SwapFailure {
+    /// The tier had no room for the blocks just then, and has written nothing.
+    NoRoom,
+    /// Blocks could not be moved, for this reason.
+    Broken(String),
+}
+
+/// Bytes and time that a swap took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SwapTook {
+    /// Number of bytes that the swap moved.
+    pub bytes: u64,
+    /// Number of seconds from the swap's start, or from the last end of another swap in this direction that moved
+    /// anything.
+    pub seconds: f64,
+}
+
+/// Bytes moved each way in a trial, and the seconds that this took.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct SwapTrial {
+    /// Number of bytes that were written, and then read again.
+    pub bytes: u64,
+    /// Number of seconds that writing the bytes took.
+    pub write_seconds: f64,
+    /// Number of seconds that reading the bytes took.
+    pub read_seconds: f64,
 }

@@ -7,13 +7,16 @@ fn key(number: u32) -> BlockKey {
     // The first byte decides what is sampled.
     bytes[..4].copy_from_slice(&number.wrapping_mul(0x9E37_79B9).to_be_bytes());
     bytes[4..8].copy_from_slice(&number.to_be_bytes());
+    // No key is that of nameless contents.
+    bytes[8] = 1;
     BlockKey(bytes)
 }
 
 fn config(num_segments: u32, gate: f32) -> KvTierConfig {
     // A header of one, and one for each block.
     let record_bytes = vec![0, 2, 3, 4, 5];
-    KvTierConfig { num_segments, segment_bytes: 26, segment_header: 1, record_bytes, gate: Gate::new(gate) }
+    let gate = Gate::new(gate);
+    KvTierConfig { num_segments, segment_bytes: 26, segment_header: 1, record_bytes, spare_segments: 1, gate }
 }
 
 /// Content of a disk: the keys of each record, by segment and offset.
@@ -206,4 +209,70 @@ fn what_was_left_is_taken_in_and_what_is_of_no_use_goes_first() {
     assert_eq!((record.segment, record.generation), (3, 10));
     tier.written(record, &[key(9)], true);
     tier.assert_sound();
+}
+
+#[test]
+fn blocks_that_are_swapped_out_fill_segments_to_the_end() {
+    // A segment has room for 25: records of 1 to 4 blocks take 2 to 5.
+    let mut tier = Tier::new(KvTierConfig { spare_segments: 0, ..config(3, 0.0) });
+    let reserve = |tier: &mut Tier, count: usize, segments_max: usize, held: &[u32]| {
+        let sizes = tier.records_for(count, segments_max, |segment| held.contains(&segment))?;
+        let place = |&blocks: &usize| {
+            let contents = vec![(BlockKey::NAMELESS, 0); blocks];
+            let record = tier.reserve(&contents).expect("there is room");
+            tier.written(record, &vec![BlockKey::NAMELESS; blocks], true);
+            tier.hold(record.segment);
+            record
+        };
+        let places: Vec<_> = sizes.iter().map(place).collect();
+        tier.assert_sound();
+        Some((sizes, places.iter().map(|place| place.segment).collect::<Vec<_>>()))
+    };
+    assert_eq!(reserve(&mut tier, 18, 0, &[]), None, "no segment may be held");
+    assert_eq!(reserve(&mut tier, 18, 1, &[]), Some((vec![4, 4, 4, 4, 2], vec![0; 5])));
+    assert_eq!(reserve(&mut tier, 3, 1, &[0]), Some((vec![1, 2], vec![0, 1])), "what is left is used");
+    assert_eq!(reserve(&mut tier, 20, 0, &[0, 1]), None, "a third segment would be held");
+    assert_eq!(reserve(&mut tier, 60, 3, &[0, 1]), None, "there is no such room");
+    assert_eq!(reserve(&mut tier, 20, 1, &[0, 1]).expect("there is room").1, [1, 1, 1, 1, 1, 2]);
+    assert_eq!(tier.reclaim_for(1), None, "all is held");
+    assert_eq!((tier.len(), tier.num_free_segments()), (0, 0), "nobody can find any of it");
+    (0..5).for_each(|_| tier.release(0));
+    tier.release(0);
+    assert_eq!(tier.reclaim_for(1).map(|reclaim| reclaim.segment), Some(0));
+    assert_eq!(tier.num_free_segments(), 1);
+    // A tier that carries contents over leaves a segment free for that.
+    let tier = Tier::new(config(3, 0.0));
+    assert!(tier.records_for(40, 3, |_| false).is_some() && tier.records_for(41, 3, |_| false).is_none());
+}
+
+#[test]
+fn segments_that_cannot_be_made_are_replaced_by_the_oldest() {
+    let mut tier = Tier::new(config(8, 0.0));
+    let mut number = 0;
+    // The disk has room for three segments.
+    let mut add = |tier: &mut Tier, can_grow: bool| {
+        number += 1;
+        let reclaimed = tier.reclaim().map(|reclaim| reclaim.segment);
+        let Some(record) = tier.reserve(&[(key(number), 0); 1]) else { return (reclaimed, None) };
+        let well = record.segment < 3 || can_grow;
+        tier.written(record, &[key(number)], well);
+        if !well {
+            tier.withhold_new();
+        }
+        tier.assert_sound();
+        (reclaimed, well.then_some(record.segment))
+    };
+    let segments: Vec<_> = (0..37).map(|_| add(&mut tier, false).1).collect();
+    // A segment has room for 12 records of one block.
+    assert!(segments[..36].iter().zip(0..).all(|(&segment, at)| segment == Some(at / 12)));
+    assert_eq!(segments[36], None, "the fourth cannot be made");
+    assert_eq!((tier.num_free_segments(), tier.is_without_segments()), (0, false));
+    let later: Vec<_> = (0..60).filter_map(|_| add(&mut tier, false).1).collect();
+    assert!(later.len() > 40 && later.contains(&0) && later.contains(&1), "{later:?}");
+    tier.offer_new();
+    tier.assert_sound();
+    assert!((0..60).filter_map(|_| add(&mut tier, true).1).any(|segment| segment > 2), "there is room again");
+    let mut empty = Tier::new(config(4, 0.0));
+    empty.withhold_new();
+    assert!(empty.is_without_segments() && empty.reserve(&[(key(1), 0)]).is_none());
 }

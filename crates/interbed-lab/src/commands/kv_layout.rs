@@ -19,7 +19,7 @@ use interbed::opened::Opened;
 use interbed::options::{KvLayoutOption, LimitOptions};
 use interbed::place::Processor;
 use interbed::progress;
-use interbed_device::{Cpu, Device, KvPool};
+use interbed_device::{Cpu, CpuDevice, Device, KvPool};
 use interbed_engine::{
     EngineStatus, Event, EventStream, ModelRunner, Request, Runner, SamplingParams, StripMemory, StripsStatus,
 };
@@ -159,7 +159,7 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Blo
     shuffle(&mut table);
     let mut compared = Compared {
         runner,
-        other: CpuDevice::new(cpu, &needs, paged)?,
+        other: Box::new(CpuDevice::new(cpu, &needs, paged)?),
         is_mapped: true,
         table,
         vocab: dir.config.blueprint.vocab_size,
@@ -211,7 +211,7 @@ const SMALL_NUMBERS: u8 = 0x3c;
 /// Two devices with the same blocks: one has them mapped side by side, the other reads them through a table.
 struct Compared {
     runner: ModelRunner<Box<dyn Device>>,
-    other: CpuDevice,
+    other: Box<dyn Device>,
     /// Whether the runner has the device with mapped blocks now.
     is_mapped: bool,
     table: Vec<u32>,
@@ -221,7 +221,9 @@ struct Compared {
 impl Compared {
     /// Maps the blocks of the table side by side in strip 0.
     fn map(&mut self) -> Result<()> {
-        self.runner.device.kv_mut().blocks_mut().fill(SMALL_NUMBERS);
+        for block in 0..self.runner.device.num_blocks() as u32 {
+            self.runner.device.fill_block(block, &mut |bytes| bytes.fill(SMALL_NUMBERS))?;
+        }
         for (index, &block) in self.table.iter().enumerate() {
             let to = Mapped::Write(BlockId(block));
             if !StripMemory::change(&mut self.runner, &Mapping { strip: 0, first: index as u32, count: 1, to }) {

@@ -98,7 +98,7 @@ fn tier(last: bool, blocks: usize, gated: bool) -> Tier {
     }
     let record_bytes = (0..=RECORD as u64).collect();
     let (num_segments, segment_bytes) = ((blocks / segment) as u32, segment as u64);
-    Tier::new(KvTierConfig { num_segments, segment_bytes, segment_header: 0, record_bytes, gate })
+    Tier::new(KvTierConfig { num_segments, segment_bytes, segment_header: 0, record_bytes, spare_segments: 1, gate })
 }
 
 /// Passes `key`, which falls out of the tier above, to the first of `tiers`. What falls out of that tier goes on to the

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::searches::Searches;
+use super::swap::broken;
 use super::*;
 use crate::{BeamParams, KvDemand, Limits};
 use crate::{SwapTook, SwapTrial};
@@ -40,7 +41,8 @@ impl Swaps {
                 return true;
             }
             let failed = failures && random.below(10) == 0;
-            bench.scheduler.finish_swap(*id, if failed { Err(()) } else { Ok(SwapTook { bytes: 64, seconds: 1e-6 }) });
+            let outcome = if failed { Err(broken()) } else { Ok(SwapTook { bytes: 64, seconds: 1e-6 }) };
+            bench.scheduler.finish_swap(*id, outcome.as_ref().copied());
             false
         });
     }

@@ -1,12 +1,17 @@
 //! Tests swapping without any swap space: when a swap begins, and what follows from how it ends.
 
-use interbed_kv::SwapDirection;
+use interbed_kv::{SwapDirection, SwapFailure};
 
 use super::flights::SWAP_STEPS_MAX;
 use super::*;
 use crate::{SwapTook, SwapTrial};
 
 pub(super) const TOOK: SwapTook = SwapTook { bytes: 64, seconds: 1e-9 };
+
+/// Returns the failure of a swap over a disk that is broken.
+pub(super) fn broken() -> SwapFailure {
+    SwapFailure::Broken("the disk is on fire".into())
+}
 
 impl Bench {
     pub(super) fn with_swap(blocks: usize, swap_blocks: usize) -> Self {
@@ -22,10 +27,10 @@ impl Bench {
     }
 
     /// Ends the swap that the last step began.
-    pub(super) fn finish(&mut self, outcome: Result<SwapTook, ()>) {
+    pub(super) fn finish(&mut self, outcome: Result<SwapTook, SwapFailure>) {
         let swaps: Vec<_> = self.plan.swaps.iter().map(|swap| swap.id).collect();
         assert_eq!(swaps.len(), 1, "one swap at a time here");
-        self.scheduler.finish_swap(swaps[0], outcome);
+        self.scheduler.finish_swap(swaps[0], outcome.as_ref().copied());
         self.check();
     }
 
@@ -167,7 +172,7 @@ fn blocks_that_others_hold_as_well_are_not_waited_for() {
 #[test]
 fn a_failed_swap_is_a_miss() {
     let mut bench = one_leaves_another(8);
-    bench.finish(Err(()));
+    bench.finish(Err(broken()));
     assert_eq!((bench.status(2), bench.scheduler.sequence(SequenceId(2)).computed), (SequenceStatus::Waiting, 0));
     assert_eq!(bench.step(), [(1, 1)]);
     bench.scheduler.remove(SequenceId(1));
@@ -178,7 +183,7 @@ fn a_failed_swap_is_a_miss() {
     bench.finish(Ok(TOOK));
     bench.scheduler.remove(SequenceId(1));
     bench.step();
-    bench.finish(Err(()));
+    bench.finish(Err(broken()));
     assert_eq!((bench.status(2), bench.scheduler.sequence(SequenceId(2)).computed), (SequenceStatus::Waiting, 0));
     assert_eq!(bench.scheduler.blocks().stats().swap_slots_used, 0);
 }
@@ -203,7 +208,7 @@ fn an_abort_in_any_state_leaks_nothing_and_late_completions_are_harmless() {
         if abort_at != SequenceStatus::Swapped {
             assert!(!bench.scheduler.is_idle(), "its blocks are still being copied");
             bench.finish(Ok(TOOK));
-            bench.scheduler.finish_swap(bench.plan.swaps[0].id, Err(()));
+            bench.scheduler.finish_swap(bench.plan.swaps[0].id, Err(&broken()));
         }
         assert!(bench.scheduler.is_idle());
         assert_eq!(bench.scheduler.recover_leaks(), 0);

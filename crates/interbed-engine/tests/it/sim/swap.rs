@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use interbed_engine::{BlockBytes, SwapEnded, SwapStore, SwapTook, SwapTrial};
-use interbed_kv::{BlockId, BlockSwap, Swap, SwapDirection};
+use interbed_kv::{
+    BlockBytes, BlockId, BlockLabel, BlockSwap, SlotTier, Swap, SwapDirection, SwapEnded, SwapFailure, SwapSlot,
+    SwapTook, SwapTrial,
+};
 
 use super::{Controls, SLOT_BYTES};
 
@@ -31,7 +33,7 @@ impl SimSwap {
     }
 }
 
-impl SwapStore for SimSwap {
+impl SlotTier for SimSwap {
     fn num_slots(&self) -> usize {
         usize::MAX - self.controls.swap_slots_missing.load(Ordering::Relaxed)
     }
@@ -40,7 +42,7 @@ impl SwapStore for SimSwap {
         SwapTrial { bytes: 1 << 20, write_seconds: 1e-9, read_seconds: 1e-9 }
     }
 
-    fn start(&mut self, swap: &Swap) {
+    fn start_swap(&mut self, swap: &Swap, _label: &dyn Fn(BlockId) -> Option<BlockLabel>) {
         if swap.direction == SwapDirection::In {
             self.stale.extend(swap.transfers.iter().map(|transfer| transfer.block));
         }
@@ -48,7 +50,7 @@ impl SwapStore for SimSwap {
         self.in_flight.push_back((swap.clone(), self.started * 7 % 5));
     }
 
-    fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded> {
+    fn poll_swaps(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded> {
         self.stale.drain(..).for_each(|block| blocks.fill(block, &mut |bytes| bytes.fill(0)));
         if self.controls.hold_swaps.load(Ordering::Relaxed) {
             std::thread::sleep(wait.min(Duration::from_millis(1)));
@@ -62,7 +64,13 @@ impl SwapStore for SimSwap {
         let (swap, _) = self.in_flight.pop_front()?;
         let every = self.controls.fail_every_swap.load(Ordering::Relaxed);
         if every > 0 && swap.id.0 % every == every - 1 {
-            return Some(SwapEnded { id: swap.id, outcome: Err("the cable is loose".into()) });
+            // Every second time, it may be for want of room.
+            let is_refused = swap.direction == SwapDirection::Out && (swap.id.0 / every).is_multiple_of(2);
+            let broken = || SwapFailure::Broken("the cable is loose".into());
+            return Some(SwapEnded {
+                id: swap.id,
+                outcome: Err(if is_refused { SwapFailure::NoRoom } else { broken() }),
+            });
         }
         for &BlockSwap { block, slot } in &swap.transfers {
             match swap.direction {
@@ -74,6 +82,15 @@ impl SwapStore for SimSwap {
                 SwapDirection::In => blocks.fill(block, &mut |bytes| bytes.copy_from_slice(&self.slots[&slot.0])),
             }
         }
-        Some(SwapEnded { id: swap.id, outcome: Ok(SwapTook { bytes: 64, seconds: 1e-9 }) })
+        let bytes = (swap.transfers.len() * self.block_bytes) as u64;
+        Some(SwapEnded { id: swap.id, outcome: Ok(SwapTook { bytes, seconds: 1e-9 }) })
+    }
+
+    fn num_kept_slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn retain_slots(&mut self, is_used: &dyn Fn(SwapSlot) -> bool) {
+        self.slots.retain(|&slot, _| is_used(SwapSlot(slot)));
     }
 }

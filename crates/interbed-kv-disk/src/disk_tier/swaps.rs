@@ -1,0 +1,334 @@
+//! Swaps blocks out and in. A block that the store has already is not written again. All others are written in records:
+//! under their keys, so that look-ups find them too, or without a name.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use interbed_kv::{
+    BlockBytes, BlockId, BlockKey, BlockLabel, BlockSwap, RecordPlace, SlotTier, Swap, SwapDirection, SwapEnded,
+    SwapFailure, SwapId, SwapSlot, SwapTook, SwapTrial, TierPlace, TokenId,
+};
+
+use super::kept_slots::KeptSlots;
+use super::{DiskTier, Purpose};
+use crate::jobs::{Blocks, Expected, WriteJob};
+use crate::record::{UNKNOWN_OWNER, unpack};
+
+/// Class of blocks that are written because they are swapped out.
+const SWAPPED: u8 = 0;
+
+/// A swap in flight.
+struct SwapInFlight {
+    id: SwapId,
+    direction: SwapDirection,
+    began: Instant,
+    /// Slots that a swap out fills.
+    slots: Vec<SwapSlot>,
+    /// Number of bytes that were moved.
+    bytes: u64,
+    /// Number of records that were not written, or read, yet.
+    records_left: usize,
+    failed: Option<SwapFailure>,
+}
+
+/// Blocks that are swapped out together and become a record, for which room is reserved.
+struct Leaving {
+    id: SwapId,
+    record: RecordPlace,
+    blocks: Vec<BlockId>,
+    labels: Vec<BlockLabel>,
+}
+
+/// Slots whose blocks a store has, and swaps in flight.
+pub(super) struct Swaps {
+    pub(super) kept: KeptSlots,
+    trial: SwapTrial,
+    in_flight: Vec<SwapInFlight>,
+    /// Records that wait for a buffer, in order.
+    leaving: VecDeque<Leaving>,
+    ended: VecDeque<SwapEnded>,
+    /// Times at which the last swap out, and the last swap in, that moved anything have ended.
+    last_ends: [Instant; 2],
+}
+
+impl Swaps {
+    pub(super) fn new(kept: KeptSlots, trial: SwapTrial) -> Self {
+        let (in_flight, leaving, ended) = (Vec::new(), VecDeque::new(), VecDeque::new());
+        Self { kept, trial, in_flight, leaving, ended, last_ends: [Instant::now(); 2] }
+    }
+
+    /// Returns whether no swap is in flight.
+    pub(super) fn is_settled(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    fn flight(&mut self, id: SwapId) -> Option<&mut SwapInFlight> {
+        self.in_flight.iter_mut().find(|swap| swap.id == id)
+    }
+
+    /// Takes out the records of a swap that wait for a buffer.
+    fn take_leaving(&mut self, id: SwapId) -> Vec<Leaving> {
+        let (gone, left): (Vec<_>, Vec<_>) = self.leaving.drain(..).partition(|leaving| leaving.id == id);
+        self.leaving.extend(left);
+        gone
+    }
+}
+
+impl SlotTier for DiskTier {
+    fn num_slots(&self) -> usize {
+        self.swaps.kept.num_slots()
+    }
+
+    fn trial(&self) -> SwapTrial {
+        self.swaps.trial
+    }
+
+    fn start_swap(&mut self, swap: &Swap, label: &dyn Fn(BlockId) -> Option<BlockLabel>) {
+        let (id, direction, began) = (swap.id, swap.direction, Instant::now());
+        let slots = match direction {
+            SwapDirection::Out => swap.transfers.iter().map(|transfer| transfer.slot).collect(),
+            SwapDirection::In => Vec::new(),
+        };
+        let flight = SwapInFlight { id, direction, began, slots, bytes: 0, records_left: 0, failed: None };
+        self.swaps.in_flight.push(flight);
+        let begun = match direction {
+            SwapDirection::Out => self.swap_out(swap, label),
+            SwapDirection::In => self.swap_in(swap),
+        };
+        if let (Err(failure), Some(flight)) = (begun, self.swaps.flight(id)) {
+            flight.failed = Some(failure);
+        }
+        // A swap that moves nothing does not wait.
+        self.settle_swaps();
+    }
+
+    fn poll_swaps(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some(done) = self.workers.done(Duration::ZERO) {
+                self.take(done, blocks);
+            }
+            self.write_leaving(blocks);
+            if let Some(ended) = self.swaps.ended.pop_front() {
+                return Some(ended);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.swaps.is_settled() {
+                return None;
+            }
+            let done = self.workers.done(left)?;
+            self.take(done, blocks);
+        }
+    }
+
+    fn num_kept_slots(&self) -> usize {
+        self.swaps.kept.num_kept()
+    }
+
+    fn retain_slots(&mut self, is_used: &dyn Fn(SwapSlot) -> bool) {
+        let unused: Vec<_> = self.swaps.kept.slots().filter(|&slot| !is_used(slot)).collect();
+        unused.into_iter().for_each(|slot| self.release_slot(slot));
+    }
+}
+
+impl DiskTier {
+    fn swap_out(&mut self, swap: &Swap, label: &dyn Fn(BlockId) -> Option<BlockLabel>) -> Result<(), SwapFailure> {
+        let (mut written, mut owner) = (Vec::new(), UNKNOWN_OWNER);
+        for &BlockSwap { block, slot } in &swap.transfers {
+            if slot.index() >= self.num_slots() {
+                return Err(SwapFailure::NoRoom);
+            }
+            self.release_slot(slot);
+            let label = label(block);
+            // All sequences of a swap belong to one tenant.
+            label.iter().for_each(|label| owner = label.owner);
+            let place = label.as_ref().and_then(|label| self.tier.find(label.key));
+            match (place.filter(|place| self.swaps.kept.may_hold(place.record.segment)), label) {
+                (Some(place), Some(BlockLabel { key, parent, tokens, .. })) => {
+                    self.keep_slot(slot, place, key, Some((parent, tokens)));
+                    self.figures.swap_spared_bytes += self.shape.block_bytes() as u64;
+                }
+                (_, label) => written.push((block, slot, label)),
+            }
+        }
+        let sizes = self.room_for(written.len()).ok_or(SwapFailure::NoRoom)?;
+        self.budget.spend(written.len() as u64 * self.shape.block_bytes() as u64);
+        let mut written = written.into_iter();
+        for size in sizes {
+            let (mut blocks, mut slots, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+            for (block, slot, label) in written.by_ref().take(size) {
+                // What is on its way to the store has one name already.
+                let own = label.filter(|label| !self.tier.knows(label.key) && !self.staged_keys.contains(&label.key));
+                blocks.push(block);
+                slots.push(slot);
+                labels.push(own.unwrap_or_else(|| self.nameless(owner)));
+            }
+            let contents: Vec<_> = labels.iter().map(|label| (label.key, SWAPPED)).collect();
+            let record = self.tier.reserve(&contents).expect("room was found for the record");
+            for ((slot, label), index) in slots.into_iter().zip(&labels).zip(0..) {
+                self.keep_slot(slot, TierPlace { record, index }, label.key, None);
+            }
+            self.swaps.leaving.push_back(Leaving { id: swap.id, record, blocks, labels });
+            self.swaps.flight(swap.id).into_iter().for_each(|flight| flight.records_left += 1);
+        }
+        Ok(())
+    }
+
+    /// Returns the label of a block of `owner` that no look-up can find.
+    fn nameless(&self, owner: BlockKey) -> BlockLabel {
+        let tokens = vec![0; self.shape.block_size()].into();
+        BlockLabel { key: BlockKey::NAMELESS, parent: BlockKey::NAMELESS, owner, tokens }
+    }
+
+    /// Divides `count` blocks into records that find room, and returns the number of blocks of each. Segments are
+    /// emptied for them if that is possible at once.
+    fn room_for(&mut self, count: usize) -> Option<Vec<usize>> {
+        loop {
+            let (left, free) = (self.swaps.kept.segments_left(), self.tier.num_free_segments());
+            let sizes = self.tier.records_for(count, left, |segment| self.swaps.kept.holds(segment));
+            if sizes.is_some() {
+                return sizes;
+            }
+            self.reclaim_for(free + 1);
+            let is_for_swaps_alone = self.tier.config().spare_segments == 0;
+            if self.tier.num_free_segments() <= free && !(is_for_swaps_alone && self.tier.close_unread()) {
+                return None;
+            }
+        }
+    }
+
+    /// Copies blocks that leave into buffers, as far as there are any, and has them written.
+    fn write_leaving(&mut self, blocks: &mut dyn BlockBytes) {
+        // Fetches never have to wait for writes alone. A store that takes nothing but swaps has no fetches.
+        let kept = usize::from(self.num_record_buffers > 1 && self.num_block_buffers > 0);
+        while self.reads.is_empty()
+            && self.record_buffers.len() > kept
+            && let Some(Leaving { id, record, blocks: leaving, labels }) = self.swaps.leaving.pop_front()
+            && let Some(mut buffer) = self.record_buffers.pop()
+        {
+            let begin = self.shape.header_bytes(labels.len());
+            let room = buffer.as_mut()[begin..].chunks_exact_mut(self.shape.block_bytes());
+            let copied = leaving.iter().zip(room).try_for_each(|(&block, bytes)| blocks.read(block, bytes));
+            match copied {
+                Ok(()) => {
+                    self.writes_in_flight += 1;
+                    self.figures.queued_blocks += labels.len();
+                    self.workers.write(WriteJob { record, blocks: Blocks::Swapped { id, labels, buffer } });
+                }
+                Err(reason) => {
+                    self.record_buffers.push(buffer);
+                    self.tier.written(record, &keys(&labels), false);
+                    self.swap_was_written(id, 0, Err(SwapFailure::Broken(reason)));
+                }
+            }
+        }
+    }
+
+    /// Notes that a record of `count` blocks of a swap was written, or why it was not.
+    pub(super) fn swap_was_written(&mut self, id: SwapId, count: usize, outcome: Result<(), SwapFailure>) {
+        let bytes = (count * self.shape.block_bytes()) as u64;
+        let Some(flight) = self.swaps.flight(id) else { return };
+        flight.records_left -= 1;
+        match outcome {
+            Ok(()) => flight.bytes += bytes,
+            Err(failure) => {
+                flight.failed.get_or_insert(failure);
+                let gone = self.swaps.take_leaving(id);
+                self.swaps.flight(id).into_iter().for_each(|flight| flight.records_left -= gone.len());
+                gone.iter().for_each(|leaving| self.tier.written(leaving.record, &keys(&leaving.labels), false));
+            }
+        }
+        self.settle_swaps();
+    }
+
+    fn swap_in(&mut self, swap: &Swap) -> Result<(), SwapFailure> {
+        let mut records: Vec<(RecordPlace, Vec<BlockId>, Vec<Expected>)> = Vec::new();
+        for &BlockSwap { block, slot } in &swap.transfers {
+            let Some((record, expected)) = self.swaps.kept.get(slot) else {
+                return Err(SwapFailure::Broken(format!("nothing was written for {slot}")));
+            };
+            match records.iter_mut().rev().find(|(other, ..)| *other == record) {
+                Some((_, blocks, all)) => {
+                    blocks.push(block);
+                    all.push(expected);
+                }
+                None => records.push((record, vec![block], vec![expected])),
+            }
+        }
+        self.swaps.flight(swap.id).into_iter().for_each(|flight| flight.records_left = records.len());
+        for (record, blocks, expected) in records {
+            self.read(record, expected, Purpose::Slots(swap.id, blocks));
+        }
+        Ok(())
+    }
+
+    /// Fills the blocks `into` from a record that was read, or notes why the record could not be read.
+    pub(super) fn swap_was_read(
+        &mut self,
+        id: SwapId,
+        into: &[BlockId],
+        (record, expected): (RecordPlace, &[Expected]),
+        bytes: Result<&[u8], String>,
+        blocks: &mut dyn BlockBytes,
+    ) {
+        let shape = &self.shape;
+        let Some(flight) = self.swaps.flight(id) else { return };
+        flight.records_left -= 1;
+        match bytes {
+            // A swap that has failed elsewhere moves no more bytes.
+            Ok(_) if flight.failed.is_some() => {}
+            Ok(bytes) => {
+                for (&block, Expected { index, .. }) in into.iter().zip(expected) {
+                    let (count, index) = (record.count.into(), usize::from(*index));
+                    blocks.fill(block, &mut |block| unpack(shape, count, index, bytes, block));
+                    flight.bytes += shape.block_bytes() as u64;
+                }
+            }
+            Err(reason) => {
+                flight.failed.get_or_insert(SwapFailure::Broken(reason));
+            }
+        }
+        self.settle_swaps();
+    }
+
+    /// Reports the swaps of which nothing is left to be moved.
+    fn settle_swaps(&mut self) {
+        let now = Instant::now();
+        while let Some(index) = self.swaps.in_flight.iter().position(|swap| swap.records_left == 0) {
+            let SwapInFlight { id, direction, began, slots, bytes, failed, .. } = self.swaps.in_flight.remove(index);
+            let last_end = &mut self.swaps.last_ends[usize::from(direction == SwapDirection::In)];
+            let seconds = now.saturating_duration_since(began.max(*last_end)).as_secs_f64();
+            // One without copies ends past those that the disk is still at.
+            if bytes > 0 {
+                *last_end = now;
+            }
+            if failed.is_some() {
+                slots.into_iter().for_each(|slot| self.release_slot(slot));
+            }
+            let outcome = failed.map_or(Ok(SwapTook { bytes, seconds }), Err);
+            self.swaps.ended.push_back(SwapEnded { id, outcome });
+        }
+    }
+
+    fn keep_slot(
+        &mut self,
+        slot: SwapSlot,
+        place: TierPlace,
+        key: BlockKey,
+        found: Option<(BlockKey, Box<[TokenId]>)>,
+    ) {
+        self.tier.hold(place.record.segment);
+        self.swaps.kept.keep(slot, place, key, found);
+    }
+
+    fn release_slot(&mut self, slot: SwapSlot) {
+        self.swaps.kept.forget(slot).into_iter().for_each(|segment| self.tier.release(segment));
+    }
+}
+
+fn keys(labels: &[BlockLabel]) -> Vec<BlockKey> {
+    labels.iter().map(|label| label.key).collect()
+}
+
+#[cfg(test)]
+mod tests;
