@@ -216,7 +216,7 @@ pub fn load_onto<P: ComputePlace>(
             // A prefix that is on disk should not have to wait for its memory to become resident.
             let found = tiers.kv_disk.as_ref().map_or(0, |disk| disk.tier.recovered().blocks);
             runner.device.prepare_blocks(found.min(KV_TOUCHED / block_bytes));
-            Below::Now(tiers)
+            Below::Now(Box::new(tiers))
         }
     };
     let Division { plan, batched_tokens, .. } = division;

@@ -46,8 +46,8 @@ pub struct OpenTiers {
 
 /// Tiers of a model whose identity is known now, or will be known later.
 pub enum Below {
-    Now(OpenTiers),
-    Later(LowerTiers),
+    Now(Box<OpenTiers>),
+    Later(Box<LowerTiers>),
 }
 
 impl LowerTiers {
@@ -113,15 +113,15 @@ impl LowerTiers {
     /// # Errors
     /// Fails like [`open_loaded`](Self::open_loaded).
     pub fn open_known(self) -> Result<Below> {
-        let Some(weights) = &self.weights else { return Ok(Below::Now(OpenTiers::default())) };
+        let Some(weights) = &self.weights else { return Ok(Below::Now(Box::default())) };
         match weights.known()? {
-            Some(identity) => self.open(identity).map(Below::Now),
+            Some(identity) => self.open(identity).map(|tiers| Below::Now(Box::new(tiers))),
             // If no tier could be prepared, for instance because another server uses the directory, nothing waits for
             // the identity.
-            None if self.places.disk.is_none() && self.places.remote.is_none() => Ok(Below::Now(OpenTiers::default())),
+            None if self.places.disk.is_none() && self.places.remote.is_none() => Ok(Below::Now(Box::default())),
             None => {
                 report!("KV below           waits until the model was read wholly once, which tells what it is");
-                Ok(Below::Later(self))
+                Ok(Below::Later(Box::new(self)))
             }
         }
     }
