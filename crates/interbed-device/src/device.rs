@@ -171,8 +171,8 @@ pub trait Device: Send {
     /// Panics if there is no such block.
     fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError>;
 
-    /// Takes memory for `count` KV blocks that are to [come](Self::resize_blocks), as far as there is any, if blocks have
-    /// none before. Returns for how many of them there is memory.
+    /// Takes memory for `count` KV blocks that are to [come](Self::resize_blocks), as far as there is any. Returns for
+    /// how many of them there is memory. A device whose blocks always have memory returns `count`.
     ///
     /// # Errors
     /// Fails if the device fails. That it has no memory left is no failure.
@@ -184,10 +184,10 @@ pub trait Device: Send {
     /// blocks lose their content.
     fn prepare_blocks(&mut self, _count: usize) {}
 
-    /// Gives the blocks `came` memory, which was [reserved](Self::reserve_blocks), and takes the memory of the blocks
-    /// `left` for them. What is left of either goes back to the system, or to the weights of the device. Both lose their
-    /// content, but for blocks that had memory and came, or had none and left. Copies of blocks that were submitted
-    /// before are still carried out.
+    /// Gives the blocks `came` memory: what was [reserved](Self::reserve_blocks), and what the blocks `left` had. The
+    /// rest goes back to the system, or to the weights of the device. A block that came and has memory keeps memory and
+    /// content, and a block that left and has no memory stays as it is. The content of all others is lost. Copies of
+    /// blocks that were submitted before are still carried out.
     ///
     /// # Errors
     /// Fails if the system or the device refuses. Blocks that left may then still have their memory, and blocks that
@@ -221,6 +221,15 @@ pub trait Device: Send {
     /// # Errors
     /// Fails if the device fails, or has no memory.
     fn host_rates(&mut self, _dtype: DType, _most: Bytes) -> Result<Option<HostRates>, DeviceError> {
+        Ok(None)
+    }
+
+    /// Measures with at most `most` bytes of weights how many bytes a second are copied to the device. Returns `None` if
+    /// this cannot be measured. This must be called before the first pass.
+    ///
+    /// # Errors
+    /// Fails if the device fails, or has no memory.
+    fn link_rate(&mut self, _most: Bytes) -> Result<Option<f64>, DeviceError> {
         Ok(None)
     }
 
@@ -343,6 +352,10 @@ impl Device for Box<dyn Device> {
 
     fn host_rates(&mut self, dtype: DType, most: Bytes) -> Result<Option<HostRates>, DeviceError> {
         (**self).host_rates(dtype, most)
+    }
+
+    fn link_rate(&mut self, most: Bytes) -> Result<Option<f64>, DeviceError> {
+        (**self).link_rate(most)
     }
 
     fn settle(&mut self) -> Result<(), DeviceError> {

@@ -409,6 +409,10 @@ impl Device for VulkanDevice {
         host_rates::measure(self, dtype, most)
     }
 
+    fn link_rate(&mut self, most: Bytes) -> Result<Option<f64>, DeviceError> {
+        host_rates::link(self, most)
+    }
+
     fn has_own_memory(&self) -> bool {
         true
     }
@@ -454,14 +458,18 @@ impl Device for VulkanDevice {
     }
 
     fn resize_blocks(&mut self, came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
-        let unused = self.kv.resize(came, left).ok_or(DeviceError::Full)?;
         // Tables have the addresses of blocks.
         self.block_tables = BlockTables::default();
-        if !unused.is_empty() {
-            // Copies of blocks may still read it.
-            self.settle()?;
+        let unused = self.kv.resize(came, left).ok_or(DeviceError::Full)?;
+        if unused.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        // Copies of blocks may still read it.
+        let settled = self.settle();
+        if settled.is_err() {
+            self.kv.keep(unused);
+        }
+        settled
     }
 
     fn settle(&mut self) -> Result<(), DeviceError> {
@@ -498,7 +506,15 @@ impl Device for VulkanDevice {
     }
 
     fn allocate(&mut self, len: usize) -> Result<PlacedBytes, DeviceError> {
-        Ok(PlacedBytes::Gpu(Arc::new(self.chunks.take(&self.gpu, len)?)))
+        let taken = match self.chunks.take(&self.gpu, len) {
+            Err(error) if error.is_full() && self.kv.is_elastic() => {
+                // What was dropped keeps its memory until the queues are done with it.
+                self.settle()?;
+                self.chunks.take(&self.gpu, len)
+            }
+            taken => taken,
+        };
+        Ok(PlacedBytes::Gpu(Arc::new(taken?)))
     }
 
     fn place(&mut self, bytes: &Arc<HostBuffer>) -> Result<PlacedBytes, DeviceError> {

@@ -72,6 +72,8 @@ pub struct MemoryTrade {
     demand: KvDemand,
     /// The bytes that weights were given by the last plan, then by the plan before it.
     weights: [u64; 2],
+    /// The bytes that neither KV nor weights can use, because blocks do not fit where weights were.
+    lost: u64,
 }
 
 /// The number of steps in the budget. A step is large enough that growing is rare, and small enough that a step too
@@ -96,8 +98,16 @@ impl MemoryTrade {
         (limits.blocks_max, limits.blocks_start) = (most, start);
         let step = (limits.total / STEPS).checked_div(limits.block).unwrap_or(1).max(1);
         let step = usize::try_from(step).unwrap_or(usize::MAX);
-        let mut trade =
-            Self { limits, target: start, step, calm: 0, rent: 0.0, demand: KvDemand::default(), weights: [0; 2] };
+        let mut trade = Self {
+            limits,
+            target: start,
+            step,
+            calm: 0,
+            rent: 0.0,
+            demand: KvDemand::default(),
+            weights: [0; 2],
+            lost: 0,
+        };
         trade.weights = [trade.weights_budget(); 2];
         trade
     }
@@ -148,6 +158,12 @@ impl MemoryTrade {
         KvGrant { blocks, settled }
     }
 
+    /// Takes note that there was no memory for `blocks` blocks that the last [`grant`](Self::grant) allowed, so that
+    /// weights make more room. This is forgotten once KV shrinks.
+    pub fn lacks(&mut self, blocks: usize) {
+        self.lost = self.lost.saturating_add(self.limits.block.saturating_mul(blocks as u64)).min(self.limits.total);
+    }
+
     /// Shrinks KV, which is larger than `floor`. Blocks that the cache cannot find go after a while. Cached blocks go
     /// when their rent has reached their price.
     fn give_up(&mut self, floor: usize, calm: u32, weights_worth: f64) {
@@ -171,6 +187,7 @@ impl MemoryTrade {
     }
 
     fn shrink(&mut self, steps: usize, floor: usize) {
+        self.lost = 0;
         self.target = self.target.saturating_sub(self.step.saturating_mul(steps)).max(floor);
     }
 
@@ -181,7 +198,8 @@ impl MemoryTrade {
     /// Returns the bytes that are left beside the blocks that are there or shall be there.
     fn weights_budget(&self) -> u64 {
         let blocks = self.target.max(self.demand.present).min(self.limits.blocks_max) as u64;
-        let left = self.limits.total.saturating_sub(blocks.saturating_mul(self.limits.block));
+        let taken = blocks.saturating_mul(self.limits.block).saturating_add(self.lost);
+        let left = self.limits.total.saturating_sub(taken);
         left.min(self.limits.weights_most).max(self.limits.weights_least)
     }
 }

@@ -78,6 +78,19 @@ impl<D: Device> ModelRunner<D> {
         self.device.settle()
     }
 
+    /// Gives the first `count` KV blocks their memory, if blocks have none before they come. This is for passes without
+    /// an engine.
+    ///
+    /// # Errors
+    /// Fails if the device has no memory for so many blocks, or if it fails.
+    pub fn take_blocks(&mut self, count: usize) -> Result<(), DeviceError> {
+        if self.device.reserve_blocks(count)? < count {
+            return Err(DeviceError::Full);
+        }
+        let came: Vec<_> = (0..count as u32).collect();
+        self.device.resize_blocks(&came, &[])
+    }
+
     /// Takes memory for `count` blocks that are to come, and returns how many of them get it.
     fn reserve(&mut self, count: usize) -> usize {
         self.device.reserve_blocks(count).unwrap_or_else(|error| {
@@ -186,8 +199,8 @@ impl<D: Device> Runner for ModelRunner<D> {
     }
 
     fn memory(&mut self) -> RunnerMemory {
-        let elastic = if self.device.has_own_memory() { None } else { self.model.weights().elastic() };
-        let held = elastic.map(|weights| Bytes(weights.memory(&mut self.device).held));
+        let memory = self.model.weights().elastic().map(|weights| weights.memory(&mut self.device));
+        let held = memory.map(|memory| Bytes(memory.held.saturating_add(memory.beside)));
         let kv_block = Bytes(self.device.kv_layout().block_bytes() as u64);
         RunnerMemory { weights: held.unwrap_or(self.weights.bytes), kv_block, device: self.device.stats() }
     }
@@ -195,11 +208,16 @@ impl<D: Device> Runner for ModelRunner<D> {
 
 impl<D: Device> BlockBytes for ModelRunner<D> {
     fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
         self.device.read_block(block.0, into).map_err(|error| error.to_string())
     }
 
     fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
-        if let Err(error) = self.device.fill_block(block.0, fill) {
+        if self.failure.is_none()
+            && let Err(error) = self.device.fill_block(block.0, fill)
+        {
             self.failure = Some(format!("a KV block could not be brought back: {error}"));
         }
     }
@@ -287,7 +305,11 @@ impl<D: Device> KvMemory for ModelRunner<D> {
         }
         let memory = weights.memory(&mut self.device);
         let KvGrant { blocks, settled } = trade.grant(memory.held.max(memory.budget));
-        let coming = self.reserve(blocks.saturating_sub(demand.present));
+        let wanted = blocks.saturating_sub(demand.present);
+        let coming = self.reserve(wanted);
+        if let Some(trade) = self.weights.trade.as_mut().filter(|_| coming < wanted) {
+            trade.lacks(wanted - coming);
+        }
         KvGrant { blocks: blocks.min(demand.present + coming), settled: settled && !memory.loading }
     }
 

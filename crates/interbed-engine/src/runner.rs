@@ -107,9 +107,9 @@ pub trait KvMemory {
     /// left before.
     fn balance(&mut self, demand: KvDemand) -> KvGrant;
 
-    /// Gives the blocks `came` their memory, and gives back the memory of the blocks `left`. Neither will be read before
-    /// they have been written again, except that copies may still read blocks that left. This is called between passes,
-    /// after the copies of blocks.
+    /// Gives the blocks `came` their memory, and gives back the memory of the blocks `left`. Neither will be read
+    /// before they have been written again, except that copies may still read blocks that left. This is called between
+    /// passes, after the copies of blocks.
     fn resize(&mut self, came: &[u32], left: &[u32]);
 }
 

@@ -123,7 +123,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
     let mut runnable = load_onto(&Processor, &dir, &limits, &Surroundings::of_passes())?;
     sizes.check(&runnable.division, "--memory")?;
     let _streamed = runnable.streamed.take();
-    let passes = MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size);
+    let passes = MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size)?;
     let work = ModelWork::of(&dir, &limits);
     let cpu = passes.processor();
     let limits = MachineLimits::new(cpu, Unit::of(cpu.level, work.weights), args.sweep)?;

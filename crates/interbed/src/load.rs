@@ -6,8 +6,8 @@ pub mod report;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
-use interbed_device::{Bytes, Device};
+use anyhow::{Context, Result};
+use interbed_device::{Bytes, Device, DeviceError};
 use interbed_engine::{
     Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
     blocks_beside_disk,
@@ -174,6 +174,11 @@ pub fn load_onto(
     let mut device = place.open(dir, &division, layout, limits)?;
     let (source, weights, mut streamed) = if division.is_streamed() {
         let turns = lower_tiers.turns(&dir.catalog);
+        // Weights take all the memory that they are given, so KV comes first.
+        let num_blocks = division.plan.num_blocks;
+        if device.reserve_blocks(num_blocks)? < num_blocks {
+            return Err(DeviceError::Full).context("there is no memory for KV; give less --gpu-memory");
+        }
         let (mut source, streaming) = streaming::start(&mut device, dir, &division, limits, turns)?;
         let limits = |weights: &mut dyn ElasticWeights| (Bytes(weights.least_budget()), Bytes(weights.full_budget()));
         let trade = source.elastic().map(limits).map(|(least, most)| division.trade(least, most));

@@ -212,8 +212,9 @@ fn beside_device(
     limits: &LimitOptions,
 ) -> Result<(usize, f64)> {
     let (wanted, types) = (limits.compute.host_products, partition.swept_types());
+    let most = MEASURED.min(Bytes(of_device.0 / 2));
     if wanted == HostProducts::Off {
-        return Ok((0, 0.0));
+        return Ok((0, device.link_rate(most)?.unwrap_or(0.0)));
     }
     if !device.compute_on_host(Cpu::new(needs::threads(limits)), &types)? {
         let why = "the processor cannot give products with these weights the bits that this GPU gives them";
@@ -224,15 +225,14 @@ fn beside_device(
             )),
             _ => {
                 report!("host           no  products: {why}");
-                Ok((0, 0.0))
+                Ok((0, device.link_rate(most)?.unwrap_or(0.0)))
             }
         };
     }
     if wanted == HostProducts::On {
-        return Ok((DECODED_TOKENS, 0.0));
+        return Ok((DECODED_TOKENS, device.link_rate(most)?.unwrap_or(0.0)));
     }
     // Only the type that most weights have is measured.
-    let most = MEASURED.min(Bytes(of_device.0 / 2));
     let rates = types.first().map(|&dtype| device.host_rates(dtype, most)).transpose()?.flatten();
     let Some(HostRates { link, host, tokens_max }) = rates else { return Ok((0, 0.0)) };
     let tokens_max = tokens_max.min(DECODED_TOKENS);

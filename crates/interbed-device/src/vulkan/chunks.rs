@@ -89,11 +89,11 @@ impl Chunks {
 
 impl Room {
     fn new(len: usize) -> Self {
-        Self { free: vec![0..len], len }
+        Self { free: std::iter::once(0..len).collect(), len }
     }
 
     fn is_whole(&self) -> bool {
-        self.free == [0..self.len]
+        self.free.first().is_some_and(|range| range.len() == self.len)
     }
 
     /// Returns the length and the index of the smallest free range that has room for `len` bytes.

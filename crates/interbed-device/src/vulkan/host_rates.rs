@@ -38,19 +38,7 @@ pub fn measure(device: &mut VulkanDevice, dtype: DType, most: Bytes) -> Result<O
         return Ok(None);
     }
     let bytes = row * rows;
-    let host = HostBuffer::new_zeroed(bytes).map_err(|error| GpuError::Host(Arc::new(error)))?;
-    let host = Arc::new(host);
-    device.share(&host);
-    let on_gpu = PlacedBytes::Gpu(Arc::new(GpuBuffer::new(device.gpu(), Heap::Device, bytes)?));
-    let copying = fastest(|| {
-        let mut last = None;
-        for at in (0..bytes).step_by(PIECE) {
-            let range = at..(at + PIECE).min(bytes);
-            let copy = Command::CopyWeights { from: &host, range, to: &on_gpu, at };
-            last = Some(device.submit(Queue::Upload, &[copy], &[])?);
-        }
-        last.map_or(Ok(()), |token| device.complete(token))
-    })?;
+    let (host, copying) = copy(device, bytes)?;
     let weights = Weights::new(dtype, rows, COLS, Arc::clone(&host), 0..bytes);
     let mut multiplying = |tokens: usize| {
         let (x, out) = (x.first(tokens * COLS), out.first(tokens * rows));
@@ -70,6 +58,37 @@ pub fn measure(device: &mut VulkanDevice, dtype: DType, most: Bytes) -> Result<O
     let further = ((several - one) / (TOKENS - 1) as f64).max(one / 64.0);
     let tokens_max = if one < copying { 1 + ((copying - one) / further) as usize } else { 0 };
     Ok(Some(HostRates { link: bytes as f64 / copying, host: bytes as f64 / one, tokens_max }))
+}
+
+/// Measures the rate of copies to the GPU by the rules of [`Device::link_rate`].
+///
+/// # Errors
+/// Fails if the GPU fails, or has no memory.
+pub fn link(device: &mut VulkanDevice, most: Bytes) -> Result<Option<f64>, DeviceError> {
+    let bytes = usize::try_from(most.0).unwrap_or(usize::MAX);
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let (_, copying) = copy(device, bytes)?;
+    Ok(Some(bytes as f64 / copying.as_secs_f64().max(1e-9)))
+}
+
+/// Copies `bytes` bytes to the GPU. Returns the host memory that they come from, and the time that this takes.
+fn copy(device: &mut VulkanDevice, bytes: usize) -> Result<(Arc<HostBuffer>, Duration), DeviceError> {
+    let host = HostBuffer::new_zeroed(bytes).map_err(|error| GpuError::Host(Arc::new(error)))?;
+    let host = Arc::new(host);
+    device.share(&host);
+    let on_gpu = PlacedBytes::Gpu(Arc::new(GpuBuffer::new(device.gpu(), Heap::Device, bytes)?));
+    let copying = fastest(|| {
+        let mut last = None;
+        for at in (0..bytes).step_by(PIECE) {
+            let range = at..(at + PIECE).min(bytes);
+            let copy = Command::CopyWeights { from: &host, range, to: &on_gpu, at };
+            last = Some(device.submit(Queue::Upload, &[copy], &[])?);
+        }
+        last.map_or(Ok(()), |token| device.complete(token))
+    })?;
+    Ok((host, copying))
 }
 
 fn fastest(mut act: impl FnMut() -> Result<(), DeviceError>) -> Result<Duration, DeviceError> {

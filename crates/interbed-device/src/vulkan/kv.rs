@@ -67,8 +67,8 @@ impl GpuKv {
         Ok(spare.len().min(count))
     }
 
-    /// Gives the blocks `came` memory that was reserved, or that the blocks `left` had. Returns the memory that no block
-    /// has any more, or `None` if there is not enough. Blocks that keep their memory neither come nor leave.
+    /// Gives the blocks `came` memory that was reserved, or that the blocks `left` had. Returns the memory that no
+    /// block has any more, or `None` if there is not enough.
     ///
     /// # Panics
     /// Panics if a block does not exist.
@@ -82,6 +82,16 @@ impl GpuKv {
             }
         }
         Some(std::mem::take(spare))
+    }
+
+    /// Keeps memory that no block has for blocks that are to come.
+    pub fn keep(&mut self, unused: Vec<Arc<GpuBuffer>>) {
+        self.spare.iter_mut().for_each(|spare| spare.extend_from_slice(&unused));
+    }
+
+    /// Returns whether blocks come and leave.
+    pub fn is_elastic(&self) -> bool {
+        self.spare.is_some()
     }
 
     /// Returns the memory of a block, and the byte of it at which the block begins.

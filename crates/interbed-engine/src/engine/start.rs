@@ -78,7 +78,8 @@ pub enum StartError {
     Thread(#[from] std::io::Error),
 }
 
-/// A running engine. Dropping the engine stops its thread, and requests in flight fail with [`RequestError::Stopped`].
+/// A running engine. Dropping the engine stops its thread, and requests in flight fail with
+/// [`RequestError::Stopped`](crate::RequestError::Stopped).
 pub struct Engine {
     handle: EngineHandle,
     thread: Option<JoinHandle<()>>,

@@ -172,6 +172,26 @@ fn what_weights_have_no_use_for_is_kvs() {
     assert_eq!((trade.blocks_start(), trade.blocks_max()), (40, 40));
 }
 
+/// Weights make room until blocks fit where they were, and get it back when KV shrinks.
+#[test]
+fn what_blocks_do_not_fit_into_is_taken_from_weights() {
+    let mut trade = MemoryTrade::new(LIMITS);
+    let demand = |present: usize, used: usize| KvDemand { present, used, ..KvDemand::default() };
+    let before = trade.plan(demand(40, 300), 0.0);
+    let wanted = trade.grant(before).blocks;
+    assert!(wanted >= 300);
+    // Only 250 blocks found memory.
+    trade.lacks(wanted - 250);
+    let after = trade.plan(demand(250, 300), 0.0);
+    assert_eq!(before - after, (wanted - 250) as u64 * LIMITS.block);
+    assert_eq!(trade.grant(after).blocks, wanted, "they are to come all the same");
+    // However much is lost, weights keep their least.
+    (0..100).for_each(|_| trade.lacks(1000));
+    assert_eq!(trade.plan(demand(250, 300), 0.0), LIMITS.weights_least);
+    let idle = (0..1000).map(|_| trade.plan(demand(40, 0), 0.0)).last();
+    assert_eq!(idle, Some(LIMITS.total - 40 * LIMITS.block));
+}
+
 proptest! {
     #[test]
     fn never_above_the_budget_and_whoever_waits_gets_blocks(

@@ -58,6 +58,12 @@ pub trait BandDriver: Send {
     /// Returns the number of bytes that bands take of that memory, including free slots.
     fn memory(&self) -> u64;
 
+    /// Returns the number of bytes of host memory that bands take besides, if the memory in which they are computed with
+    /// is a device's.
+    fn beside(&self) -> u64 {
+        0
+    }
+
     /// Changes the window's budget to `bytes` bytes, as [`Window::set_budget`] describes.
     ///
     /// # Errors

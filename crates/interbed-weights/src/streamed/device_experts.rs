@@ -103,17 +103,22 @@ impl DeviceExperts {
 
     /// Takes the memory of slots that were added. Slots for which the device has no memory are taken away again.
     fn take_memory(&mut self, added: &[SlabSlot], device: &mut dyn Device) -> Result<(), DeviceError> {
+        let mut failed = Ok(());
         for &slot in added {
             let SlabSlot { class, index } = slot;
             let (slots, index) = (&mut self.slots[class as usize], index as usize);
             slots.resize_with(slots.len().max(index + 1), Slot::default);
             match device.allocate(self.arena.shape().class_bytes()[class as usize] as usize) {
                 Ok(memory) => slots[index] = Slot { memory: Some(memory), ..Slot::default() },
-                Err(error) if !(error.is_full() && self.arena.refuse(slot)) => return Err(error),
-                Err(_) => {}
+                Err(error) => {
+                    let suffices = self.arena.refuse(slot);
+                    if !(error.is_full() && suffices) {
+                        failed = Err(error);
+                    }
+                }
             }
         }
-        Ok(())
+        failed
     }
 
     /// Returns the arena of host memory, which decides what stays there of the slabs that the device lacks.
@@ -325,6 +330,10 @@ impl SlabDriver for DeviceExperts {
         self.host.poll(device, recorder);
         // Of a copy that failed, whoever computes with the expert is told.
         let _ = self.end_copies(device, recorder);
+    }
+
+    fn beside(&self) -> u64 {
+        self.host.arena().bytes()
     }
 
     fn is_loading(&self) -> bool {

@@ -227,7 +227,7 @@ impl<P: HostPlanner> Driver<P> {
     }
 
     /// Returns the number of bytes of host memory that the bands take, including free slots.
-    fn host_memory(&self) -> u64 {
+    pub fn host_memory(&self) -> u64 {
         // The window also counts slots that are about to be used, which may still be free here.
         let spare = self.slots.saturating_sub(self.planner.window().slots_used());
         self.planner.window().bytes_held() + (spare * self.slot_bytes) as u64

@@ -258,6 +258,10 @@ impl BandDriver for TieredDriver {
         self.window().bytes_held() + (spare * self.slot_bytes) as u64
     }
 
+    fn beside(&self) -> u64 {
+        self.host.host_memory()
+    }
+
     fn set_budget(&mut self, bytes: u64, device: &mut dyn Device) -> Result<(), WindowError> {
         self.host.planner.set_device_budget(bytes, &mut self.host.commands)?;
         self.obey(device);

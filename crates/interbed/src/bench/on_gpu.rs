@@ -59,7 +59,7 @@ pub fn run(dir: &ModelDir, limits: &LimitOptions, wanted: &GpuMeasurements<'_>) 
             Some(streaming) => (streaming.settings.bytes_per_s, streaming.on_device),
             None => (0.0, work.swept_bytes()),
         };
-        let passes = MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size);
+        let passes = MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size)?;
         let (policy, work) = (streamed.is_some().then_some(policy), &work);
         let has_experts = streamed.as_ref().is_some_and(|streaming| streaming.experts.is_some());
         let mut bench = GpuBench { passes, rates, disk, resident, has_experts, policy, work };

@@ -133,9 +133,10 @@ impl Sizes {
 
 impl MeasuredPasses {
     /// Takes the runner from `runnable`, whose model has a vocabulary of `vocab` tokens.
-    pub fn new(runnable: Runnable, vocab: usize) -> Self {
-        let Runnable { runner, division, .. } = runnable;
-        Self { runner, chunk: division.batched_tokens, block_size: division.needs.block_size, vocab }
+    pub fn new(runnable: Runnable, vocab: usize) -> Result<Self> {
+        let Runnable { mut runner, division, .. } = runnable;
+        runner.take_blocks(division.plan.num_blocks)?;
+        Ok(Self { runner, chunk: division.batched_tokens, block_size: division.needs.block_size, vocab })
     }
 
     /// Returns the processor, which computes the passes.

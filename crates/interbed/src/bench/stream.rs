@@ -124,7 +124,7 @@ pub fn run(args: StreamArgs) -> Result<()> {
         sizes.check(&runnable.division, "--memory")?;
         settings = Some(streaming.settings.clone());
         let mut bench = StreamBench {
-            passes: MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size),
+            passes: MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size)?,
             most_resident: streaming.most_resident,
             streaming,
             machine: &machine,
