@@ -192,7 +192,8 @@ pub struct StreamMemory {
     /// Number of bytes that the weights take now. If the budget was lowered, this may exceed the budget until the reads
     /// in flight have completed.
     pub held: u64,
-    /// Number of bytes of host memory that the weights take besides, if a device computes with them in memory of its own.
+    /// Number of bytes of host memory that the weights take besides, if a device computes with them in memory of its
+    /// own.
     pub beside: u64,
     /// Whether reads are in flight.
     pub loading: bool,

@@ -49,7 +49,8 @@ pub trait SlabDriver: Send {
     /// Takes in the reads and copies that have ended, without a wait.
     fn poll(&mut self, device: &mut dyn Device, recorder: &mut Recorder);
 
-    /// Returns the number of bytes of host memory that slots take besides, if a device reads slabs in memory of its own.
+    /// Returns the number of bytes of host memory that slots take besides, if a device reads slabs in memory of its
+    /// own.
     fn beside(&self) -> u64 {
         0
     }
