@@ -410,13 +410,17 @@ fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
         fill(&mut tier, &mut pool, number..number + 1);
         let block = chain(&keys, number, 3)[2].clone();
         let (id, slot) = (SwapId(number as u64), number as u32);
+        let before = tier.figures();
         tier.start_swap(&swap(id, SwapDirection::Out, &[(0, slot)]), &|_| Some(label(&keys, &block)));
         match ended(&mut tier, &mut pool, id) {
             Ok(took) => {
                 assert_eq!(took.bytes, 0, "chain {number} is there");
                 kept.push(number);
             }
-            Err(failure) => assert_eq!(failure, SwapFailure::NoRoom),
+            Err(failure) => {
+                assert_eq!(failure, SwapFailure::NoRoom);
+                assert_eq!(tier.figures().blocks, before.blocks, "emptied segments would not help");
+            }
         }
     }
     assert!(tier.swaps.kept.segments_left() == 0 && kept.len() < 3 * (most + 1), "{kept:?}");
@@ -433,6 +437,62 @@ fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
     assert_eq!(tier.swaps.kept.segments_left(), most);
     fill(&mut tier, &mut pool, 140..180);
     assert!(kept.iter().all(|&number| !is_there(&mut tier, number)), "nobody holds them any more");
+    tier.assert_sound();
+}
+
+/// Returns a store of eight segments with a few chains, and a block of each of its segments.
+fn filled(space: Arc<FaultySegments>, pool: &mut PlainBlocks) -> (DiskTier, Vec<BlockLabel>) {
+    let mut tier = open(space, 64 << 20);
+    let keys = tier.key_chain().clone();
+    let mut found = std::collections::BTreeMap::new();
+    for number in 0..4 {
+        let blocks = chain(&keys, number, 12);
+        store(&mut tier, pool, &blocks);
+        settle(&mut tier, pool);
+        for block in &blocks[2..] {
+            let segment = tier.tier.find(block.2).expect("it is there").record.segment;
+            found.entry(segment).or_insert_with(|| label(&keys, block));
+        }
+    }
+    assert!(found.len() > 3 && tier.swaps.kept.segments_max() == 2);
+    (tier, found.into_values().collect())
+}
+
+#[test]
+fn a_prefix_in_many_segments_leaves_room_for_what_must_be_written() {
+    let mut pool = PlainBlocks::zeroed(3, shape().block_bytes());
+    let (mut tier, labels) = filled(Arc::new(FaultySegments::new(1)), &mut pool);
+    (0..2).for_each(|block| pool.0[block] = kv(&shape(), labels[block].key));
+    pool.0[2].fill(99);
+    let before = tier.figures();
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..3)), &|block| {
+        (block.index() < 2).then(|| labels[block.index()].clone())
+    });
+    let took = ended(&mut tier, &mut pool, SwapId(0)).unwrap();
+    assert_eq!(took.bytes, 2 * shape().block_bytes() as u64, "one of the two is written again");
+    assert_eq!((tier.figures().blocks, tier.swaps.kept.segments_left()), (before.blocks, 0));
+    pool = PlainBlocks::zeroed(3, shape().block_bytes());
+    tier.start_swap(&swap(SwapId(1), SwapDirection::In, &same(0..3)), &|_| None);
+    ended(&mut tier, &mut pool, SwapId(1)).unwrap();
+    assert!((0..2).all(|block| pool.0[block] == kv(&shape(), labels[block].key)));
+    assert!(pool.0[2].iter().all(|&byte| byte == 99));
+    settle(&mut tier, &mut pool);
+    tier.assert_sound();
+}
+
+#[test]
+fn no_slot_keeps_a_segment_that_is_being_emptied() {
+    let mut pool = PlainBlocks::zeroed(1, shape().block_bytes());
+    let (mut tier, labels) = filled(Arc::new(FaultySegments::new(1)), &mut pool);
+    let (oldest, segment) = (&labels[0], tier.tier.find(labels[0].key).expect("it is there").record.segment);
+    assert_eq!(tier.look_up(&[oldest.key], None), 1);
+    tier.reclaim_for(usize::MAX);
+    assert!(tier.tier.is_leaving(segment));
+    pool.0[0] = kv(&shape(), oldest.key);
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..1)), &|_| Some(oldest.clone()));
+    assert!(ended(&mut tier, &mut pool, SwapId(0)).unwrap().bytes > 0);
+    settle(&mut tier, &mut pool);
+    assert!(!tier.swaps.kept.holds(segment) && !tier.tier.is_leaving(segment));
     tier.assert_sound();
 }
 
