@@ -70,9 +70,11 @@ pub(crate) enum NotAHeader {
     Foreign,
 }
 
-/// Number of blocks and sizes of a record, as its first bytes say.
+/// Generation, number of blocks and sizes of a record, as its first bytes say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Described {
+    /// Generation of the segment.
+    pub(crate) generation: u64,
     pub(crate) count: usize,
     /// Number of tokens in a block.
     pub(crate) block_size: usize,
@@ -200,7 +202,8 @@ impl Seal {
         let (header_bytes, record_bytes) = (usize::try_from(number(first, 96)).ok()?, number(first, 104));
         let least = HEADER_FIXED + count * entry_bytes(block_size);
         let is_whole = header_bytes.is_multiple_of(DIRECT_ALIGN) && record_bytes.is_multiple_of(DIRECT_ALIGN as u64);
-        let described = Described { count, block_size, header_bytes, record_bytes };
+        let generation = number(first, 16);
+        let described = Described { generation, count, block_size, header_bytes, record_bytes };
         (is_whole && (least..=HEADER_MAX).contains(&header_bytes)).then_some(described)
     }
 
@@ -209,9 +212,11 @@ impl Seal {
         self.check_mac(header).is_ok()
     }
 
-    /// Returns whether `block` is the header of a segment, of whatever model.
-    pub(crate) fn is_signed_segment(&self, block: &[u8]) -> bool {
-        self.check_fixed(block).is_ok_and(|count| count == 0) && self.is_signed(block)
+    /// Returns the generation that the header of a segment names, of whatever model. Returns `None` if `block` is not
+    /// the header of a segment.
+    pub(crate) fn signed_segment(&self, block: &[u8]) -> Option<u64> {
+        let is_signed = self.check_fixed(block).is_ok_and(|count| count == 0) && self.is_signed(block);
+        is_signed.then(|| number(block, 16))
     }
 
     pub(crate) fn sign(&self, header: &mut [u8]) {
