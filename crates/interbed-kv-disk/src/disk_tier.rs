@@ -478,7 +478,8 @@ impl DiskTier {
             && let Some(buffer) = self.record_buffers.pop()
         {
             let Some((tag, record, expected)) = self.reads.pop_front() else { return };
-            self.workers.read(ReadJob { tag, record, expected, buffer });
+            let may_be_old = matches!(self.purposes.get(&tag), Some(Purpose::Slots(..)));
+            self.workers.read(ReadJob { tag, record, expected, may_be_old, buffer });
         }
     }
 
@@ -573,7 +574,7 @@ impl DiskTier {
     }
 
     fn was_read(&mut self, job: ReadJob, outcome: Result<Header, String>, seconds: f64, blocks: &mut dyn BlockBytes) {
-        let ReadJob { tag, record, expected, buffer } = job;
+        let ReadJob { tag, record, expected, buffer, .. } = job;
         self.tier.release(record.segment);
         let bytes = self.shape.record_bytes(record.count.into()) as u64;
         match &outcome {

@@ -75,6 +75,8 @@ pub(crate) struct ReadJob {
     pub(crate) tag: u64,
     pub(crate) record: RecordPlace,
     pub(crate) expected: Vec<Expected>,
+    /// Whether the record may be older than the store's blocks may become, because it holds blocks of slots.
+    pub(crate) may_be_old: bool,
     pub(crate) buffer: AlignedBuffer,
 }
 

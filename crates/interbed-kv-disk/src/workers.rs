@@ -192,7 +192,7 @@ impl Shared {
             let bytes = &mut area[..header];
             file.read_aligned_at(bytes, record.offset, header).map_err(|error| error.to_string())?;
             let header = self.seal.read_header(&self.shape, bytes).map_err(|_| format!("{} is damaged", place()))?;
-            self.check(record, &piece.expected, &header).map_err(|reason| format!("{} {reason}", place()))?;
+            self.check(record, &piece.expected, &header, self.ttl).map_err(|reason| format!("{} {reason}", place()))?;
             let _ = piece.sums.set(header.into_sums());
         }
         let sum = piece.sums.get().and_then(|sums| sums.get(layer)).ok_or("there is no such layer")?;
@@ -213,12 +213,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Checks that `header` is that of the record that was wanted. The error says what is wrong.
-    fn check(&self, record: RecordPlace, expected: &[Expected], header: &Header) -> Result<(), &'static str> {
+    /// Checks that `header` is that of the record that was wanted, and not older than `ttl` seconds. The error says what
+    /// is wrong.
+    fn check(
+        &self,
+        record: RecordPlace,
+        expected: &[Expected],
+        header: &Header,
+        ttl: Option<u64>,
+    ) -> Result<(), &'static str> {
         if header.generation != record.generation || header.labels.len() != usize::from(record.count) {
             return Err("was overwritten");
         }
-        if self.ttl.is_some_and(|ttl| now().saturating_sub(header.written_at) > ttl) {
+        if ttl.is_some_and(|ttl| now().saturating_sub(header.written_at) > ttl) {
             return Err("is too old");
         }
         let is_there = |Expected { index, key, content }: &Expected| {
@@ -233,7 +240,8 @@ impl Shared {
 
     /// Reads a record, and checks that it is the one that was wanted.
     fn read(&self, job: &mut ReadJob) -> Result<Header, String> {
-        let ReadJob { record, expected, buffer, .. } = job;
+        let ReadJob { record, expected, buffer, may_be_old, .. } = job;
+        let ttl = self.ttl.filter(|_| !*may_be_old);
         let count = usize::from(record.count);
         let bytes = buffer.as_mut().get_mut(..self.shape.record_bytes(count)).ok_or("the record is too long")?;
         let file = self.segment(record.segment, false).map_err(|error| error.to_string())?;
@@ -241,7 +249,7 @@ impl Shared {
         file.read_aligned_at(bytes, record.offset, len).map_err(|error| error.to_string())?;
         let place = || format!("the record at {} of {}", record.offset, file.path().display());
         let header = self.seal.read_header(&self.shape, bytes).map_err(|_| format!("{} is damaged", place()))?;
-        self.check(*record, expected, &header).map_err(|reason| format!("{} {reason}", place()))?;
+        self.check(*record, expected, &header, ttl).map_err(|reason| format!("{} {reason}", place()))?;
         match header.runs_are_whole(&self.shape, bytes) {
             true => Ok(header),
             false => Err(format!("{} is damaged", place())),

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use interbed_io::DIRECT_ALIGN;
 use interbed_io::testing::{Effect, Fault, FaultySpace, Which, WriteEffect};
 use interbed_io::{DirectRead, SwapFile};
 use interbed_kv::testing::{PlainBlocks, Rng};
-use interbed_kv::{BlockId, LowerTier, SwapSlot};
+use interbed_kv::{BlockId, FetchId, LowerTier, SwapSlot, Wanted};
 
 use super::super::tests::{chain, dice, kv, label, open, settle, shape, store};
 use super::*;
+use crate::record::{Header, Seal};
 use crate::testing::{FaultRates, FaultySegments};
-use crate::{Directory, DiskTierError, SwapShape};
+use crate::{Directory, DiskOptions, DiskTierError, SwapShape};
 
 const BLOCKS: u32 = 40;
 const BLOCK_SIZE: usize = 4;
@@ -310,6 +312,21 @@ fn share_of_the_engine_thread_in_a_swap() {
     }
 }
 
+/// Changes the header of a record of `count` blocks at `offset` of the first segment.
+fn rewrite(space: &FaultySegments, offset: usize, count: usize, change: impl Fn(&mut Header)) {
+    let seal = Seal { secret: [1; 32], fingerprint: [2; 32] };
+    space.tamper(|segment, bytes| {
+        if segment == 0 {
+            let record = &mut bytes[offset..];
+            let mut header = seal.read_header(&shape(), record).expect("it is whole");
+            assert_eq!(header.labels.len(), count);
+            change(&mut header);
+            let labels: Vec<_> = header.labels.iter().collect();
+            seal.write_header(&shape(), &labels, header.generation, header.written_at, record);
+        }
+    });
+}
+
 fn ended(tier: &mut DiskTier, pool: &mut PlainBlocks, id: SwapId) -> Result<SwapTook, SwapFailure> {
     let ended = (0..100).find_map(|_| tier.poll_swaps(pool, Duration::from_secs(1))).expect("it ends");
     assert_eq!(ended.id, id);
@@ -494,6 +511,33 @@ fn no_slot_keeps_a_segment_that_is_being_emptied() {
     settle(&mut tier, &mut pool);
     assert!(!tier.swaps.kept.holds(segment) && !tier.tier.is_leaving(segment));
     tier.assert_sound();
+}
+
+#[test]
+fn blocks_of_slots_do_not_become_too_old() {
+    let space = Arc::new(FaultySegments::new(1));
+    let options = DiskOptions { ttl: Some(Duration::from_secs(5)), ..super::super::tests::options(64 << 20) };
+    let mut tier = DiskTier::open(Arc::clone(&space) as _, [1; 32], [2; 32], shape(), options).unwrap();
+    let (keys, mut pool) = (tier.key_chain().clone(), PlainBlocks::zeroed(2, shape().block_bytes()));
+    let blocks = chain(&keys, 1, 1);
+    pool.0[0] = kv(&shape(), blocks[0].2);
+    pool.0[1].fill(99);
+    let name = |block: BlockId| blocks.get(block.index()).map(|block| label(&keys, block));
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..2)), &name);
+    ended(&mut tier, &mut pool, SwapId(0)).unwrap();
+    settle(&mut tier, &mut pool);
+    // As if it had been written long ago.
+    rewrite(&space, DIRECT_ALIGN, 2, |header| header.written_at -= 60);
+    pool = PlainBlocks::zeroed(2, shape().block_bytes());
+    tier.start_swap(&swap(SwapId(1), SwapDirection::In, &same(0..2)), &|_| None);
+    ended(&mut tier, &mut pool, SwapId(1)).unwrap();
+    assert!(pool.0[0] == kv(&shape(), blocks[0].2) && pool.0[1].iter().all(|&byte| byte == 99));
+    // Others do not read it.
+    let (parent, tokens, key) = blocks[0].clone();
+    let wanted = Wanted { key, parent, tokens: tokens.into(), block: BlockId(0) };
+    tier.fetch(FetchId(0), vec![wanted], None);
+    let ended = (0..100).find_map(|_| tier.poll(&mut pool, Duration::from_millis(100))).expect("it ends");
+    assert_eq!((ended.filled, ended.wanted), (0, 1));
 }
 
 #[test]
