@@ -202,6 +202,56 @@ fn one_swap_that_fails_leaves_the_others_alone() {
 }
 
 #[test]
+fn a_failed_write_spares_what_lies_behind_it_in_a_file_without_a_name() {
+    let mut bench = Bench::new(1);
+    bench.file.fail_writes(0, 1, WriteEffect::Errno(5));
+    bench.start(SwapDirection::Out, &[(0, 0)]);
+    bench.start(SwapDirection::Out, &[(1, 1)]);
+    let kept = &bench.tier.swaps.kept;
+    let segment = |slot: u32| kept.get(SwapSlot(slot)).expect("it is kept").0.segment;
+    assert_eq!(segment(0), segment(1));
+    let outcomes = [bench.wait().outcome, bench.wait().outcome];
+    assert!(is_broken(&outcomes[0]) && outcomes[1].is_ok(), "{outcomes:?}");
+    bench.swap(SwapDirection::In, &[(2, 1)]).unwrap();
+    assert!(bench.holds(2, 1));
+}
+
+#[test]
+fn a_full_disk_is_no_room_for_what_lies_behind_it_too() {
+    let space = Arc::new(FaultySegments::new(1));
+    let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), PlainBlocks::zeroed(2, shape().block_bytes()));
+    space.set_rates(FaultRates { create_error: 1000, ..FaultRates::default() });
+    for slot in 0..2 {
+        tier.start_swap(&swap(SwapId(slot.into()), SwapDirection::Out, &[(slot, slot)]), &|_| None);
+    }
+    for id in 0..2 {
+        assert_eq!(ended(&mut tier, &mut pool, SwapId(id)), Err(SwapFailure::NoRoom));
+    }
+}
+
+#[test]
+fn the_first_record_of_a_segment_may_be_written_last() {
+    let space = Arc::new(FaultySegments::new(1));
+    let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), PlainBlocks::zeroed(2, shape().block_bytes()));
+    let blocks = chain(&tier.key_chain().clone(), 1, 3);
+    // No room is left for it in memory before the others are on the disk.
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..2)), &|_| None);
+    store(&mut tier, &mut pool, &blocks);
+    settle(&mut tier, &mut pool);
+    assert_eq!(tier.figures().durable_blocks, 3);
+    let seal = Seal { secret: [1; 32], fingerprint: [2; 32] };
+    let mut headers = Vec::new();
+    space.tamper(|_, bytes| headers.push(seal.read_segment_header(&bytes[..DIRECT_ALIGN]).ok()));
+    assert_eq!(headers, [Some(1)]);
+    ended(&mut tier, &mut pool, SwapId(0)).unwrap();
+    settle(&mut tier, &mut pool);
+    assert_eq!(tier.figures().durable_blocks, 3, "nobody finds blocks without names");
+    tier.assert_sound();
+    drop(tier);
+    assert_eq!(open(space, 64 << 20).recovered().blocks, 3);
+}
+
+#[test]
 fn stopping_waits_for_one_write_alone() {
     let mut bench = Bench::new(200);
     bench.start(SwapDirection::Out, &same(0..30));
