@@ -475,7 +475,10 @@ impl DiskTier {
     }
 
     fn feed_readers(&mut self) {
+        // Reads leave a buffer for swaps, unless there is only one.
+        let kept = usize::from(self.num_record_buffers > 1 && self.swaps.is_stuck());
         while !self.reads.is_empty()
+            && self.record_buffers.len() > kept
             && let Some(buffer) = self.record_buffers.pop()
         {
             let Some((tag, record, expected)) = self.reads.pop_front() else { return };
@@ -533,6 +536,7 @@ impl DiskTier {
             }
             Blocks::Swapped { id, buffer, .. } => {
                 self.record_buffers.push(buffer);
+                self.swaps.num_writing -= 1;
                 let outcome = outcome.map_err(|failure| match failure {
                     WriteFailure::Full(reason) => {
                         self.is_full(&reason);

@@ -17,14 +17,15 @@
 //! | then | for each layer: xxh3 of its run, 8 bytes |
 //!
 //! A header's entry whose key is zero stands for a block that no later process can use: it was swapped out without a
-//! name, or it was [erased](crate::erase), and its entry is zero then. An owner of ones is a tenant that was not known.
-//! If the runs of a record end within a block of the disk, the rest of that disk block is zero.
+//! name, and its parent is the place of its record; or it was [erased](crate::erase), and its entry is zero. An owner
+//! of ones is a tenant that was not known. If the runs of a record end within a block of the disk, the rest of that
+//! disk block is zero.
 //!
 //! All numbers are little-endian. A segment begins with one block of [`DIRECT_ALIGN`] bytes that is a header without
 //! blocks and layers.
 
 use interbed_io::DIRECT_ALIGN;
-use interbed_kv::{BlockKey, BlockLabel, KEY_BYTES};
+use interbed_kv::{BlockKey, BlockLabel, KEY_BYTES, RecordPlace};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::shape::{HEADER_FIXED, RecordShape, entry_bytes};
@@ -34,6 +35,15 @@ const VERSION: u32 = 2;
 
 /// Stands for the owner of a block that was swapped out and whose tenant is not known.
 pub(crate) const UNKNOWN_OWNER: BlockKey = BlockKey([0xFF; KEY_BYTES]);
+
+/// Returns what the label of a block without a name in `record` has for the key of the block before it. No block of
+/// another record is taken for this one, though neither has a name.
+pub(crate) fn nameless_parent(record: RecordPlace) -> BlockKey {
+    let mut key = [0; KEY_BYTES];
+    key[..8].copy_from_slice(&record.offset.to_le_bytes());
+    key[8..12].copy_from_slice(&record.segment.to_le_bytes());
+    BlockKey(key)
+}
 
 /// Maximum number of bytes of a header.
 const HEADER_MAX: usize = 64 << 20;

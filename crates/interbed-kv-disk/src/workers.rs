@@ -1,4 +1,4 @@
-//! Runs the threads of a store: one that writes records in order, and a few that read them.
+//! Runs the threads of a store: one that writes records, those of swaps before others, and a few that read records.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError, SegmentWrite, Urgency};
-use interbed_kv::{BlockKey, RecordPlace, TokenId};
+use interbed_kv::{BlockKey, BlockLabel, RecordPlace, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
 use crate::jobs::{Blocks, Done, Expected, PieceDone, PieceJob, ReadJob, WriteFailure, WriteJob, now};
 use crate::read_queue::{Read, ReadQueue};
-use crate::record::{Header, Seal, clear_gaps, pack};
+use crate::record::{Header, Seal, clear_gaps, nameless_parent, pack};
 use crate::shape::RecordShape;
 use crate::write_queue::WriteQueue;
 
@@ -219,8 +219,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Checks that `header` is that of the record that was wanted, and not older than `ttl` seconds. The error says what
-    /// is wrong.
+    /// Checks that `header` is that of the record that was wanted, and not older than `ttl` seconds. The error says
+    /// what is wrong.
     fn check(
         &self,
         record: RecordPlace,
@@ -235,7 +235,10 @@ impl Shared {
             return Err("is too old");
         }
         let is_there = |Expected { index, key, content }: &Expected| {
-            let label = header.labels.get(usize::from(*index)).filter(|label| label.key == *key);
+            let is_it = |label: &&BlockLabel| {
+                label.key == *key && (*key != BlockKey::NAMELESS || label.parent == nameless_parent(record))
+            };
+            let label = header.labels.get(usize::from(*index)).filter(is_it);
             let same = |(parent, tokens): &(BlockKey, Box<[TokenId]>)| {
                 label.is_some_and(|label| label.parent == *parent && label.tokens == *tokens)
             };

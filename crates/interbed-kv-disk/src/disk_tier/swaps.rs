@@ -13,7 +13,7 @@ use interbed_kv::{
 use super::kept_slots::KeptSlots;
 use super::{DiskTier, Purpose};
 use crate::jobs::{Blocks, Expected, WriteJob};
-use crate::record::{UNKNOWN_OWNER, unpack};
+use crate::record::{UNKNOWN_OWNER, nameless_parent, unpack};
 
 /// Class of blocks that are written because they are swapped out.
 const SWAPPED: u8 = 0;
@@ -47,6 +47,8 @@ pub(super) struct Swaps {
     in_flight: Vec<SwapInFlight>,
     /// Records that wait for a buffer, in order.
     leaving: VecDeque<Leaving>,
+    /// Number of buffers with records that are being written.
+    pub(super) num_writing: usize,
     ended: VecDeque<SwapEnded>,
     /// Times at which the last swap out, and the last swap in, that moved anything have ended.
     last_ends: [Instant; 2],
@@ -55,12 +57,17 @@ pub(super) struct Swaps {
 impl Swaps {
     pub(super) fn new(kept: KeptSlots, trial: SwapTrial) -> Self {
         let (in_flight, leaving, ended) = (Vec::new(), VecDeque::new(), VecDeque::new());
-        Self { kept, trial, in_flight, leaving, ended, last_ends: [Instant::now(); 2] }
+        Self { kept, trial, in_flight, leaving, num_writing: 0, ended, last_ends: [Instant::now(); 2] }
     }
 
     /// Returns whether no swap is in flight.
     pub(super) fn is_settled(&self) -> bool {
         self.in_flight.is_empty()
+    }
+
+    /// Returns whether a record waits for a buffer while no other is being written.
+    pub(super) fn is_stuck(&self) -> bool {
+        !self.leaving.is_empty() && self.num_writing == 0
     }
 
     fn flight(&mut self, id: SwapId) -> Option<&mut SwapInFlight> {
@@ -173,6 +180,8 @@ impl DiskTier {
             }
             let contents: Vec<_> = labels.iter().map(|label| (label.key, SWAPPED)).collect();
             let record = self.tier.reserve(&contents).expect("room was found for the record");
+            let nameless = labels.iter_mut().filter(|label| label.key == BlockKey::NAMELESS);
+            nameless.for_each(|label| label.parent = nameless_parent(record));
             for ((slot, label), index) in slots.into_iter().zip(&labels).zip(0..) {
                 self.keep_slot(slot, TierPlace { record, index }, label.key, None);
             }
@@ -188,10 +197,10 @@ impl DiskTier {
         BlockLabel { key: BlockKey::NAMELESS, parent: BlockKey::NAMELESS, owner, tokens }
     }
 
-    /// Plans how `count` blocks leave, of which the store has some at `places`. Returns the segments that slots hold
-    /// from now on because blocks lie there already, each of which is held once for the caller, and the number of blocks
-    /// of each record with the other blocks. What is to be written comes first: a block is written again where slots
-    /// could not hold its segment too.
+    /// Plans how `count` blocks leave, of which the store has some at `places`. Returns the segments that slots are to
+    /// hold because blocks lie there already, and the number of blocks of each record with the other blocks. Each of
+    /// the segments is held once for the caller. What must be written comes first: a block is written again if slots
+    /// may not hold its segment besides.
     fn plan(&mut self, mut count: usize, places: &[TierPlace]) -> Option<(Vec<u32>, Vec<usize>)> {
         let mut found: HashMap<u32, usize> = HashMap::new();
         for TierPlace { record, .. } in places {
@@ -245,8 +254,9 @@ impl DiskTier {
     fn write_leaving(&mut self, blocks: &mut dyn BlockBytes) {
         // Fetches never have to wait for writes alone. A store that takes nothing but swaps has no fetches.
         let kept = usize::from(self.num_record_buffers > 1 && self.num_block_buffers > 0);
-        while self.reads.is_empty()
-            && self.record_buffers.len() > kept
+        // Reads that wait leave one buffer, unless there is only one.
+        while self.record_buffers.len() > if self.reads.is_empty() { kept } else { 0 }
+            && (self.reads.is_empty() || self.swaps.is_stuck())
             && let Some(Leaving { id, record, blocks: leaving, labels }) = self.swaps.leaving.pop_front()
             && let Some(mut buffer) = self.record_buffers.pop()
         {
@@ -256,6 +266,7 @@ impl DiskTier {
             match copied {
                 Ok(()) => {
                     self.writes_in_flight += 1;
+                    self.swaps.num_writing += 1;
                     self.figures.queued_blocks += labels.len();
                     self.workers.write(WriteJob { record, blocks: Blocks::Swapped { id, labels, buffer } });
                 }
@@ -266,6 +277,7 @@ impl DiskTier {
                 }
             }
         }
+        self.feed_readers();
     }
 
     /// Notes that a record of `count` blocks of a swap was written, or why it was not.

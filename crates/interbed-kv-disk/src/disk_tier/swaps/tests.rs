@@ -591,6 +591,55 @@ fn blocks_of_slots_do_not_become_too_old() {
 }
 
 #[test]
+fn a_block_without_a_name_is_not_taken_for_one_of_another_record() {
+    let space = Arc::new(FaultySegments::new(1));
+    let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), PlainBlocks::zeroed(2, shape().block_bytes()));
+    for slot in 0..2 {
+        tier.start_swap(&swap(SwapId(slot.into()), SwapDirection::Out, &[(slot, slot)]), &|_| None);
+        ended(&mut tier, &mut pool, SwapId(slot.into())).unwrap();
+    }
+    // As if the disk had read at the wrong place.
+    let bytes = shape().record_bytes(1);
+    space.tamper(|_, segment| segment.copy_within(DIRECT_ALIGN..DIRECT_ALIGN + bytes, DIRECT_ALIGN + bytes));
+    tier.start_swap(&swap(SwapId(2), SwapDirection::In, &[(0, 1)]), &|_| None);
+    let outcome = ended(&mut tier, &mut pool, SwapId(2));
+    assert!(is_broken(&outcome), "{outcome:?}");
+    tier.start_swap(&swap(SwapId(3), SwapDirection::In, &[(0, 0)]), &|_| None);
+    ended(&mut tier, &mut pool, SwapId(3)).unwrap();
+}
+
+#[test]
+fn a_swap_out_does_not_wait_for_all_reads() {
+    let space = Arc::new(FaultySegments::new(1));
+    let buffer_bytes = 4 * shape().record_bytes(shape().blocks_per_record());
+    let options = DiskOptions { buffer_bytes, ..super::super::tests::options(200 << 20) };
+    let mut tier = DiskTier::open(space, [1; 32], [2; 32], shape(), options).unwrap();
+    assert_eq!(tier.num_record_buffers, 2);
+    let (keys, mut pool) = (tier.key_chain().clone(), PlainBlocks::zeroed(41, shape().block_bytes()));
+    let blocks = chain(&keys, 1, 40);
+    store(&mut tier, &mut pool, &blocks);
+    settle(&mut tier, &mut pool);
+    let wanted = (0..).zip(&blocks).map(|(block, (parent, tokens, key))| Wanted {
+        key: *key,
+        parent: *parent,
+        tokens: tokens.as_slice().into(),
+        block: BlockId(block),
+    });
+    tier.fetch(FetchId(0), wanted.collect(), None);
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &[(40, 0)]), &|_| None);
+    while !tier.swaps.leaving.is_empty() {
+        assert_eq!(tier.poll_swaps(&mut pool, Duration::ZERO), None);
+    }
+    assert!(!tier.reads.is_empty(), "it has waited for all reads");
+    ended(&mut tier, &mut pool, SwapId(0)).unwrap();
+    let ended = (0..100).find_map(|_| tier.poll(&mut pool, Duration::from_millis(100))).expect("it ends");
+    assert_eq!(ended.filled, 40);
+    assert!((0..40).all(|at| pool.0[at] == kv(&shape(), blocks[at].2)));
+    settle(&mut tier, &mut pool);
+    tier.assert_sound();
+}
+
+#[test]
 fn whatever_fails_no_swap_brings_anything_wrong() {
     let (mut came, mut failed, mut refused) = (0, 0, 0);
     for seed in 0..6u64 {
