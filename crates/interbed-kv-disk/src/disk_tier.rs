@@ -106,7 +106,7 @@ pub struct DiskTier {
     frames: Frames,
     swaps: Swaps,
     writes_in_flight: usize,
-    /// Number of blocks that were written, but may not be on the disk yet.
+    /// Number of blocks with names that were written, but may not be on the disk yet.
     unsynced_blocks: u64,
     budget: WriteBudget,
     space: Arc<dyn SegmentSpace>,
@@ -149,7 +149,7 @@ impl DiskTier {
         Setup { shape, config, num_buffers: (block_buffers, num_record_buffers), readers, segments_max }: Setup,
         options: DiskOptions,
     ) -> Result<Self, DiskTierError> {
-        let segment_bytes = config.segment_bytes;
+        let (segment_bytes, has_headers) = (config.segment_bytes, config.segment_header > 0);
         let seal = Seal { secret, fingerprint };
         let bytes_total = u64::from(config.num_segments) * segment_bytes;
         let mut tier = Tier::new(config);
@@ -165,7 +165,8 @@ impl DiskTier {
             (0..num_record_buffers).map(|_| AlignedBuffer::new_zeroed(record_bytes)).collect();
         let record_buffers = record_buffers.ok_or(DiskTierError::Memory { bytes: record_bytes })?;
         let of_workers = (Arc::clone(&space), shape.clone(), seal.clone());
-        let (workers, frames_done) = Workers::start(of_workers, segment_bytes, ttl, (options.turns, readers))?;
+        let (workers, frames_done) =
+            Workers::start(of_workers, (segment_bytes, has_headers), ttl, (options.turns, readers))?;
         let (frame_blocks, num_frames) = options.frames;
         let frames = Frames::new(frames_done, &shape, frame_blocks, num_frames);
         let bytes = Frames::bytes(&shape, frame_blocks);
@@ -474,11 +475,15 @@ impl DiskTier {
     }
 
     fn feed_readers(&mut self) {
+        // Reads leave a buffer for swaps, unless there is only one.
+        let kept = usize::from(self.num_record_buffers > 1 && self.swaps.is_stuck());
         while !self.reads.is_empty()
+            && self.record_buffers.len() > kept
             && let Some(buffer) = self.record_buffers.pop()
         {
             let Some((tag, record, expected)) = self.reads.pop_front() else { return };
-            self.workers.read(ReadJob { tag, record, expected, buffer });
+            let may_be_old = matches!(self.purposes.get(&tag), Some(Purpose::Slots(..)));
+            self.workers.read(ReadJob { tag, record, expected, may_be_old, buffer });
         }
     }
 
@@ -515,7 +520,7 @@ impl DiskTier {
         if outcome.is_ok() {
             self.ages.add(record, blocks.written_at(), &self.tier);
             self.figures.written_bytes += self.shape.record_bytes(keys.len()) as u64;
-            self.unsynced_blocks += keys.len() as u64;
+            self.unsynced_blocks += blocks.num_named();
             self.pause.succeeded();
         }
         match blocks {
@@ -531,6 +536,7 @@ impl DiskTier {
             }
             Blocks::Swapped { id, buffer, .. } => {
                 self.record_buffers.push(buffer);
+                self.swaps.num_writing -= 1;
                 let outcome = outcome.map_err(|failure| match failure {
                     WriteFailure::Full(reason) => {
                         self.is_full(&reason);
@@ -573,7 +579,7 @@ impl DiskTier {
     }
 
     fn was_read(&mut self, job: ReadJob, outcome: Result<Header, String>, seconds: f64, blocks: &mut dyn BlockBytes) {
-        let ReadJob { tag, record, expected, buffer } = job;
+        let ReadJob { tag, record, expected, buffer, .. } = job;
         self.tier.release(record.segment);
         let bytes = self.shape.record_bytes(record.count.into()) as u64;
         match &outcome {

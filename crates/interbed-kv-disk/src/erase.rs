@@ -2,8 +2,8 @@
 //!
 //! A record that holds any block of the tenant is overwritten with zeros, and its header with one that names nothing;
 //! blocks of other tenants in the record are forgotten. Blocks that were swapped out and whose tenant is not known are
-//! overwritten in any case. The bytes behind the last record of each segment are
-//! overwritten too, and so is all of a segment that cannot be read: what lay there earlier may be anybody's.
+//! overwritten in any case. The bytes behind the last record of each segment, or
+//! behind a gap, are overwritten too, and so is all of a segment that cannot be read: what lies there may be anybody's.
 
 use std::sync::Arc;
 
@@ -77,14 +77,16 @@ fn erase_in(
         Ok(())
     };
     let block = DIRECT_ALIGN as u64;
-    let mut end = if len >= block && seal.is_signed_segment(&read(file, 0, DIRECT_ALIGN)?) { block } else { 0 };
+    let segment = if len >= block { seal.signed_segment(&read(file, 0, DIRECT_ALIGN)?) } else { None };
+    let mut end = if segment.is_some() { block } else { 0 };
     while end > 0 && end + block <= len {
-        let Some(Described { count, block_size, header_bytes, record_bytes }) =
+        let Some(Described { generation, count, block_size, header_bytes, record_bytes }) =
             seal.describe(&read(file, end, DIRECT_ALIGN)?)
         else {
             break;
         };
-        if record_bytes > len - end || header_bytes as u64 > record_bytes {
+        // A record may be missing. What lay there earlier says nothing of what lies behind it now.
+        if segment != Some(generation) || record_bytes > len - end || header_bytes as u64 > record_bytes {
             break;
         }
         let mut header = read(file, end, header_bytes)?;
@@ -259,6 +261,38 @@ mod tests {
         let there: Vec<_> = (1..=number).filter(|&number| found(&mut tier, number) > 0).collect();
         assert_eq!(there, (1..=5).chain(11..=15).collect::<Vec<_>>());
         assert!(!tier.has(BlockKey::default()));
+    }
+
+    #[test]
+    fn a_header_that_is_left_in_a_gap_hides_nothing() {
+        let parent = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = parent.path().join("kv");
+        let (mut tier, mut number) = (open(&path, None), 0);
+        for (tenant, count) in [(0, 2), (2, 5)] {
+            store(&mut tier, &mut number, tenant, count);
+            settle(&mut tier);
+        }
+        drop(tier);
+        let secret = Directory::open(&path).unwrap().secret();
+        let seal = Seal { secret, fingerprint: [2; 32] };
+        let segment = path.join("segment-000000");
+        let mut bytes = std::fs::read(&segment).unwrap();
+        // As if the segment were used again, the first record written, the second not, and a third that begins where
+        // the second of the earlier generation has its blocks.
+        seal.segment_header(2, 1, &mut bytes[..DIRECT_ALIGN]);
+        let header = seal.read_header(&shape(), &bytes[DIRECT_ALIGN..]).unwrap();
+        let labels: Vec<_> = header.labels.iter().collect();
+        seal.write_header(&shape(), &labels, 2, header.written_at, &mut bytes[DIRECT_ALIGN..]);
+        let second = DIRECT_ALIGN + shape().record_bytes(2);
+        let begin = second + shape().header_bytes(5) + 40 * DIRECT_ALIGN;
+        bytes[begin..begin + 20 * DIRECT_ALIGN].fill(mark(1).0);
+        std::fs::write(&segment, &bytes).unwrap();
+        assert!(seal.read_header(&shape(), &bytes[second..]).is_ok(), "the earlier header is there");
+        let kept = traces(&path, 0);
+
+        let erased = erase(&Directory::open(&path).unwrap(), TENANTS[1], &mut |_, _| {}).unwrap();
+        assert_eq!(erased, Erased::default());
+        assert_eq!((traces(&path, 0), traces(&path, 1).0, traces(&path, 2)), (kept, 0, (0, 0)));
     }
 
     #[test]

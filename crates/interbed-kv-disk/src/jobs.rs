@@ -44,6 +44,11 @@ impl Blocks {
         }
     }
 
+    /// Returns the number of blocks that look-ups can find.
+    pub(crate) fn num_named(&self) -> u64 {
+        self.labels().iter().filter(|label| label.key != BlockKey::NAMELESS).count() as u64
+    }
+
     /// Returns when a record of the blocks was written, if it is written now, in seconds since 1970. The record is as
     /// old as the oldest of its blocks.
     pub(crate) fn written_at(&self) -> u64 {
@@ -75,6 +80,8 @@ pub(crate) struct ReadJob {
     pub(crate) tag: u64,
     pub(crate) record: RecordPlace,
     pub(crate) expected: Vec<Expected>,
+    /// Whether the record may be older than the store's blocks may become, because it holds blocks of slots.
+    pub(crate) may_be_old: bool,
     pub(crate) buffer: AlignedBuffer,
 }
 
@@ -116,7 +123,7 @@ pub(crate) struct PieceDone {
 }
 
 /// Reason why a record was not written.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum WriteFailure {
     /// The disk has no room for the record's segment.
     Full(String),

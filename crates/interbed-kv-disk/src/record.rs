@@ -17,14 +17,15 @@
 //! | then | for each layer: xxh3 of its run, 8 bytes |
 //!
 //! A header's entry whose key is zero stands for a block that no later process can use: it was swapped out without a
-//! name, or it was [erased](crate::erase), and its entry is zero then. An owner of ones is a tenant that was not known.
-//! If the runs of a record end within a block of the disk, the rest of that disk block is zero.
+//! name, and its parent is the place of its record; or it was [erased](crate::erase), and its entry is zero. An owner
+//! of ones is a tenant that was not known. If the runs of a record end within a block of the disk, the rest of that
+//! disk block is zero.
 //!
 //! All numbers are little-endian. A segment begins with one block of [`DIRECT_ALIGN`] bytes that is a header without
 //! blocks and layers.
 
 use interbed_io::DIRECT_ALIGN;
-use interbed_kv::{BlockKey, BlockLabel, KEY_BYTES};
+use interbed_kv::{BlockKey, BlockLabel, KEY_BYTES, RecordPlace};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::shape::{HEADER_FIXED, RecordShape, entry_bytes};
@@ -34,6 +35,15 @@ const VERSION: u32 = 2;
 
 /// Stands for the owner of a block that was swapped out and whose tenant is not known.
 pub(crate) const UNKNOWN_OWNER: BlockKey = BlockKey([0xFF; KEY_BYTES]);
+
+/// Returns what the label of a block without a name in `record` has for the key of the block before it. No block of
+/// another record is taken for this one, though neither has a name.
+pub(crate) fn nameless_parent(record: RecordPlace) -> BlockKey {
+    let mut key = [0; KEY_BYTES];
+    key[..8].copy_from_slice(&record.offset.to_le_bytes());
+    key[8..12].copy_from_slice(&record.segment.to_le_bytes());
+    BlockKey(key)
+}
 
 /// Maximum number of bytes of a header.
 const HEADER_MAX: usize = 64 << 20;
@@ -70,9 +80,11 @@ pub(crate) enum NotAHeader {
     Foreign,
 }
 
-/// Number of blocks and sizes of a record, as its first bytes say.
+/// Generation, number of blocks and sizes of a record, as its first bytes say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Described {
+    /// Generation of the segment.
+    pub(crate) generation: u64,
     pub(crate) count: usize,
     /// Number of tokens in a block.
     pub(crate) block_size: usize,
@@ -200,7 +212,8 @@ impl Seal {
         let (header_bytes, record_bytes) = (usize::try_from(number(first, 96)).ok()?, number(first, 104));
         let least = HEADER_FIXED + count * entry_bytes(block_size);
         let is_whole = header_bytes.is_multiple_of(DIRECT_ALIGN) && record_bytes.is_multiple_of(DIRECT_ALIGN as u64);
-        let described = Described { count, block_size, header_bytes, record_bytes };
+        let generation = number(first, 16);
+        let described = Described { generation, count, block_size, header_bytes, record_bytes };
         (is_whole && (least..=HEADER_MAX).contains(&header_bytes)).then_some(described)
     }
 
@@ -209,9 +222,11 @@ impl Seal {
         self.check_mac(header).is_ok()
     }
 
-    /// Returns whether `block` is the header of a segment, of whatever model.
-    pub(crate) fn is_signed_segment(&self, block: &[u8]) -> bool {
-        self.check_fixed(block).is_ok_and(|count| count == 0) && self.is_signed(block)
+    /// Returns the generation that the header of a segment names, of whatever model. Returns `None` if `block` is not
+    /// the header of a segment.
+    pub(crate) fn signed_segment(&self, block: &[u8]) -> Option<u64> {
+        let is_signed = self.check_fixed(block).is_ok_and(|count| count == 0) && self.is_signed(block);
+        is_signed.then(|| number(block, 16))
     }
 
     pub(crate) fn sign(&self, header: &mut [u8]) {

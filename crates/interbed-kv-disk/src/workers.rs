@@ -1,4 +1,4 @@
-//! Runs the threads of a store: one that writes records in order, and a few that read them.
+//! Runs the threads of a store: one that writes records, those of swaps before others, and a few that read records.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN, DiskTurns, IoError, SegmentWrite, Urgency};
-use interbed_kv::{BlockKey, RecordPlace, TokenId};
+use interbed_kv::{BlockKey, BlockLabel, RecordPlace, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
 use crate::jobs::{Blocks, Done, Expected, PieceDone, PieceJob, ReadJob, WriteFailure, WriteJob, now};
 use crate::read_queue::{Read, ReadQueue};
-use crate::record::{Header, Seal, clear_gaps, pack};
+use crate::record::{Header, Seal, clear_gaps, nameless_parent, pack};
 use crate::shape::RecordShape;
 use crate::write_queue::WriteQueue;
 
@@ -36,6 +36,8 @@ struct Shared {
     shape: RecordShape,
     seal: Seal,
     segment_bytes: u64,
+    /// Whether segments have headers, by which a later process finds their records.
+    has_headers: bool,
     open: Mutex<HashMap<u32, Arc<dyn SegmentWrite>>>,
     /// Age in seconds above which records are not read; `None` for no limit.
     ttl: Option<u64>,
@@ -54,11 +56,12 @@ impl Workers {
     /// Starts a thread that writes and `readers` threads that read.
     pub(crate) fn start(
         (space, shape, seal): (Arc<dyn SegmentSpace>, RecordShape, Seal),
-        segment_bytes: u64,
+        (segment_bytes, has_headers): (u64, bool),
         ttl: Option<u64>,
         (turns, readers): (Arc<DiskTurns>, usize),
     ) -> std::io::Result<(Self, Receiver<PieceDone>)> {
-        let shared = Arc::new(Shared { space, shape, seal, segment_bytes, open: Mutex::default(), ttl });
+        let shared = Shared { space, shape, seal, segment_bytes, has_headers, open: Mutex::default(), ttl };
+        let shared = Arc::new(shared);
         let (sender, done) = channel();
         let (frames_sender, frames) = channel();
         let (reads, writes) = (Arc::new(ReadQueue::taking(turns)), Arc::new(WriteQueue::default()));
@@ -109,7 +112,8 @@ impl Drop for Workers {
 
 impl Shared {
     fn write_all(&self, writes: &WriteQueue, turns: &DiskTurns, done: &Sender<Done>) {
-        let mut writer = Writer { shared: self, record: None, unsynced: Vec::new(), blocks: 0, broken: None };
+        let (unsynced, headed) = (Vec::new(), HashMap::new());
+        let mut writer = Writer { shared: self, record: None, unsynced, blocks: 0, headed, broken: None };
         loop {
             let job = writes.try_next().or_else(|| {
                 writer.sync(done);
@@ -124,8 +128,10 @@ impl Shared {
             // A bug must not leave a write pending for ever.
             let outcome = catch_unwind(AssertUnwindSafe(|| writer.write(&mut job)))
                 .unwrap_or_else(|_| Err("writing a record panicked".into()));
-            if outcome.is_err() {
-                writer.broken = Some((job.record.segment, job.record.generation));
+            if let Err(failure) = &outcome
+                && self.has_headers
+            {
+                writer.broken = Some((job.record.segment, job.record.generation, failure.clone()));
             }
             if done.send(Done::Written { job, outcome }).is_err() {
                 break;
@@ -192,7 +198,7 @@ impl Shared {
             let bytes = &mut area[..header];
             file.read_aligned_at(bytes, record.offset, header).map_err(|error| error.to_string())?;
             let header = self.seal.read_header(&self.shape, bytes).map_err(|_| format!("{} is damaged", place()))?;
-            self.check(record, &piece.expected, &header).map_err(|reason| format!("{} {reason}", place()))?;
+            self.check(record, &piece.expected, &header, self.ttl).map_err(|reason| format!("{} {reason}", place()))?;
             let _ = piece.sums.set(header.into_sums());
         }
         let sum = piece.sums.get().and_then(|sums| sums.get(layer)).ok_or("there is no such layer")?;
@@ -213,16 +219,26 @@ impl Shared {
         Ok(())
     }
 
-    /// Checks that `header` is that of the record that was wanted. The error says what is wrong.
-    fn check(&self, record: RecordPlace, expected: &[Expected], header: &Header) -> Result<(), &'static str> {
+    /// Checks that `header` is that of the record that was wanted, and not older than `ttl` seconds. The error says
+    /// what is wrong.
+    fn check(
+        &self,
+        record: RecordPlace,
+        expected: &[Expected],
+        header: &Header,
+        ttl: Option<u64>,
+    ) -> Result<(), &'static str> {
         if header.generation != record.generation || header.labels.len() != usize::from(record.count) {
             return Err("was overwritten");
         }
-        if self.ttl.is_some_and(|ttl| now().saturating_sub(header.written_at) > ttl) {
+        if ttl.is_some_and(|ttl| now().saturating_sub(header.written_at) > ttl) {
             return Err("is too old");
         }
         let is_there = |Expected { index, key, content }: &Expected| {
-            let label = header.labels.get(usize::from(*index)).filter(|label| label.key == *key);
+            let is_it = |label: &&BlockLabel| {
+                label.key == *key && (*key != BlockKey::NAMELESS || label.parent == nameless_parent(record))
+            };
+            let label = header.labels.get(usize::from(*index)).filter(is_it);
             let same = |(parent, tokens): &(BlockKey, Box<[TokenId]>)| {
                 label.is_some_and(|label| label.parent == *parent && label.tokens == *tokens)
             };
@@ -233,7 +249,8 @@ impl Shared {
 
     /// Reads a record, and checks that it is the one that was wanted.
     fn read(&self, job: &mut ReadJob) -> Result<Header, String> {
-        let ReadJob { record, expected, buffer, .. } = job;
+        let ReadJob { record, expected, buffer, may_be_old, .. } = job;
+        let ttl = self.ttl.filter(|_| !*may_be_old);
         let count = usize::from(record.count);
         let bytes = buffer.as_mut().get_mut(..self.shape.record_bytes(count)).ok_or("the record is too long")?;
         let file = self.segment(record.segment, false).map_err(|error| error.to_string())?;
@@ -241,7 +258,7 @@ impl Shared {
         file.read_aligned_at(bytes, record.offset, len).map_err(|error| error.to_string())?;
         let place = || format!("the record at {} of {}", record.offset, file.path().display());
         let header = self.seal.read_header(&self.shape, bytes).map_err(|_| format!("{} is damaged", place()))?;
-        self.check(*record, expected, &header).map_err(|reason| format!("{} {reason}", place()))?;
+        self.check(*record, expected, &header, ttl).map_err(|reason| format!("{} {reason}", place()))?;
         match header.runs_are_whole(&self.shape, bytes) {
             true => Ok(header),
             false => Err(format!("{} is damaged", place())),
@@ -274,17 +291,22 @@ struct Writer<'a> {
     record: Option<AlignedBuffer>,
     /// Segments with records that may not be on the disk yet, one for each record.
     unsynced: Vec<Arc<dyn SegmentWrite>>,
-    /// Number of blocks in the records that may not be on the disk yet.
+    /// Number of blocks with names in the records that may not be on the disk yet.
     blocks: u64,
-    /// Segment and generation in which a write has failed; recovery would not find records behind the failed one.
-    broken: Option<(u32, u64)>,
+    /// Generation in the header that was last written to each segment. [segment]
+    headed: HashMap<u32, u64>,
+    /// Segment and generation in which a write has failed, and why. Recovery would not find records behind the failed
+    /// one.
+    broken: Option<(u32, u64, WriteFailure)>,
 }
 
 impl Writer<'_> {
     fn write(&mut self, WriteJob { record, blocks }: &mut WriteJob) -> Result<(), WriteFailure> {
         let Shared { shape, seal, .. } = self.shared;
-        if self.broken == Some((record.segment, record.generation)) {
-            return Err("an earlier write to the segment has failed".into());
+        if let Some((segment, generation, failure)) = &self.broken
+            && (*segment, *generation) == (record.segment, record.generation)
+        {
+            return Err(failure.clone());
         }
         let (count, written_at) = (usize::from(record.count), blocks.written_at());
         // For a segment that was removed from outside, a new one is made.
@@ -311,14 +333,16 @@ impl Writer<'_> {
         let bytes = &mut bytes[..shape.record_bytes(count)];
         clear_gaps(shape, count, bytes);
         seal.write_header(shape, &labels, record.generation, written_at, bytes);
-        if record.offset == DIRECT_ALIGN as u64 {
+        // The first record of a segment may be written after others, or never.
+        if self.shared.has_headers && self.headed.get(&record.segment) != Some(&record.generation) {
             let mut header = AlignedBuffer::new_zeroed(DIRECT_ALIGN).ok_or("there is no memory for a header")?;
             seal.segment_header(record.generation, now(), header.as_mut());
             file.write_aligned_at(header.as_slice(), 0)?;
+            self.headed.insert(record.segment, record.generation);
         }
         file.write_aligned_at(bytes, record.offset)?;
         self.unsynced.push(file);
-        self.blocks += count as u64;
+        self.blocks += blocks.num_named();
         Ok(())
     }
 

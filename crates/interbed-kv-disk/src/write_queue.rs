@@ -14,7 +14,7 @@ struct Queues {
     closed: bool,
 }
 
-/// Queue of writes. Blocks that are swapped out come first, then records.
+/// Queue of writes. Records of blocks that are swapped out come first, then the others.
 #[derive(Default)]
 pub(crate) struct WriteQueue {
     queues: Mutex<Queues>,

@@ -67,6 +67,6 @@ pub use sequence_state::SequenceState;
 pub use stats::KvStats;
 pub use strips::{Hiding, Mapped, Mapping, StripConfig, StripMapper, StripPlace, StripPlan, StripUse};
 pub use tables::IdHasher;
-pub use tier::{Gate, KvTierConfig, Reclaim, RecordPlace, Tier, TierCounts, TierPlace, WriteBudget};
+pub use tier::{Gate, KvTierConfig, NoRecords, Reclaim, RecordPlace, Tier, TierCounts, TierPlace, WriteBudget};
 pub use tier_figures::TierFigures;
 pub use transfer::{BlockCopy, BlockSwap, Fetch, Swap, SwapDirection, SwapOutcome};

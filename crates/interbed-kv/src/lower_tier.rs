@@ -37,8 +37,9 @@ pub trait LowerTier: Send {
     fn read_seconds(&self, blocks: usize) -> Option<f64>;
 
     /// Begins to bring `wanted`, which a [look-up](Self::look_up) has named, into their blocks. [`poll`](Self::poll)
-    /// reports the end of the fetch, and is the only call that writes to the blocks. Computing all of `wanted` takes
-    /// `computing` seconds, if that is known.
+    /// reports the end of the fetch. Only calls that are given the memory of the blocks write to them: `poll`, and
+    /// [`SlotTier::poll_swaps`] if the tier takes swaps too. Computing all of `wanted` takes `computing` seconds, if
+    /// that is known.
     fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>);
 
     /// Ends a fetch with what has come, if the fetch is in flight and the tier can end it early.

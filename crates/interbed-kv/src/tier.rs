@@ -105,6 +105,15 @@ pub struct Reclaim {
     pub dropped: Vec<(BlockKey, u8)>,
 }
 
+/// Reason why records find no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRecords {
+    /// Too few segments are free. Others may be emptied for the records.
+    NotFree,
+    /// The records may not lie in as many segments as they need.
+    NotAllowed,
+}
+
 /// Counts of what has happened in a tier since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierCounts {
@@ -262,34 +271,47 @@ impl Tier {
     }
 
     /// Divides `count` blocks into records that find room now, and returns the number of blocks of each record. The
-    /// records lie in at most `segments_max` segments besides those for which `is_held` returns true. Returns `None` if
-    /// there is no such room.
+    /// records lie in at most `segments_max` segments besides those for which `is_held` returns true.
+    ///
+    /// # Errors
+    /// Says what is missing. [`NoRecords::NotAllowed`] comes before [`NoRecords::NotFree`].
     pub fn records_for(
         &self,
         mut count: usize,
         mut segments_max: usize,
         is_held: impl Fn(u32) -> bool,
-    ) -> Option<Vec<usize>> {
+    ) -> Result<Vec<usize>, NoRecords> {
         let KvTierConfig { record_bytes, segment_bytes, segment_header, spare_segments, .. } = &self.config;
-        let mut free = self.free.iter().take(self.free.len().saturating_sub(*spare_segments as usize));
-        let mut segment = self.open.map(|open| (open, segment_bytes - self.segments[open as usize].end));
-        let (mut records, mut is_counted) = (Vec::new(), false);
+        let (free, mut opened) = (self.free.len().saturating_sub(*spare_segments as usize), 0);
+        // Room in the segment that is written to, and whether it still counts against the maximum.
+        let mut segment = self.open.map(|open| (segment_bytes - self.segments[open as usize].end, !is_held(open)));
+        let mut records = Vec::new();
+        let mut allow = || {
+            segments_max = segments_max.checked_sub(1).ok_or(NoRecords::NotAllowed)?;
+            Ok(())
+        };
         while count > 0 {
             let most = count.min(self.config.blocks_per_record());
-            let fits = segment.and_then(|(_, room)| (1..=most).rev().find(|&blocks| record_bytes[blocks] <= room));
-            let (Some(blocks), Some((number, room))) = (fits, &mut segment) else {
-                (segment, is_counted) = (Some((*free.next()?, segment_bytes - segment_header)), false);
+            let fits = segment.and_then(|(room, _)| (1..=most).rev().find(|&blocks| record_bytes[blocks] <= room));
+            let (Some(blocks), Some((room, counts))) = (fits, &mut segment) else {
+                allow()?;
+                opened += 1;
+                segment = Some((segment_bytes - segment_header, false));
                 continue;
             };
-            if !is_counted && !is_held(*number) {
-                segments_max = segments_max.checked_sub(1)?;
+            if std::mem::take(counts) {
+                allow()?;
             }
-            is_counted = true;
             *room -= record_bytes[blocks];
             count -= blocks;
             records.push(blocks);
         }
-        Some(records)
+        if opened > free { Err(NoRecords::NotFree) } else { Ok(records) }
+    }
+
+    /// Returns whether `segment` is being emptied.
+    pub fn is_leaving(&self, segment: u32) -> bool {
+        self.segments[segment as usize].state == SegmentState::Leaving
     }
 
     /// Returns the number of free segments.

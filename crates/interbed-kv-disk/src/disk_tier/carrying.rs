@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use interbed_kv::{BlockKey, Reclaim, RecordPlace, TierPlace};
+use interbed_kv::{BlockKey, Reclaim, RecordPlace, Tier, TierPlace};
 
 use super::{DiskTier, Purpose};
 use crate::jobs::{Expected, Staged};
@@ -22,15 +22,20 @@ pub(super) struct Carrying {
 impl DiskTier {
     /// Begins to empty a segment, if room is short.
     pub(super) fn reclaim(&mut self) {
-        self.reclaim_for(self.tier.config().spare_segments as usize + 1);
+        self.empty(Tier::reclaim);
     }
 
     /// Begins to empty a segment, if fewer than `wanted` are free.
     pub(super) fn reclaim_for(&mut self, wanted: usize) {
+        self.empty(|tier| tier.reclaim_for(wanted));
+    }
+
+    /// Begins to empty the segment that `choose` names, unless another is being emptied.
+    fn empty(&mut self, choose: impl FnOnce(&mut Tier) -> Option<Reclaim>) {
         if self.carrying.is_some() {
             return;
         }
-        let Some(Reclaim { segment, carried, .. }) = self.tier.reclaim_for(wanted) else { return };
+        let Some(Reclaim { segment, carried, .. }) = choose(&mut self.tier) else { return };
         if carried.is_empty() {
             return;
         }

@@ -65,11 +65,6 @@ impl KeptSlots {
         self.held.contains_key(&segment)
     }
 
-    /// Returns whether slots may hold `segment`.
-    pub(super) fn may_hold(&self, segment: u32) -> bool {
-        self.holds(segment) || self.segments_left() > 0
-    }
-
     /// Notes that the block of `slot`, which keeps none yet, lies at `place` under `key`. `found` is what the block
     /// must be if it was not written for this slot.
     pub(super) fn keep(

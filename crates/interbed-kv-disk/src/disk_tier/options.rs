@@ -37,7 +37,8 @@ pub struct DiskOptions {
 pub struct SlotRoom {
     /// Number of slots; 0 if nothing is swapped to the store.
     pub num_slots: usize,
-    /// Number of bytes that swapped blocks may keep from being emptied; `None` for a quarter of the store.
+    /// Number of bytes of the segments that may not be emptied because swapped blocks lie in them, rounded up to whole
+    /// segments; `None` for a quarter of the store.
     pub bytes: Option<u64>,
     /// Time that the disk took in a trial.
     pub trial: SwapTrial,

@@ -30,7 +30,7 @@ impl Pause {
         self.until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Begins a pause, unless one is on. Says why, with `what` follows from it, but not again and again.
+    /// Begins a pause, unless one is on. Warns of `reason`, and of `what` follows from it, but not again and again.
     pub(super) fn begin(&mut self, reason: &str, what: &str) {
         if self.is_on() {
             return;

@@ -1,18 +1,19 @@
 //! Swaps blocks out and in. A block that the store has already is not written again. All others are written in records:
 //! under their keys, so that look-ups find them too, or without a name.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, BlockSwap, RecordPlace, SlotTier, Swap, SwapDirection, SwapEnded,
-    SwapFailure, SwapId, SwapSlot, SwapTook, SwapTrial, TierPlace, TokenId,
+    BlockBytes, BlockId, BlockKey, BlockLabel, BlockSwap, NoRecords, RecordPlace, SlotTier, Swap, SwapDirection,
+    SwapEnded, SwapFailure, SwapId, SwapSlot, SwapTook, SwapTrial, TierPlace, TokenId,
 };
 
 use super::kept_slots::KeptSlots;
 use super::{DiskTier, Purpose};
 use crate::jobs::{Blocks, Expected, WriteJob};
-use crate::record::{UNKNOWN_OWNER, unpack};
+use crate::record::{UNKNOWN_OWNER, nameless_parent, unpack};
 
 /// Class of blocks that are written because they are swapped out.
 const SWAPPED: u8 = 0;
@@ -46,6 +47,8 @@ pub(super) struct Swaps {
     in_flight: Vec<SwapInFlight>,
     /// Records that wait for a buffer, in order.
     leaving: VecDeque<Leaving>,
+    /// Number of buffers with records that are being written.
+    pub(super) num_writing: usize,
     ended: VecDeque<SwapEnded>,
     /// Times at which the last swap out, and the last swap in, that moved anything have ended.
     last_ends: [Instant; 2],
@@ -54,12 +57,17 @@ pub(super) struct Swaps {
 impl Swaps {
     pub(super) fn new(kept: KeptSlots, trial: SwapTrial) -> Self {
         let (in_flight, leaving, ended) = (Vec::new(), VecDeque::new(), VecDeque::new());
-        Self { kept, trial, in_flight, leaving, ended, last_ends: [Instant::now(); 2] }
+        Self { kept, trial, in_flight, leaving, num_writing: 0, ended, last_ends: [Instant::now(); 2] }
     }
 
     /// Returns whether no swap is in flight.
     pub(super) fn is_settled(&self) -> bool {
         self.in_flight.is_empty()
+    }
+
+    /// Returns whether a record waits for a buffer while no other is being written.
+    pub(super) fn is_stuck(&self) -> bool {
+        !self.leaving.is_empty() && self.num_writing == 0
     }
 
     fn flight(&mut self, id: SwapId) -> Option<&mut SwapInFlight> {
@@ -133,17 +141,24 @@ impl SlotTier for DiskTier {
 
 impl DiskTier {
     fn swap_out(&mut self, swap: &Swap, label: &dyn Fn(BlockId) -> Option<BlockLabel>) -> Result<(), SwapFailure> {
-        let (mut written, mut owner) = (Vec::new(), UNKNOWN_OWNER);
+        let (mut all, mut owner) = (Vec::with_capacity(swap.transfers.len()), UNKNOWN_OWNER);
         for &BlockSwap { block, slot } in &swap.transfers {
-            if slot.index() >= self.num_slots() {
-                return Err(SwapFailure::NoRoom);
-            }
             self.release_slot(slot);
             let label = label(block);
             // All sequences of a swap belong to one tenant.
             label.iter().for_each(|label| owner = label.owner);
             let place = label.as_ref().and_then(|label| self.tier.find(label.key));
-            match (place.filter(|place| self.swaps.kept.may_hold(place.record.segment)), label) {
+            // A slot would keep a segment that is being emptied from becoming free.
+            all.push((block, slot, label, place.filter(|place| !self.tier.is_leaving(place.record.segment))));
+        }
+        let places: Vec<_> = all.iter().filter_map(|(.., place)| *place).collect();
+        let (segments, sizes) = self.plan(all.len(), &places).ok_or(SwapFailure::NoRoom)?;
+        let is_spared = |segment: u32| segments.contains(&segment);
+        let mut written = Vec::new();
+        for (block, slot, label, place) in all {
+            let spared = place
+                .filter(|TierPlace { record, .. }| self.swaps.kept.holds(record.segment) || is_spared(record.segment));
+            match (spared, label) {
                 (Some(place), Some(BlockLabel { key, parent, tokens, .. })) => {
                     self.keep_slot(slot, place, key, Some((parent, tokens)));
                     self.figures.swap_spared_bytes += self.shape.block_bytes() as u64;
@@ -151,7 +166,7 @@ impl DiskTier {
                 (_, label) => written.push((block, slot, label)),
             }
         }
-        let sizes = self.room_for(written.len()).ok_or(SwapFailure::NoRoom)?;
+        segments.into_iter().for_each(|segment| self.tier.release(segment));
         self.budget.spend(written.len() as u64 * self.shape.block_bytes() as u64);
         let mut written = written.into_iter();
         for size in sizes {
@@ -165,6 +180,8 @@ impl DiskTier {
             }
             let contents: Vec<_> = labels.iter().map(|label| (label.key, SWAPPED)).collect();
             let record = self.tier.reserve(&contents).expect("room was found for the record");
+            let nameless = labels.iter_mut().filter(|label| label.key == BlockKey::NAMELESS);
+            nameless.for_each(|label| label.parent = nameless_parent(record));
             for ((slot, label), index) in slots.into_iter().zip(&labels).zip(0..) {
                 self.keep_slot(slot, TierPlace { record, index }, label.key, None);
             }
@@ -180,18 +197,54 @@ impl DiskTier {
         BlockLabel { key: BlockKey::NAMELESS, parent: BlockKey::NAMELESS, owner, tokens }
     }
 
-    /// Divides `count` blocks into records that find room, and returns the number of blocks of each. Segments are
-    /// emptied for them if that is possible at once.
-    fn room_for(&mut self, count: usize) -> Option<Vec<usize>> {
+    /// Plans how `count` blocks leave, of which the store has some at `places`. Returns the segments that slots are to
+    /// hold because blocks lie there already, and the number of blocks of each record with the other blocks. Each of
+    /// the segments is held once for the caller. What must be written comes first: a block is written again if slots
+    /// may not hold its segment besides.
+    fn plan(&mut self, mut count: usize, places: &[TierPlace]) -> Option<(Vec<u32>, Vec<usize>)> {
+        let mut found: HashMap<u32, usize> = HashMap::new();
+        for TierPlace { record, .. } in places {
+            *found.entry(record.segment).or_default() += 1;
+        }
+        count -=
+            found.extract_if(|&segment, _| self.swaps.kept.holds(segment)).map(|(_, blocks)| blocks).sum::<usize>();
+        let mut spared: Vec<_> = found.into_iter().collect();
+        spared.sort_unstable_by_key(|&(segment, blocks)| (Reverse(blocks), segment));
+        spared.truncate(self.swaps.kept.segments_left());
+        count -= spared.iter().map(|(_, blocks)| blocks).sum::<usize>();
+        spared.iter().for_each(|&(segment, _)| self.tier.hold(segment));
         loop {
-            let (left, free) = (self.swaps.kept.segments_left(), self.tier.num_free_segments());
-            let sizes = self.tier.records_for(count, left, |segment| self.swaps.kept.holds(segment));
-            if sizes.is_some() {
-                return sizes;
+            let segments: Vec<_> = spared.iter().map(|&(segment, _)| segment).collect();
+            if let Some(sizes) = self.room_for(count, &segments) {
+                return Some((segments, sizes));
             }
-            self.reclaim_for(free + 1);
-            let is_for_swaps_alone = self.tier.config().spare_segments == 0;
-            if self.tier.num_free_segments() <= free && !(is_for_swaps_alone && self.tier.close_unread()) {
+            let (segment, blocks) = spared.pop()?;
+            self.tier.release(segment);
+            count += blocks;
+        }
+    }
+
+    /// Divides `count` blocks into records that find room if slots hold the segments `spared` too, and returns the
+    /// number of blocks of each. Segments are emptied for the records if that is possible at once and helps.
+    fn room_for(&mut self, count: usize, spared: &[u32]) -> Option<Vec<usize>> {
+        let is_for_swaps_alone = self.tier.config().spare_segments == 0;
+        let left = self.swaps.kept.segments_left() - spared.len();
+        loop {
+            let kept = &self.swaps.kept;
+            let is_held = |segment: u32| kept.holds(segment) || spared.contains(&segment);
+            let lack = match self.tier.records_for(count, left, is_held) {
+                Ok(sizes) => return Some(sizes),
+                Err(lack) => lack,
+            };
+            // What is left of the open segment may be too small for anything.
+            if is_for_swaps_alone && self.tier.close_unread() {
+                continue;
+            }
+            let free = self.tier.num_free_segments();
+            if lack == NoRecords::NotFree {
+                self.reclaim_for(free + 1);
+            }
+            if self.tier.num_free_segments() == free {
                 return None;
             }
         }
@@ -201,8 +254,9 @@ impl DiskTier {
     fn write_leaving(&mut self, blocks: &mut dyn BlockBytes) {
         // Fetches never have to wait for writes alone. A store that takes nothing but swaps has no fetches.
         let kept = usize::from(self.num_record_buffers > 1 && self.num_block_buffers > 0);
-        while self.reads.is_empty()
-            && self.record_buffers.len() > kept
+        // Reads that wait leave one buffer, unless there is only one.
+        while self.record_buffers.len() > if self.reads.is_empty() { kept } else { 0 }
+            && (self.reads.is_empty() || self.swaps.is_stuck())
             && let Some(Leaving { id, record, blocks: leaving, labels }) = self.swaps.leaving.pop_front()
             && let Some(mut buffer) = self.record_buffers.pop()
         {
@@ -212,6 +266,7 @@ impl DiskTier {
             match copied {
                 Ok(()) => {
                     self.writes_in_flight += 1;
+                    self.swaps.num_writing += 1;
                     self.figures.queued_blocks += labels.len();
                     self.workers.write(WriteJob { record, blocks: Blocks::Swapped { id, labels, buffer } });
                 }
@@ -222,6 +277,7 @@ impl DiskTier {
                 }
             }
         }
+        self.feed_readers();
     }
 
     /// Notes that a record of `count` blocks of a swap was written, or why it was not.

@@ -22,12 +22,13 @@ pub trait SlotTier: Send {
     fn trial(&self) -> SwapTrial;
 
     /// Takes over a swap. `label` returns the label of a block's content, if the content has one. Until the swap has
-    /// ended, its blocks are neither written to nor reused, and its slots belong to it. Blocks are read or written in
-    /// calls of [`poll_swaps`](Self::poll_swaps) alone. Swaps may end in any order.
+    /// ended, its blocks are neither written to nor reused, and its slots belong to it. The tier reads or writes blocks
+    /// of the swap only in calls that are given the memory of the blocks: [`poll_swaps`](Self::poll_swaps), and the
+    /// calls for fetches if the tier has fetches too. Swaps may end in any order.
     fn start_swap(&mut self, swap: &Swap, label: &dyn Fn(BlockId) -> Option<BlockLabel>);
 
     /// Continues the swaps in flight, and returns one that has ended, or `None`. The call waits up to `wait` for such a
-    /// swap while any is in flight. No other call touches `blocks`.
+    /// swap while any is in flight. The tier may also fill `blocks` for fetches that are in flight.
     fn poll_swaps(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded>;
 
     /// Returns the number of slots whose contents the tier keeps.

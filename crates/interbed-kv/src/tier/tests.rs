@@ -226,13 +226,14 @@ fn blocks_that_are_swapped_out_fill_segments_to_the_end() {
         };
         let places: Vec<_> = sizes.iter().map(place).collect();
         tier.assert_sound();
-        Some((sizes, places.iter().map(|place| place.segment).collect::<Vec<_>>()))
+        Ok((sizes, places.iter().map(|place| place.segment).collect::<Vec<_>>()))
     };
-    assert_eq!(reserve(&mut tier, 18, 0, &[]), None, "no segment may be held");
-    assert_eq!(reserve(&mut tier, 18, 1, &[]), Some((vec![4, 4, 4, 4, 2], vec![0; 5])));
-    assert_eq!(reserve(&mut tier, 3, 1, &[0]), Some((vec![1, 2], vec![0, 1])), "what is left is used");
-    assert_eq!(reserve(&mut tier, 20, 0, &[0, 1]), None, "a third segment would be held");
-    assert_eq!(reserve(&mut tier, 60, 3, &[0, 1]), None, "there is no such room");
+    assert_eq!(reserve(&mut tier, 18, 0, &[]), Err(NoRecords::NotAllowed), "no segment may be held");
+    assert_eq!(reserve(&mut tier, 18, 1, &[]), Ok((vec![4, 4, 4, 4, 2], vec![0; 5])));
+    assert_eq!(reserve(&mut tier, 3, 1, &[0]), Ok((vec![1, 2], vec![0, 1])), "what is left is used");
+    assert_eq!(reserve(&mut tier, 20, 0, &[0, 1]), Err(NoRecords::NotAllowed), "a third segment would be held");
+    assert_eq!(reserve(&mut tier, 60, 3, &[0, 1]), Err(NoRecords::NotFree), "there is no such room");
+    assert_eq!(reserve(&mut tier, 60, 2, &[0, 1]), Err(NoRecords::NotAllowed), "emptied segments would not help");
     assert_eq!(reserve(&mut tier, 20, 1, &[0, 1]).expect("there is room").1, [1, 1, 1, 1, 1, 2]);
     assert_eq!(tier.reclaim_for(1), None, "all is held");
     assert_eq!((tier.len(), tier.num_free_segments()), (0, 0), "nobody can find any of it");
@@ -242,7 +243,7 @@ fn blocks_that_are_swapped_out_fill_segments_to_the_end() {
     assert_eq!(tier.num_free_segments(), 1);
     // A tier that carries contents over leaves a segment free for that.
     let tier = Tier::new(config(3, 0.0));
-    assert!(tier.records_for(40, 3, |_| false).is_some() && tier.records_for(41, 3, |_| false).is_none());
+    assert!(tier.records_for(40, 3, |_| false).is_ok() && tier.records_for(41, 3, |_| false).is_err());
 }
 
 #[test]

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use interbed_io::DIRECT_ALIGN;
 use interbed_io::testing::{Effect, Fault, FaultySpace, Which, WriteEffect};
 use interbed_io::{DirectRead, SwapFile};
 use interbed_kv::testing::{PlainBlocks, Rng};
-use interbed_kv::{BlockId, LowerTier, SwapSlot};
+use interbed_kv::{BlockId, FetchId, LowerTier, SwapSlot, Wanted};
 
 use super::super::tests::{chain, dice, kv, label, open, settle, shape, store};
 use super::*;
+use crate::record::{Header, Seal};
 use crate::testing::{FaultRates, FaultySegments};
-use crate::{Directory, DiskTierError, SwapShape};
+use crate::{Directory, DiskOptions, DiskTierError, SwapShape};
 
 const BLOCKS: u32 = 40;
 const BLOCK_SIZE: usize = 4;
@@ -200,6 +202,56 @@ fn one_swap_that_fails_leaves_the_others_alone() {
 }
 
 #[test]
+fn a_failed_write_spares_what_lies_behind_it_in_a_file_without_a_name() {
+    let mut bench = Bench::new(1);
+    bench.file.fail_writes(0, 1, WriteEffect::Errno(5));
+    bench.start(SwapDirection::Out, &[(0, 0)]);
+    bench.start(SwapDirection::Out, &[(1, 1)]);
+    let kept = &bench.tier.swaps.kept;
+    let segment = |slot: u32| kept.get(SwapSlot(slot)).expect("it is kept").0.segment;
+    assert_eq!(segment(0), segment(1));
+    let outcomes = [bench.wait().outcome, bench.wait().outcome];
+    assert!(is_broken(&outcomes[0]) && outcomes[1].is_ok(), "{outcomes:?}");
+    bench.swap(SwapDirection::In, &[(2, 1)]).unwrap();
+    assert!(bench.holds(2, 1));
+}
+
+#[test]
+fn a_full_disk_is_no_room_for_what_lies_behind_it_too() {
+    let space = Arc::new(FaultySegments::new(1));
+    let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), PlainBlocks::zeroed(2, shape().block_bytes()));
+    space.set_rates(FaultRates { create_error: 1000, ..FaultRates::default() });
+    for slot in 0..2 {
+        tier.start_swap(&swap(SwapId(slot.into()), SwapDirection::Out, &[(slot, slot)]), &|_| None);
+    }
+    for id in 0..2 {
+        assert_eq!(ended(&mut tier, &mut pool, SwapId(id)), Err(SwapFailure::NoRoom));
+    }
+}
+
+#[test]
+fn the_first_record_of_a_segment_may_be_written_last() {
+    let space = Arc::new(FaultySegments::new(1));
+    let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), PlainBlocks::zeroed(2, shape().block_bytes()));
+    let blocks = chain(&tier.key_chain().clone(), 1, 3);
+    // No room is left for it in memory before the others are on the disk.
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..2)), &|_| None);
+    store(&mut tier, &mut pool, &blocks);
+    settle(&mut tier, &mut pool);
+    assert_eq!(tier.figures().durable_blocks, 3);
+    let seal = Seal { secret: [1; 32], fingerprint: [2; 32] };
+    let mut headers = Vec::new();
+    space.tamper(|_, bytes| headers.push(seal.read_segment_header(&bytes[..DIRECT_ALIGN]).ok()));
+    assert_eq!(headers, [Some(1)]);
+    ended(&mut tier, &mut pool, SwapId(0)).unwrap();
+    settle(&mut tier, &mut pool);
+    assert_eq!(tier.figures().durable_blocks, 3, "nobody finds blocks without names");
+    tier.assert_sound();
+    drop(tier);
+    assert_eq!(open(space, 64 << 20).recovered().blocks, 3);
+}
+
+#[test]
 fn stopping_waits_for_one_write_alone() {
     let mut bench = Bench::new(200);
     bench.start(SwapDirection::Out, &same(0..30));
@@ -310,6 +362,21 @@ fn share_of_the_engine_thread_in_a_swap() {
     }
 }
 
+/// Changes the header of a record of `count` blocks at `offset` of the first segment.
+fn rewrite(space: &FaultySegments, offset: usize, count: usize, change: impl Fn(&mut Header)) {
+    let seal = Seal { secret: [1; 32], fingerprint: [2; 32] };
+    space.tamper(|segment, bytes| {
+        if segment == 0 {
+            let record = &mut bytes[offset..];
+            let mut header = seal.read_header(&shape(), record).expect("it is whole");
+            assert_eq!(header.labels.len(), count);
+            change(&mut header);
+            let labels: Vec<_> = header.labels.iter().collect();
+            seal.write_header(&shape(), &labels, header.generation, header.written_at, record);
+        }
+    });
+}
+
 fn ended(tier: &mut DiskTier, pool: &mut PlainBlocks, id: SwapId) -> Result<SwapTook, SwapFailure> {
     let ended = (0..100).find_map(|_| tier.poll_swaps(pool, Duration::from_secs(1))).expect("it ends");
     assert_eq!(ended.id, id);
@@ -410,13 +477,17 @@ fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
         fill(&mut tier, &mut pool, number..number + 1);
         let block = chain(&keys, number, 3)[2].clone();
         let (id, slot) = (SwapId(number as u64), number as u32);
+        let before = tier.figures();
         tier.start_swap(&swap(id, SwapDirection::Out, &[(0, slot)]), &|_| Some(label(&keys, &block)));
         match ended(&mut tier, &mut pool, id) {
             Ok(took) => {
                 assert_eq!(took.bytes, 0, "chain {number} is there");
                 kept.push(number);
             }
-            Err(failure) => assert_eq!(failure, SwapFailure::NoRoom),
+            Err(failure) => {
+                assert_eq!(failure, SwapFailure::NoRoom);
+                assert_eq!(tier.figures().blocks, before.blocks, "emptied segments would not help");
+            }
         }
     }
     assert!(tier.swaps.kept.segments_left() == 0 && kept.len() < 3 * (most + 1), "{kept:?}");
@@ -433,6 +504,138 @@ fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
     assert_eq!(tier.swaps.kept.segments_left(), most);
     fill(&mut tier, &mut pool, 140..180);
     assert!(kept.iter().all(|&number| !is_there(&mut tier, number)), "nobody holds them any more");
+    tier.assert_sound();
+}
+
+/// Returns a store of eight segments with a few chains, and a block of each of its segments.
+fn filled(space: Arc<FaultySegments>, pool: &mut PlainBlocks) -> (DiskTier, Vec<BlockLabel>) {
+    let mut tier = open(space, 64 << 20);
+    let keys = tier.key_chain().clone();
+    let mut found = std::collections::BTreeMap::new();
+    for number in 0..4 {
+        let blocks = chain(&keys, number, 12);
+        store(&mut tier, pool, &blocks);
+        settle(&mut tier, pool);
+        for block in &blocks[2..] {
+            let segment = tier.tier.find(block.2).expect("it is there").record.segment;
+            found.entry(segment).or_insert_with(|| label(&keys, block));
+        }
+    }
+    assert!(found.len() > 3 && tier.swaps.kept.segments_max() == 2);
+    (tier, found.into_values().collect())
+}
+
+#[test]
+fn a_prefix_in_many_segments_leaves_room_for_what_must_be_written() {
+    let mut pool = PlainBlocks::zeroed(3, shape().block_bytes());
+    let (mut tier, labels) = filled(Arc::new(FaultySegments::new(1)), &mut pool);
+    (0..2).for_each(|block| pool.0[block] = kv(&shape(), labels[block].key));
+    pool.0[2].fill(99);
+    let before = tier.figures();
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..3)), &|block| {
+        (block.index() < 2).then(|| labels[block.index()].clone())
+    });
+    let took = ended(&mut tier, &mut pool, SwapId(0)).unwrap();
+    assert_eq!(took.bytes, 2 * shape().block_bytes() as u64, "one of the two is written again");
+    assert_eq!((tier.figures().blocks, tier.swaps.kept.segments_left()), (before.blocks, 0));
+    pool = PlainBlocks::zeroed(3, shape().block_bytes());
+    tier.start_swap(&swap(SwapId(1), SwapDirection::In, &same(0..3)), &|_| None);
+    ended(&mut tier, &mut pool, SwapId(1)).unwrap();
+    assert!((0..2).all(|block| pool.0[block] == kv(&shape(), labels[block].key)));
+    assert!(pool.0[2].iter().all(|&byte| byte == 99));
+    settle(&mut tier, &mut pool);
+    tier.assert_sound();
+}
+
+#[test]
+fn no_slot_keeps_a_segment_that_is_being_emptied() {
+    let mut pool = PlainBlocks::zeroed(1, shape().block_bytes());
+    let (mut tier, labels) = filled(Arc::new(FaultySegments::new(1)), &mut pool);
+    let (oldest, segment) = (&labels[0], tier.tier.find(labels[0].key).expect("it is there").record.segment);
+    assert_eq!(tier.look_up(&[oldest.key], None), 1);
+    tier.reclaim_for(usize::MAX);
+    assert!(tier.tier.is_leaving(segment));
+    pool.0[0] = kv(&shape(), oldest.key);
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..1)), &|_| Some(oldest.clone()));
+    assert!(ended(&mut tier, &mut pool, SwapId(0)).unwrap().bytes > 0);
+    settle(&mut tier, &mut pool);
+    assert!(!tier.swaps.kept.holds(segment) && !tier.tier.is_leaving(segment));
+    tier.assert_sound();
+}
+
+#[test]
+fn blocks_of_slots_do_not_become_too_old() {
+    let space = Arc::new(FaultySegments::new(1));
+    let options = DiskOptions { ttl: Some(Duration::from_secs(5)), ..super::super::tests::options(64 << 20) };
+    let mut tier = DiskTier::open(Arc::clone(&space) as _, [1; 32], [2; 32], shape(), options).unwrap();
+    let (keys, mut pool) = (tier.key_chain().clone(), PlainBlocks::zeroed(2, shape().block_bytes()));
+    let blocks = chain(&keys, 1, 1);
+    pool.0[0] = kv(&shape(), blocks[0].2);
+    pool.0[1].fill(99);
+    let name = |block: BlockId| blocks.get(block.index()).map(|block| label(&keys, block));
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..2)), &name);
+    ended(&mut tier, &mut pool, SwapId(0)).unwrap();
+    settle(&mut tier, &mut pool);
+    // As if it had been written long ago.
+    rewrite(&space, DIRECT_ALIGN, 2, |header| header.written_at -= 60);
+    pool = PlainBlocks::zeroed(2, shape().block_bytes());
+    tier.start_swap(&swap(SwapId(1), SwapDirection::In, &same(0..2)), &|_| None);
+    ended(&mut tier, &mut pool, SwapId(1)).unwrap();
+    assert!(pool.0[0] == kv(&shape(), blocks[0].2) && pool.0[1].iter().all(|&byte| byte == 99));
+    // Others do not read it.
+    let (parent, tokens, key) = blocks[0].clone();
+    let wanted = Wanted { key, parent, tokens: tokens.into(), block: BlockId(0) };
+    tier.fetch(FetchId(0), vec![wanted], None);
+    let ended = (0..100).find_map(|_| tier.poll(&mut pool, Duration::from_millis(100))).expect("it ends");
+    assert_eq!((ended.filled, ended.wanted), (0, 1));
+}
+
+#[test]
+fn a_block_without_a_name_is_not_taken_for_one_of_another_record() {
+    let space = Arc::new(FaultySegments::new(1));
+    let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), PlainBlocks::zeroed(2, shape().block_bytes()));
+    for slot in 0..2 {
+        tier.start_swap(&swap(SwapId(slot.into()), SwapDirection::Out, &[(slot, slot)]), &|_| None);
+        ended(&mut tier, &mut pool, SwapId(slot.into())).unwrap();
+    }
+    // As if the disk had read at the wrong place.
+    let bytes = shape().record_bytes(1);
+    space.tamper(|_, segment| segment.copy_within(DIRECT_ALIGN..DIRECT_ALIGN + bytes, DIRECT_ALIGN + bytes));
+    tier.start_swap(&swap(SwapId(2), SwapDirection::In, &[(0, 1)]), &|_| None);
+    let outcome = ended(&mut tier, &mut pool, SwapId(2));
+    assert!(is_broken(&outcome), "{outcome:?}");
+    tier.start_swap(&swap(SwapId(3), SwapDirection::In, &[(0, 0)]), &|_| None);
+    ended(&mut tier, &mut pool, SwapId(3)).unwrap();
+}
+
+#[test]
+fn a_swap_out_does_not_wait_for_all_reads() {
+    let space = Arc::new(FaultySegments::new(1));
+    let buffer_bytes = 4 * shape().record_bytes(shape().blocks_per_record());
+    let options = DiskOptions { buffer_bytes, ..super::super::tests::options(200 << 20) };
+    let mut tier = DiskTier::open(space, [1; 32], [2; 32], shape(), options).unwrap();
+    assert_eq!(tier.num_record_buffers, 2);
+    let (keys, mut pool) = (tier.key_chain().clone(), PlainBlocks::zeroed(41, shape().block_bytes()));
+    let blocks = chain(&keys, 1, 40);
+    store(&mut tier, &mut pool, &blocks);
+    settle(&mut tier, &mut pool);
+    let wanted = (0..).zip(&blocks).map(|(block, (parent, tokens, key))| Wanted {
+        key: *key,
+        parent: *parent,
+        tokens: tokens.as_slice().into(),
+        block: BlockId(block),
+    });
+    tier.fetch(FetchId(0), wanted.collect(), None);
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &[(40, 0)]), &|_| None);
+    while !tier.swaps.leaving.is_empty() {
+        assert_eq!(tier.poll_swaps(&mut pool, Duration::ZERO), None);
+    }
+    assert!(!tier.reads.is_empty(), "it has waited for all reads");
+    ended(&mut tier, &mut pool, SwapId(0)).unwrap();
+    let ended = (0..100).find_map(|_| tier.poll(&mut pool, Duration::from_millis(100))).expect("it ends");
+    assert_eq!(ended.filled, 40);
+    assert!((0..40).all(|at| pool.0[at] == kv(&shape(), blocks[at].2)));
+    settle(&mut tier, &mut pool);
     tier.assert_sound();
 }
 
