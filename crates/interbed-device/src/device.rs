@@ -224,8 +224,8 @@ pub trait Device: Send {
         Ok(None)
     }
 
-    /// Measures with at most `most` bytes of weights how many bytes a second are copied to the device. Returns `None` if
-    /// this cannot be measured. This must be called before the first pass.
+    /// Measures with at most `most` bytes of weights how many bytes a second are copied to the device. Returns `None`
+    /// if this cannot be measured. This must be called before the first pass.
     ///
     /// # Errors
     /// Fails if the device fails, or has no memory.

@@ -82,8 +82,8 @@ impl LowerTiers {
         KINDS.iter().any(|kind| (kind.is_wanted)(limits))
     }
 
-    /// Returns the number of slots for swapped KV that the nearest tier has which takes such KV, or `None` if there is no
-    /// such tier.
+    /// Returns the number of slots for swapped KV of the nearest tier that takes such KV, or `None` if there is no such
+    /// tier.
     pub fn num_slots(&self) -> Option<usize> {
         self.places.iter().rev().find_map(|place| place.num_slots())
     }

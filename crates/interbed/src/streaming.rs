@@ -199,8 +199,8 @@ fn start_on(
     Ok((Box::new(weights), streaming))
 }
 
-/// Returns the maximum number of tokens of a pass in which the processor multiplies with the weights in host memory, and
-/// the rate of copies to the device in bytes per second, or 0 if it is not measured.
+/// Returns the maximum number of tokens of a pass in which the processor multiplies with the weights in host memory,
+/// and the rate of copies to the device in bytes per second, or 0 if it is not measured.
 ///
 /// # Errors
 /// Fails if the device fails, or the options demand products on the processor although their bits would differ from the

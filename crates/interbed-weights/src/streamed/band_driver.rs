@@ -58,8 +58,8 @@ pub trait BandDriver: Send {
     /// Returns the number of bytes that bands take of that memory, including free slots.
     fn memory(&self) -> u64;
 
-    /// Returns the number of bytes of host memory that bands take besides, if the memory in which they are computed with
-    /// is a device's.
+    /// Returns the number of bytes of host memory that bands take besides, if the memory in which they are computed
+    /// with is a device's.
     fn beside(&self) -> u64 {
         0
     }
