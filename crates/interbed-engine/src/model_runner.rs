@@ -164,6 +164,10 @@ impl<D: Device> Runner for ModelRunner<D> {
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+        // After a failure, blocks may be without memory, and nothing more is computed over them.
+        if self.failure.is_some() {
+            return;
+        }
         let copied = copies.chunks(COPIES_AT_A_TIME).try_for_each(|copies| {
             let copies: ArrayVec<_, COPIES_AT_A_TIME> =
                 copies.iter().map(|copy| (copy.source.0, copy.destination.0)).collect();

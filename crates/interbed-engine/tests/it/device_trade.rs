@@ -1,19 +1,17 @@
 //! The engine over devices whose memory KV blocks and streamed weights share: KV grows at the cost of weights, and
 //! requests get the tokens that they get with all memory.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use interbed_device::{
-    Bytes, Cpu, CpuDevice, Device, Gpu, KvPool, PassNeeds, ProductArithmetic, ReferenceDevice, VulkanDevice,
-};
+use interbed_device::{Bytes, Device, Gpu, PassNeeds, ProductArithmetic, ReferenceDevice, VulkanDevice};
 use interbed_engine::{
-    Engine, MemoryTrade, ModelRunner, PreemptionMode, Request, SchedulerConfig, TradeLimits, WeightMemory,
+    BlockBytes, Engine, KvMemory, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, SchedulerConfig,
+    TradeLimits, WeightMemory,
 };
 use interbed_io::EngineKind;
 use interbed_kernels::{KvDType, KvLayout};
-use interbed_kv::KvConfig;
+use interbed_kv::{BlockCopy, BlockId, KvConfig};
 use interbed_model::{Model, config::ModelConfig, layers};
 use interbed_weights::{
     Catalog, ElasticWeights, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, TieredWeights, open_direct,
@@ -192,10 +190,19 @@ fn a_gpu_gives_memory_to_kv() {
     });
 }
 
+/// A device that has no memory for blocks that came fails what uses them, and nothing panics.
 #[test]
-fn the_processor_has_the_same_blocks_before_and_after() {
+fn blocks_that_got_no_memory_are_not_touched() {
     let parts = Parts::of(MODELS[0]);
-    let pool = KvPool::new_sparse(parts.layout.clone(), BLOCKS).unwrap();
-    let mut device = CpuDevice::new(Cpu::new(NonZeroUsize::MIN), &parts.needs, pool).unwrap();
-    assert_eq!((device.num_blocks(), device.reserve_blocks(5).unwrap()), (BLOCKS, 5));
+    let mut device = ReferenceDevice::new(&parts.needs, &parts.layout, BLOCKS, 1).with_memory(1 << 30);
+    let specs = layers::group_specs(&parts.config.blueprint);
+    let weights = ResidentWeights::load_on(&mut device, &parts.catalog, &specs, &mut |_, _| ()).unwrap();
+    let memory = WeightMemory::resident(Bytes(weights.bytes()));
+    let mut runner = ModelRunner::new(device, parts.config.blueprint.clone(), Box::new(weights), memory);
+    // Nothing was reserved for them.
+    runner.resize(&[0, 1], &[]);
+    runner.copy_blocks(&[BlockCopy { source: BlockId(0), destination: BlockId(1) }]);
+    runner.fill(BlockId(0), &mut |_| panic!("there is nothing to fill"));
+    let why = runner.read(BlockId(0), &mut [0; 4]).unwrap_err();
+    assert!(why.contains("could not get their memory"), "{why}");
 }

@@ -30,7 +30,8 @@ impl Pause {
         self.until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Begins a pause, unless one is on. Warns of `reason`, and of `what` follows from it, but not again and again.
+    /// Begins a pause, unless one is on. Warns once in [`WARN_AGAIN`] that `reason` has happened, and that `what` is so
+    /// for a while.
     pub(super) fn begin(&mut self, reason: &str, what: &str) {
         if self.is_on() {
             return;
