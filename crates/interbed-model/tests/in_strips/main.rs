@@ -4,8 +4,6 @@
 mod harness;
 #[path = "../it/invariance.rs"]
 mod invariance;
-#[path = "../it/kv_cache.rs"]
-mod kv_cache;
 #[path = "../it/logits.rs"]
 mod logits;
 #[path = "../it/streamed.rs"]

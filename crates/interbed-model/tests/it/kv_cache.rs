@@ -43,9 +43,11 @@ fn stories() -> Vec<Vec<u32>> {
     let text = std::fs::read_to_string(fixtures().join("stories.txt")).unwrap();
     let line = "-".repeat(40);
     let stories = text.split(&line).map(str::trim).filter(|story| !story.is_empty() && !story.starts_with('<'));
-    let stories: Vec<_> = stories.map(|story| tokenizer.encode(story, true).unwrap()).collect();
+    // Code that is not optimised takes a while for all of them.
+    let count = if cfg!(debug_assertions) { 8 } else { usize::MAX };
+    let stories: Vec<_> = stories.take(count).map(|story| tokenizer.encode(story, true).unwrap()).collect();
     assert!(
-        stories.len() >= 12 && stories.iter().all(|story| (2 * BEGINNING..CONTEXT - CONTINUED).contains(&story.len()))
+        stories.len() >= 8 && stories.iter().all(|story| (2 * BEGINNING..CONTEXT - CONTINUED).contains(&story.len()))
     );
     stories
 }

@@ -403,7 +403,7 @@ fn every_wait_between_copies_and_computation_that_is_left_out_is_found() {
     assert!(count > 100, "{count}");
     let want = logits(&mut model_of(name), &mut reference(name, 0)).unwrap();
     let (mut found, mut tried) = (0, 0);
-    for forgotten in (0..count).step_by(every(11)) {
+    for forgotten in (0..count).step_by(every(41)) {
         let mut device = Forgetful { device: reference(name, forgotten as u64), waits: 0, forgotten, refused: 0 };
         tried += 1;
         // Weights may already be refused while they are loaded.
