@@ -28,7 +28,8 @@ pub(crate) struct Continuation {
     pub(crate) fault: Option<RequestError>,
 }
 
-/// The most sequences for which nothing was sampled because their masks were late. Each of them keeps its logits.
+/// Largest number of sequences whose sampling may be postponed at the same time because their token masks are not
+/// ready. The engine keeps a copy of the logits for each of them.
 pub const LATE_MAX: usize = 32;
 
 /// The conditions that end a continuation.

@@ -7,12 +7,12 @@ use interbed_device::DeviceEvent;
 /// The most batches that a timeline keeps. The batches take about 20 MB, which no budget counts.
 const EVENTS_MAX: usize = 400_000;
 
-/// The times at which batches of commands ran on a device.
+/// Record of the times at which batches of commands ran on a device.
 #[derive(Debug, Default)]
 pub struct DeviceTimeline(Mutex<Vec<DeviceEvent>>);
 
 impl DeviceTimeline {
-    /// Takes the batches that have ended since the last call.
+    /// Removes and returns the batches that were recorded since the last call.
     pub fn take(&self) -> Vec<DeviceEvent> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

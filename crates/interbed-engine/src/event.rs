@@ -4,24 +4,24 @@ use interbed_grammar::GrammarError;
 use interbed_kv::{Miss, TokenId};
 use thiserror::Error;
 
-/// Why a sequence ended well.
+/// Reason why a sequence ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model generated an end-of-sequence token, which is not part of the text.
+    /// The model generated an end-of-sequence token. This token is not part of the answer's text.
     EndOfSequence,
     /// The model generated one of the request's `stop_token_ids`.
     StopToken(TokenId),
-    /// The request's constraint allows nothing more: the answer is complete.
+    /// The answer is complete, because the request's constraint allows no further token.
     Complete,
-    /// The sequence reached `max_tokens` or the end of the context.
+    /// The sequence reached `max_tokens` or the maximum context length.
     Length,
 }
 
-/// The reason why a sequence failed after it was accepted. The server answers with HTTP 500, or with an error event in
-/// a stream.
+/// Reason why a sequence failed after its request was accepted. The server answers with HTTP 500, or with an error
+/// event if the response is streamed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RequestError {
-    /// The pass that this request took part in failed; the string says why.
+    /// The forward pass that computed the sequence failed. The string says why.
     #[error("the forward pass failed: {0}")]
     Forward(String),
     /// The model computed logits, or hidden states of an embedding, that are not finite.
@@ -33,23 +33,23 @@ pub enum RequestError {
     /// The request's constraint could not determine which tokens are allowed next.
     #[error(transparent)]
     Constraint(GrammarError),
-    /// The request would not fit even if it had all KV blocks.
+    /// The request needs more KV blocks than the engine has in total.
     #[error(
         "the request needs {need} KV blocks but there are {limit}; shorten it, lower max_tokens, or raise --memory"
     )]
     TooLarge {
-        /// Blocks needed.
+        /// Number of blocks that the request needs.
         need: usize,
-        /// Blocks in all.
+        /// Total number of blocks.
         limit: usize,
     },
-    /// The client read the answer more slowly than its tokens came.
+    /// The client read its events too slowly, so that too many of them were left unread.
     #[error(
         "the answer was read too slowly: too many of its tokens waited to be read, so it was ended; read it as it \
          comes, or send the request without stream"
     )]
     Unread,
-    /// The engine was stopped, or died, while the request was in flight.
+    /// The engine was stopped or crashed while the request was in flight.
     #[error("the engine stopped before the request was done")]
     Stopped,
 }
@@ -57,63 +57,69 @@ pub enum RequestError {
 /// A token with its natural-log probability under the model, before temperature and penalties.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenLogprob {
-    /// The token.
+    /// Id of the token.
     pub token: TokenId,
-    /// The natural logarithm of the token's probability.
+    /// Natural logarithm of the token's probability.
     pub logprob: f32,
-    /// The position of the token in the order of likelihood, which is 1 for the most likely token.
+    /// Rank of the token by likelihood; 1 for the most likely token.
     pub rank: u32,
 }
 
-/// The tokens of a prompt whose KV a tier below memory had, beyond those that nearer tiers had.
+/// What one KV tier on disk or in a shared store contributed to a prompt. Tokens whose KV was in memory or in a nearer
+/// tier do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FoundBelow {
-    /// The [name](interbed_kv::LowerTier::name) of the tier.
+    /// [Name](interbed_kv::LowerTier::name) of the tier.
     pub tier: &'static str,
-    /// The number of tokens that were known to be in the tier. Of a tier that has to be asked, none are known.
+    /// Number of tokens whose KV the tier was known to hold. This is 0 for a tier that learns only from a fetch what it
+    /// holds.
     pub tokens: usize,
-    /// The number of tokens whose KV was read from the tier.
+    /// Number of tokens whose KV was read from the tier.
     pub loaded: usize,
-    /// The number of tokens that the tier could have brought and that were computed anyway, because that was expected
-    /// to be faster. Known tokens that were neither loaded nor computed could not be read.
+    /// Number of tokens that the engine computed rather than read from the tier, by the rule
+    /// [`TierPolicy::recompute`](crate::TierPolicy::recompute). Tokens that are counted in `tokens`, but neither here
+    /// nor in `loaded`, were not read, for example because the read failed.
     pub computed: usize,
-    /// The seconds that reading from the tier took.
+    /// Duration of the read from the tier, in seconds.
     pub seconds: f64,
 }
 
-/// The facts that are known once a prompt has been computed.
+/// Information about a prompt that has been computed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PromptDone {
-    /// The number of prompt tokens whose KV was not computed, because the engine had it.
+    /// Number of prompt tokens whose KV was found in memory, on disk or in a shared store, and was therefore not
+    /// computed.
     pub cached_tokens: usize,
-    /// The tokens whose KV came from tiers below memory, nearest tier first.
+    /// What each KV tier on disk or in a shared store contributed, nearest tier first.
     pub below: Vec<FoundBelow>,
-    /// Where the prefix stopped matching and why, if `explain_miss` was set. Blocks that came from below memory count
-    /// as matched, so this agrees with `cached_tokens`.
+    /// Where and why the prefix stopped matching the cache, if `explain_miss` was set. Blocks that were read from disk
+    /// or from a shared store count as matched, so this agrees with `cached_tokens`.
     pub miss: Option<Miss>,
-    /// One entry per prompt token if `prompt_logprobs` was set, and none otherwise. The first entry is `None`.
+    /// One entry per prompt token if `prompt_logprobs` was set; otherwise empty. The first entry is `None`, because no
+    /// token precedes the first one.
     pub logprobs: Vec<Option<PositionLogprobs>>,
 }
 
-/// The log-probabilities at one position.
+/// Log-probabilities at one position of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PositionLogprobs {
-    /// The token that stands at this position.
+    /// Token at this position.
     pub chosen: TokenLogprob,
-    /// The most likely tokens, best first, as many as were asked for.
+    /// Most likely tokens, best first, as many as were requested.
     pub top: Vec<TokenLogprob>,
 }
 
 impl PositionLogprobs {
-    /// Returns these log-probabilities with at most `top` of the most likely tokens.
+    /// Returns a copy with at most `top` of the most likely tokens.
     #[must_use]
     pub fn best(&self, top: usize) -> Self {
         Self { chosen: self.chosen, top: self.top.iter().take(top).copied().collect() }
     }
 }
 
-/// An event in a request's stream. A `PromptDone` comes first, then `Token`s or one `Embedding`, then exactly one
-/// `Finished` or `Failed`. `Preempted` may come anywhere before the last event.
+/// An event in the stream of one sequence. A stream that succeeds has one `PromptDone`, then `Token`s or one
+/// `Embedding`, then one `Finished`. A stream that fails ends with `Failed`. `Preempted` may come anywhere before the
+/// last event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The prompt has been computed.
@@ -125,26 +131,26 @@ pub enum Event {
         /// The log-probabilities at the token's position, if `logprobs` was set.
         logprobs: Option<PositionLogprobs>,
     },
-    /// The embedding of a prompt, `[hidden_size]`, neither cut nor normalised. It is the only result if
-    /// [`Request::embed`](crate::Request::embed) was set.
+    /// The embedding of the prompt, of shape `[hidden_size]`, neither truncated nor normalised. It is sent instead of
+    /// tokens if [`Request::embed`](crate::Request::embed) was set.
     Embedding(Vec<f32>),
-    /// The sequence was preempted. Each client of a beam search gets this event for every preemption of the whole
-    /// search.
+    /// The sequence was preempted. In a beam search, every client receives this event whenever the whole search is
+    /// preempted.
     Preempted {
         /// Whether the sequence's KV was swapped out. If not, the KV is computed again.
         swapped: bool,
     },
-    /// The last event of a sequence that ended well.
+    /// The sequence ended without an error. This is the last event.
     Finished {
         /// The reason why the sequence ended.
         reason: FinishReason,
     },
-    /// The last event of a sequence that failed.
+    /// The sequence failed. This is the last event.
     Failed(RequestError),
 }
 
 impl Event {
-    /// Returns whether no event comes after this one.
+    /// Returns whether this is the last event of its stream.
     pub fn is_last(&self) -> bool {
         matches!(self, Self::Finished { .. } | Self::Failed(_))
     }

@@ -84,25 +84,27 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Checks the request and queues it. Dropping the returned stream cancels the request, and its blocks are free
+    /// Checks the request and queues it. Dropping the returned stream cancels the request; its KV blocks are then freed
     /// before the next step begins.
     ///
     /// # Errors
-    /// Fails if the request cannot be served ([`SubmitError::Invalid`]), if the queue is full, or if the engine has
-    /// stopped.
+    /// Fails if the request cannot be served ([`SubmitError::Invalid`]), if the queue is full
+    /// ([`SubmitError::Overloaded`]), or if the engine has stopped ([`SubmitError::Stopped`]).
     pub fn submit(&self, request: Request) -> Result<EventStream, SubmitError> {
         let mut streams = self.submit_many(request, 1)?;
         streams.pop().ok_or(SubmitError::Stopped)
     }
 
-    /// Checks the request and queues `count` continuations of its prompt, which is computed once. Continuation `i` has
-    /// the request's seed plus `i`, equals the answer to a separate request with that seed, and is cancelled by itself.
-    /// For a beam search, the streams are the best hypotheses, best first. Their events come when the search is over,
-    /// and the search is cancelled when all its streams have been dropped.
+    /// Checks the request and queues `count` continuations of its prompt. The prompt is computed only once.
+    /// Continuation `i`, counted from 0, uses the request's seed plus `i`, and equals the answer to a separate request
+    /// with that seed. Dropping the stream of a continuation cancels only this continuation.
+    ///
+    /// For a beam search, the streams carry the best hypotheses, best first. Their tokens come when the search is over.
+    /// Dropping all streams cancels the search.
     ///
     /// # Errors
-    /// Fails if the request cannot be served ([`SubmitError::Invalid`]), if the queue is full, or if the engine has
-    /// stopped.
+    /// Fails if the request or `count` cannot be served ([`SubmitError::Invalid`]), if the queue is full
+    /// ([`SubmitError::Overloaded`]), or if the engine has stopped ([`SubmitError::Stopped`]).
     pub fn submit_many(&self, request: Request, count: usize) -> Result<Vec<EventStream>, SubmitError> {
         request.check(self.limits())?;
         request.check_count(count, self.limits())?;
@@ -117,21 +119,21 @@ impl EngineHandle {
         &self.shared.limits
     }
 
-    /// Returns what the engine was doing when it last published its figures.
+    /// Returns the engine's last published status.
     pub fn status(&self) -> EngineStatus {
         self.shared.status_at(Instant::now())
     }
 
-    /// Has the engine show its state, several times a second while something changes, until the returned watcher is
-    /// dropped.
+    /// Starts to watch the engine. Until the returned watcher is dropped, the engine publishes its state several times
+    /// a second while something changes.
     pub fn watch(&self) -> Watcher {
         let watcher = Watcher::new(Arc::clone(&self.shared.board));
         self.shared.wake();
         watcher
     }
 
-    /// Blocks until the engine publishes a status for which `holds` is true. Returns `None` if that takes longer than
-    /// `within`.
+    /// Blocks until the engine's status is one for which `holds` returns true, and returns this status. Returns `None`
+    /// if that takes longer than `within`.
     pub fn wait_until(&self, within: Duration, mut holds: impl FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
         let deadline = Instant::now() + within;
         let mut progress = lock(&self.shared.progress);
@@ -153,9 +155,9 @@ impl EngineHandle {
     }
 }
 
-/// The events of one continuation. Their number is bounded by the request's `max_tokens` and by how often the sequence
-/// is preempted. If the request has an [`UnreadBudget`](crate::UnreadBudget), the budget bounds the memory of unread
-/// events.
+/// Stream of the events of one continuation. The number of events is limited by the request's `max_tokens` and by the
+/// number of preemptions. If the request has an [`UnreadBudget`](crate::UnreadBudget), this budget limits the memory of
+/// unread events.
 #[derive(Debug)]
 pub struct EventStream {
     receiver: mpsc::UnboundedReceiver<(Event, Option<Charge>)>,
@@ -164,8 +166,8 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// Returns how long the continuation waited in the queue, once it has been admitted. Continuations that fork off
-    /// the first one of a request are admitted when the prompt has been computed.
+    /// Returns how long the continuation waited in the queue, or `None` if it has not been admitted yet. If a request
+    /// has several continuations, all but the first are admitted once the prompt has been computed.
     pub fn waited(&self) -> Option<Duration> {
         self.waited.get().copied()
     }
@@ -179,7 +181,8 @@ impl EventStream {
         Some(self.event(received))
     }
 
-    /// Blocks until the next event comes, like [`EventStream::next`], for callers outside an async runtime.
+    /// Blocks the thread until the next event comes. Returns `None` after `Finished` or `Failed`. This is
+    /// [`EventStream::next`] for callers outside an async runtime.
     pub fn blocking_next(&mut self) -> Option<Event> {
         if self.ended {
             return None;
@@ -188,7 +191,7 @@ impl EventStream {
         Some(self.event(received))
     }
 
-    /// Returns the next event if it has come already. Returns `None` if it has not come, and after `Finished` or
+    /// Returns the next event without waiting. Returns `None` if no event has come yet, or after `Finished` or
     /// `Failed`.
     pub fn try_next(&mut self) -> Option<Event> {
         match self.receiver.try_recv() {

@@ -10,53 +10,56 @@ use interbed_weights::{GroupShape, StreamMonitor, StreamStats, WindowSight};
 
 use crate::TenantId;
 
-/// The most sequences that are shown. Further sequences wait or run without being shown.
+/// Largest number of sequences in a [`LiveState`]. Further sequences are not listed.
 pub const SHOWN_MAX: usize = 512;
 
-/// The engine's state between two steps.
+/// State of the engine between two steps, for display.
 #[derive(Debug, Clone, Default)]
 pub struct LiveState {
-    /// The sequences, ordered by place: those that run come first. Within a place, the first to go on comes first.
+    /// At most [`SHOWN_MAX`] sequences, running ones first. Sequences in the same place are in queue order.
     pub sequences: Vec<LiveSequence>,
-    /// The use of each block, which names a sequence by its [`LiveSequence::number`].
+    /// Use of each KV block, by block index. A block in use names its sequence by [`LiveSequence::number`].
     pub blocks: Vec<BlockUse>,
 }
 
 /// A sequence as it is shown to watchers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveSequence {
-    /// The sequence's id. Sequences are counted from the engine's start.
+    /// Id of the sequence. Later sequences have higher ids.
     pub id: u64,
-    /// The sequence's number in the map of blocks. Another sequence may get this number when the sequence has ended.
+    /// Number that stands for the sequence in [`LiveState::blocks`]. The number may pass to another sequence once this
+    /// one holds neither KV blocks nor swap slots.
     pub number: u16,
-    /// Where the sequence is.
+    /// Scheduling state of the sequence.
     pub place: LivePlace,
-    /// The number of tokens of the prompt.
+    /// Number of tokens in the prompt.
     pub prompt: usize,
-    /// The number of leading tokens, of prompt and answer, whose KV is there.
+    /// Number of leading tokens, of prompt and answer together, whose KV the sequence holds in memory or on disk.
     pub computed: usize,
-    /// The number of tokens generated.
+    /// Number of tokens generated so far.
     pub generated: usize,
-    /// The number of blocks that the sequence holds in memory.
+    /// Number of KV blocks that the sequence holds in memory.
     pub blocks: usize,
-    /// The number of the sequence's blocks that are on disk and not in memory.
+    /// Number of leading KV blocks that are on disk and not in memory, for a sequence that is longer than memory.
+    /// Swapped-out blocks do not count.
     pub below: usize,
-    /// The number of leading prompt tokens that were found in the cache when the request was first admitted.
+    /// Number of leading prompt tokens whose KV was found in memory, on disk or in a shared store when the request was
+    /// first admitted.
     pub cached: usize,
-    /// The tenant whose request the sequence is part of.
+    /// Tenant to which the sequence's request belongs.
     pub tenant: Option<TenantId>,
-    /// The time at which the engine took the request on.
+    /// Time at which the engine thread received the request.
     pub came: Instant,
 }
 
-/// Where a sequence is.
+/// Scheduling state of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LivePlace {
-    /// The sequence takes part in passes.
+    /// The sequence takes part in forward passes.
     Running,
-    /// The sequence takes part in passes, and has more KV than fits in memory.
+    /// The sequence takes part in forward passes and is longer than memory: the beginning of its KV stays on disk.
     Long,
-    /// The beginning of the sequence's KV is being fetched from a tier below memory.
+    /// The beginning of the sequence's KV is being read from disk or from a shared store.
     Fetching,
     /// The sequence's KV is being swapped in.
     Arriving,
@@ -64,7 +67,7 @@ pub enum LivePlace {
     Leaving,
     /// The sequence's KV is in swap space.
     Swapped,
-    /// The sequence holds no blocks.
+    /// The sequence waits in the queue and holds no KV blocks.
     Waiting,
 }
 
@@ -110,7 +113,7 @@ impl Board {
     }
 }
 
-/// A watcher of the engine. The engine shows its state until this is dropped.
+/// Reads the state that the engine publishes. The engine publishes its state only while a watcher exists.
 pub struct Watcher {
     board: Arc<Board>,
     /// The number of the engine's state that was read last, then the number of the weights' state that was read last.
@@ -124,8 +127,8 @@ impl Watcher {
         Self { board, seen: [0; 2] }
     }
 
-    /// Copies the engine's state to `state`. Returns false if none was shown since the last call. This never waits for
-    /// a step.
+    /// Copies the last published state to `state`. Returns false, and leaves `state` unchanged, if no new state was
+    /// published since the last call. The call never waits for a step.
     pub fn read(&mut self, state: &mut LiveState) -> bool {
         let [seen, _] = &mut self.seen;
         if self.board.number.load(Ordering::Acquire) == *seen {
@@ -138,8 +141,8 @@ impl Watcher {
         true
     }
 
-    /// Copies where the weights are to `sight`. Returns false if that was not shown since the last call, or if weights
-    /// are not streamed. The weights are shown during passes too.
+    /// Copies the locations of the streamed weights to `sight`. Returns false if no new locations were published since
+    /// the last call, or if the weights are not streamed. New locations are published during forward passes, too.
     pub fn read_weights(&mut self, sight: &mut WindowSight) -> bool {
         let [_, seen] = &mut self.seen;
         let before = *seen;
@@ -147,13 +150,14 @@ impl Watcher {
         *seen != before
     }
 
-    /// Returns how the weights are cut into groups, in the order of [`read_weights`](Self::read_weights), if weights
-    /// are streamed.
+    /// Returns the name and size of each group of streamed weights, or `None` if the weights are not streamed. The
+    /// groups are in the order of their units in [`read_weights`](Self::read_weights).
     pub fn weight_groups(&self) -> Option<&[GroupShape]> {
         self.board.weights.as_ref().map(|monitor| monitor.groups())
     }
 
-    /// Returns what streaming has taken so far, during passes too; `None` if weights are not streamed.
+    /// Returns the statistics of weight streaming so far, or `None` if the weights are not streamed. The statistics are
+    /// updated during forward passes, too.
     pub fn stream_stats(&self) -> Option<StreamStats> {
         self.board.stream_stats()
     }

@@ -162,10 +162,10 @@ struct UnderWay {
 /// The result of applying the mask to a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Masked {
-    /// The tokens that cannot come have been made impossible.
+    /// The mask was applied: tokens that the constraint forbids have logits of minus infinity.
     Yes,
-    /// It is not known which tokens may follow the drafts in front of the row, because the drafts complete the answer
-    /// or the grammar is too complex there. Nothing is sampled.
+    /// The allowed tokens are unknown, because the drafts before this row complete the answer, or because the grammar
+    /// is too complex there. No token is sampled.
     Unknown,
     /// The mask is still being computed.
     Late,

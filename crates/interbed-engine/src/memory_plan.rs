@@ -5,38 +5,40 @@ use thiserror::Error;
 
 use crate::memory_trade::{MemoryTrade, TradeLimits};
 
-/// The memory that each part of the server needs.
+/// Memory that each part of the server needs.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryNeeds {
-    /// The bytes of the process: code, tokenizer, threads, sampler, and what allocators keep.
+    /// Memory of the process: code, tokenizer, threads, sampler, and what allocators retain.
     pub process: Bytes,
-    /// All bytes that the process takes while it opens the model, before weights and KV are there. They are given back
-    /// afterwards.
+    /// Memory that the process takes while it opens the model, before weights and KV blocks are in memory. This memory
+    /// is freed afterwards.
     pub opening: Bytes,
-    /// The bytes of all weights, which stay in memory if they fit.
+    /// Memory of all weights. They all stay in memory if they fit.
     pub weights: Bytes,
-    /// The bytes that weights take at least if they do not fit and are streamed.
+    /// Smallest memory with which the weights can be streamed if they do not fit.
     pub weights_streamed: Bytes,
-    /// The bytes of the scratch arena of a pass.
+    /// Memory of the scratch arena for a forward pass.
     pub scratch: Bytes,
-    /// The least bytes for requests outside the engine: bodies, texts and token ids. A large budget gives them more.
+    /// Smallest memory for requests outside the engine: request bodies, texts and token ids. With a large budget,
+    /// requests get more.
     pub requests: Bytes,
-    /// The needs of schemas and grammars that constrain answers. They get memory only if the budget has enough.
+    /// Memory of the schemas and grammars that constrain answers. This memory is reserved only if the budget has enough
+    /// left.
     pub schemas: SchemaNeeds,
-    /// The bytes of the buffers through which KV moves to disk and back, and of the bookkeeping of KV on disk; 0 if KV
+    /// Memory of the buffers through which KV moves to disk and back, and of the bookkeeping for KV on disk; 0 if KV
     /// never moves to disk.
     pub swap: Bytes,
-    /// The bytes of one KV block with its bookkeeping.
+    /// Memory of one KV block, including its bookkeeping.
     pub block: Bytes,
-    /// The part of `block` that takes memory only while the block may be used. The rest always takes memory.
+    /// Part of `block` that is freed while the block may not be used. The rest stays allocated.
     pub block_returnable: Bytes,
-    /// The most KV blocks that there may be, however much memory there is.
+    /// Largest number of KV blocks, however much memory is available.
     pub blocks_most: usize,
-    /// The number of tokens in one KV block.
+    /// Number of tokens in one KV block.
     pub block_size: usize,
-    /// The number of tokens of context that one sequence should be able to use.
+    /// Context length, in tokens, that one sequence should be able to use.
     pub max_model_len: usize,
-    /// The number of sequences that run at a time.
+    /// Largest number of sequences that run at the same time.
     pub max_num_seqs: usize,
 }
 
@@ -51,8 +53,8 @@ impl MemoryNeeds {
         self.block_kept() <= self.block.0 / KEPT_SHARE
     }
 
-    /// Returns what a device needs of its own memory, where a pass takes `scratch` bytes and a KV block `block` bytes.
-    /// The process, its requests and its buffers stay in host memory.
+    /// Returns the needs for a device's own memory. On the device, a forward pass takes `scratch` and a KV block takes
+    /// `block`. The process, its requests and its buffers stay in host memory, so their needs become 0.
     pub fn on_device(&self, scratch: Bytes, block: Bytes) -> Self {
         Self {
             process: Bytes(0),
@@ -67,14 +69,14 @@ impl MemoryNeeds {
     }
 }
 
-/// The memory that schemas and grammars need; nothing by default.
+/// Memory that schemas and grammars need; 0 by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SchemaNeeds {
-    /// The bytes that schemas and grammars in use take, if any can be compiled.
+    /// Memory of the schemas and grammars in use, if any can be compiled.
     pub in_use: Bytes,
-    /// The bytes that one schema or grammar takes while it is compiled.
+    /// Memory for compiling one schema or grammar.
     pub compiling: Bytes,
-    /// The most schemas and grammars that are compiled at a time.
+    /// Largest number of schemas and grammars that are compiled at the same time.
     pub most: usize,
 }
 
@@ -92,29 +94,29 @@ impl SchemaNeeds {
     }
 }
 
-/// A division of the budget that works.
+/// A valid division of the memory budget.
 #[derive(Debug, Clone)]
 pub struct MemoryPlan {
-    /// The budget, with the bytes that each part takes.
+    /// Total budget and the memory that each part takes of it.
     pub budget: Budget,
-    /// The bytes that weights may take.
+    /// Memory that the weights may take.
     pub weights: Bytes,
-    /// Whether weights are streamed, because they do not fit.
+    /// Whether the weights are streamed because they do not fit in memory.
     pub streamed: bool,
-    /// The number of KV blocks. If weights are streamed, KV begins with this number.
+    /// Number of KV blocks that the engine starts with.
     pub num_blocks: usize,
-    /// The number of KV blocks that there can be when streamed weights are down to their least. Otherwise this equals
-    /// `num_blocks`.
+    /// Largest number of KV blocks, reached when the streamed weights have shrunk to their minimum. If weights and KV
+    /// do not trade memory, this equals `num_blocks`.
     pub num_blocks_max: usize,
-    /// The bytes that requests outside the engine may take.
+    /// Memory that requests outside the engine may take.
     pub requests: Bytes,
-    /// The number of schemas and grammars that can be compiled at a time; 0 if there is no memory for any.
+    /// Number of schemas and grammars that can be compiled at the same time; 0 if there is no memory for any.
     pub schemas: usize,
-    /// The number of tokens of context that one sequence can have. This is what was asked for, or what `num_blocks_max`
-    /// KV blocks hold if that is less.
+    /// Context length, in tokens, that one sequence can have. This is the requested length, or what `num_blocks_max` KV
+    /// blocks hold if that is less.
     pub max_model_len: usize,
-    /// The budget below which weights would be streamed and make room for more KV than this plan has, and the number of
-    /// blocks that KV could then have; `None` if no smaller budget has room for more.
+    /// Budget below which the weights would be streamed, and the larger number of KV blocks that this would make
+    /// possible. `None` if a smaller budget would not allow more KV blocks than this plan.
     pub streams_below: Option<(Bytes, usize)>,
 }
 
@@ -137,7 +139,7 @@ pub struct BudgetTooSmall {
     kv: Bytes,
     tokens: usize,
     sum: Bytes,
-    /// The least budget that works.
+    /// Smallest budget that works.
     pub smallest: Bytes,
     advice: u64,
 }
@@ -150,8 +152,8 @@ impl BudgetTooSmall {
     }
 }
 
-/// The tokens of context that must fit for a server to be of any use. A model whose whole context is shorter needs only
-/// that.
+/// Smallest context, in tokens, for which a plan must have KV blocks. If [`MemoryNeeds::max_model_len`] is shorter, KV
+/// blocks for that length suffice.
 pub const LEAST_CONTEXT: usize = 256;
 
 /// The divisor of the memory beyond the least that works: requests get one part in `REQUESTS_SHARE` of that memory, and
@@ -175,13 +177,13 @@ const STREAMED_KV_SHARE: u64 = 16;
 const CACHE_FACTOR: usize = 2;
 
 impl MemoryPlan {
-    /// Returns the least budget that works.
+    /// Returns the smallest budget that works.
     pub fn least(needs: &MemoryNeeds) -> Bytes {
         Least::of(needs).smallest(needs, needs.weights.min(needs.weights_streamed))
     }
 
-    /// Returns the least budget that works for needs that grow with the budget, in whole mebibytes. `needs` returns the
-    /// needs within a budget.
+    /// Returns the smallest budget that works, in whole mebibytes, for needs that depend on the budget. `needs` returns
+    /// the needs for a given budget.
     pub fn least_within(needs: &dyn Fn(Bytes) -> MemoryNeeds) -> Bytes {
         let mut least = Bytes(0);
         loop {
@@ -193,20 +195,22 @@ impl MemoryPlan {
         }
     }
 
-    /// Divides `total` for needs that grow with the budget. `needs` returns the needs within a budget.
+    /// Divides the budget `total` for needs that depend on the budget. `needs` returns the needs for a given budget.
     ///
     /// # Errors
-    /// Fails like [`divide`](Self::divide). The error advises [`least_within`](Self::least_within).
+    /// Fails under the conditions of [`divide`](Self::divide). The error message recommends the budget that
+    /// [`least_within`](Self::least_within) returns.
     pub fn divide_within(total: Bytes, needs: &dyn Fn(Bytes) -> MemoryNeeds) -> Result<Self, BudgetTooSmall> {
         Self::divide(total, &needs(total)).map_err(|refused| refused.advising(Self::least_within(needs)))
     }
 
-    /// Divides `total`. The process, scratch and weights take what they need, and KV blocks get the rest, up to what
-    /// could be used. If the weights do not fit, they are streamed: they get what the others leave, until KV needs more
-    /// memory.
+    /// Divides the budget `total`. The process, scratch memory and weights get what they need. KV blocks get the rest,
+    /// up to what could be used. If the weights do not fit, they are streamed and get what the other parts leave, until
+    /// KV needs more memory.
     ///
     /// # Errors
-    /// Fails if the rest would not hold a useful context. The error names the least budget that works.
+    /// Fails if the budget leaves too little KV memory for a context of [`LEAST_CONTEXT`] tokens, or of the model's
+    /// whole context if that is shorter. The error names the smallest budget that works.
     pub fn divide(total: Bytes, needs: &MemoryNeeds) -> Result<Self, BudgetTooSmall> {
         let least = Least::of(needs);
         let kv_least = least.kv.0;
@@ -281,14 +285,16 @@ impl MemoryPlan {
         Ok(plan)
     }
 
-    /// Returns this plan with the KV blocks and the context of `other`, which divides the memory that holds KV.
+    /// Returns this plan with the number of KV blocks and the context length of `other`, which is the plan for the
+    /// memory that holds KV.
     pub fn with_kv_of(self, other: &Self) -> Self {
         let Self { num_blocks, num_blocks_max, max_model_len, .. } = *other;
         Self { num_blocks, num_blocks_max, max_model_len, ..self }
     }
 
-    /// Returns how streamed weights and KV trade memory, once it is known what weights take at least and at most.
-    /// Updates the plan's number of blocks and its context to what these limits leave.
+    /// Returns the [`MemoryTrade`] between streamed weights and KV. `weights_least` and `weights_most` are the smallest
+    /// and largest memory that the weights can use. Adapts the plan's number of KV blocks and its context length to
+    /// these limits.
     pub fn trade(&mut self, needs: &MemoryNeeds, weights_least: Bytes, weights_most: Bytes) -> MemoryTrade {
         let block = if self.num_blocks_max > self.num_blocks { needs.block_returnable.0 } else { 0 };
         let trade = MemoryTrade::new(TradeLimits {

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Places that several owners share. An owner gets a place while any is free. An owner who has less than an equal share
-/// gets a place even if none is free. More places than the limit may therefore be taken, if early owners left none;
-/// those owners then get no further ones.
+/// A limited number of places, for example in a queue, that several owners share. While places are free, any owner may
+/// take them. When none is free, an owner may still take places up to an equal share of the limit. The number of taken
+/// places can therefore exceed the limit.
 #[derive(Debug)]
 pub struct Places<T> {
     limit: usize,
@@ -20,7 +20,7 @@ struct Taken<T> {
     by: HashMap<T, usize>,
 }
 
-/// A place that its owner holds until this value is dropped.
+/// A place that an owner holds. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Place<T: Eq + Hash> {
     places: Arc<Places<T>>,
@@ -36,7 +36,7 @@ impl<T: Eq + Hash + Copy> Places<T> {
     /// Takes `count` places for `owner`, or none.
     ///
     /// # Errors
-    /// Fails if there is no room for all `count` places. The error is the number of places that are taken already.
+    /// Fails if `owner` may not take `count` more places. The error is the number of places that all owners hold.
     pub fn take(self: &Arc<Self>, owner: T, count: usize) -> Result<Vec<Place<T>>, usize> {
         let mut taken = self.taken();
         let own = taken.by.get(&owner).copied().unwrap_or(0);
@@ -55,7 +55,7 @@ impl<T: Eq + Hash + Copy> Places<T> {
         Ok((0..count).map(|_| Place { places: Arc::clone(self), owner }).collect())
     }
 
-    /// Returns how many places are taken.
+    /// Returns the number of places that all owners hold.
     pub fn taken_in_all(&self) -> usize {
         self.taken().all
     }

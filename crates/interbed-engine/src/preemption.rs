@@ -3,15 +3,15 @@
 
 use interbed_kv::SwapDirection;
 
-/// The rule that says what happens to the KV of preempted sequences.
+/// Rule that says what happens to the KV of preempted sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptionMode {
     /// The KV is computed again or swapped, whichever is expected to take less time.
     #[default]
     Auto,
-    /// The KV is dropped, and computed again.
+    /// The KV is dropped, and computed again when the sequence comes back.
     Recompute,
-    /// The KV is swapped out, as long as swap space has room.
+    /// The KV is swapped out while swap space has room.
     Swap,
 }
 

@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use crate::unread::UnreadBudget;
 
-/// The most entries of each of `logit_bias`, `stop_token_ids` and `allowed_token_ids`, and the most tokens of all
-/// `bad_words` together.
+/// Largest number of entries in each of `logit_bias`, `stop_token_ids` and `allowed_token_ids`. It is also the largest
+/// total number of tokens in `bad_words`.
 pub const TOKEN_LIST_MAX: usize = 1024;
 
 /// Identifies the tenant that a request belongs to, if several tenants share an engine. Each tenant has a share of the
@@ -19,72 +19,80 @@ pub const TOKEN_LIST_MAX: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u128);
 
-/// A request for one continuation of a prompt, or for several ([`crate::EngineHandle::submit_many`]).
+/// A request to continue a prompt, or to compute its embedding. [`submit_many`](crate::EngineHandle::submit_many)
+/// produces several continuations of one request.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// The prompt tokens; at least one.
+    /// Prompt tokens; at least one.
     pub prompt: Vec<TokenId>,
-    /// The parameters that say how tokens are chosen, and when generation ends.
+    /// Parameters that control sampling and the end of generation.
     pub params: SamplingParams,
-    /// The salt of cached KV. Requests with different salts never share cached KV. `None` is the common namespace.
+    /// Salt of the prefix cache. Requests with different salts never share cached KV. Requests with `None` share cached
+    /// KV with each other.
     pub cache_salt: Option<String>,
-    /// The priority; 0 by default. Requests with a lower number run first, and those with equal numbers run in the
-    /// order of arrival.
+    /// Priority; 0 by default. Requests with a lower number run first. Requests with equal numbers run in the order of
+    /// arrival.
     pub priority: i32,
-    /// The tenant that the request belongs to. All requests without a tenant together count as one tenant.
+    /// Tenant to which the request belongs. All requests without a tenant together count as one tenant.
     pub tenant: Option<TenantId>,
-    /// Whether [`PromptDone`](crate::PromptDone) is to say why its prefix was not cached.
+    /// Whether [`PromptDone::miss`](crate::PromptDone::miss) is to say where and why the prefix was not cached.
     pub explain_miss: bool,
-    /// Settings of beam search, if the best continuations are wanted instead of sampled ones.
+    /// Settings of beam search; `None` for sampling.
     pub beam: Option<BeamParams>,
-    /// How to pool the prompt's embedding, if an embedding is wanted instead of a continuation. `max_tokens` must then
-    /// be 0.
+    /// Pooling method of the prompt's embedding; `None` for a continuation instead of an embedding. For an embedding,
+    /// `max_tokens` must be 0.
     pub embed: Option<Pooling>,
-    /// The bound on the events that the streams of all requests with this budget may leave unread; `None` is no bound.
+    /// Shared limit on the memory of unread events in the streams of all requests with this budget; `None` for no
+    /// limit.
     pub unread: Option<Arc<UnreadBudget>>,
-    /// The grammar that each continuation has to follow, which also decides where the continuation ends.
+    /// Grammar that each continuation must follow. The grammar also decides where a continuation ends.
     pub constraint: Option<Constraint>,
 }
 
-/// The parameters of sampling. The defaults are those of the OpenAI API.
+/// Sampling parameters. The defaults are those of the OpenAI API.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// The most tokens to generate. With 0, the engine only computes the prompt, for prompt log-probabilities.
+    /// Largest number of tokens to generate. With 0, the engine only computes the prompt, for its log-probabilities or
+    /// its embedding.
     pub max_tokens: usize,
-    /// The number of tokens before which neither an end-of-sequence token nor a stop token may end the sequence.
+    /// Number of tokens that must be generated before an end-of-sequence token or a stop token may end the sequence.
     pub min_tokens: usize,
-    /// The number that logits are divided by before sampling; 0 always takes the most likely token.
+    /// Number by which logits are divided before sampling. With 0, the most likely token is always chosen.
     pub temperature: f32,
-    /// Sampling keeps the `k` most likely tokens; `None` keeps all.
+    /// Number of most likely tokens that sampling keeps; `None` keeps all tokens.
     pub top_k: Option<usize>,
-    /// Sampling keeps the smallest set of most likely tokens, at least one, whose probability reaches this number in
-    /// [0, 1].
+    /// Cumulative probability, in [0, 1]. Sampling keeps the smallest set of most likely tokens, at least one, whose
+    /// total probability reaches this number.
     pub top_p: f32,
-    /// Sampling drops tokens that are less likely than this share of the most likely token; in [0, 1].
+    /// Fraction, in [0, 1], of the most likely token's probability. Sampling drops all tokens whose probability is
+    /// below this fraction.
     pub min_p: f32,
-    /// The number that divides positive logits, and multiplies negative ones, of tokens seen in prompt or output; above
-    /// 0.
+    /// Penalty, above 0, on tokens that occur in the prompt or among the generated tokens. Positive logits are divided
+    /// by the penalty, and negative logits are multiplied by it.
     pub repetition_penalty: f32,
-    /// The number that is subtracted once from the logits of generated tokens; in [-2, 2].
+    /// Penalty, in [-2, 2], that is subtracted once from the logit of each token that was generated before.
     pub presence_penalty: f32,
-    /// The number that is subtracted per occurrence from the logits of generated tokens; in [-2, 2].
+    /// Penalty, in [-2, 2], that is subtracted from the logit of each generated token, once per occurrence.
     pub frequency_penalty: f32,
-    /// The numbers that are added to the logits of tokens; each in [-100, 100].
+    /// Biases, each in [-100, 100], that are added to the logits of the given tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// The tokens that may be generated; empty means all.
+    /// Tokens that may be generated; empty if all may.
     pub allowed_token_ids: Vec<TokenId>,
-    /// Sequences of tokens that must not be generated. After all tokens of a sequence but its last, the last is
-    /// forbidden. No sequence is empty.
+    /// Sequences of tokens that must not be generated. The last token of a sequence is forbidden whenever the generated
+    /// tokens end with all its other tokens. None of the sequences may be empty.
     pub bad_words: Vec<Vec<TokenId>>,
-    /// The seed. The n-th sample of a request depends on the seed, n and the logits alone.
+    /// Seed of the random number generator. The random number for the n-th generated token depends only on the seed and
+    /// n.
     pub seed: u64,
-    /// Whether generation goes on past the end-of-sequence tokens.
+    /// Whether generation continues after an end-of-sequence token.
     pub ignore_eos: bool,
     /// Tokens that end generation besides the model's end-of-sequence tokens.
     pub stop_token_ids: Vec<TokenId>,
-    /// If set, log-probabilities of each chosen token and of this many of the most likely tokens are reported.
+    /// Number of most likely tokens whose log-probabilities are reported for each generated token, in addition to that
+    /// of the generated token itself; `None` for no report.
     pub logprobs: Option<usize>,
-    /// If set, log-probabilities of the prompt's tokens and of this many of the most likely tokens are reported.
+    /// Number of most likely tokens whose log-probabilities are reported for each prompt token, in addition to that of
+    /// the prompt token itself; `None` for no report.
     pub prompt_logprobs: Option<usize>,
 }
 
@@ -112,15 +120,16 @@ impl Default for SamplingParams {
     }
 }
 
-/// The settings of a beam search.
+/// Settings of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BeamParams {
-    /// The number of beams that are extended at a time; at least 1. A search with 1 beam is greedy.
+    /// Number of beams that are extended at the same time; at least 1. A search with 1 beam is greedy.
     pub width: usize,
-    /// A hypothesis' summed log-probability is divided by its length to the power of this exponent; in [-10, 10]. Above
-    /// 0, longer hypotheses gain; 1 is usual.
+    /// Exponent, in [-10, 10], of the length normalisation. The score of a hypothesis is its summed log-probability,
+    /// divided by its length to the power of this exponent. Values above 0 favour longer hypotheses; 1 is usual.
     pub length_penalty: f32,
-    /// Whether the search ends as soon as `width` hypotheses are finished, even if a live beam could still beat them.
+    /// Whether the search ends as soon as `width` hypotheses are finished, even if an unfinished one could still score
+    /// higher.
     pub early_stopping: bool,
 }
 
@@ -130,52 +139,52 @@ impl Default for BeamParams {
     }
 }
 
-/// The limits that requests are checked against. They are known once the model is loaded and memory is divided.
+/// Limits that requests are checked against. They are known once the model is loaded and memory is divided.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The size of the vocabulary. All token ids are smaller.
+    /// Number of tokens in the vocabulary. All token ids must be smaller.
     pub vocab_size: usize,
-    /// The most tokens of prompt and answer together. This is the model's context or what KV memory can hold, whichever
-    /// is less.
+    /// Largest number of tokens of prompt and answer together.
     pub max_model_len: usize,
-    /// The number of tokens of context that the model itself supports.
+    /// Context length, in tokens, that the model itself supports.
     pub model_context: usize,
-    /// The number of tokens that the KV blocks can hold in all.
+    /// Number of tokens that all KV blocks together can hold.
     pub kv_capacity_tokens: usize,
-    /// The number of tokens in a KV block.
+    /// Number of tokens in one KV block.
     pub kv_block_tokens: usize,
-    /// The most `logprobs` that a request may ask for.
+    /// Largest value that a request may give for `logprobs` or `prompt_logprobs`.
     pub max_logprobs: usize,
-    /// The width of the widest beam search, which is at most the number of sequences that can run at a time.
+    /// Largest beam width that a request may ask for. It is at most the number of sequences that can run at the same
+    /// time.
     pub max_beam_width: usize,
-    /// The number of requests that may wait at a time. One more is refused as overload, unless its tenant has less than
-    /// an equal share.
+    /// Number of continuations that may wait in the queue at the same time. Further continuations are refused as
+    /// overload, unless their tenant has less than an equal share of the queue.
     pub max_waiting: usize,
 }
 
-/// The error for a request with a parameter that cannot be served. Such a request is refused before anything is queued.
+/// Error for a request with a parameter that cannot be served. The request is refused before it is queued.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct InvalidRequest {
-    /// The parameter's name as the OpenAI API spells it.
+    /// Name of the parameter, as the OpenAI API spells it.
     pub param: &'static str,
-    /// A message that says what was expected, what was got, and what to do.
+    /// Message that says what was expected, what was received, and how to correct the request.
     pub message: String,
-    /// The prompt's length and its limit, if the context is too short for the request.
+    /// Length of the prompt and its limit, if the request does not fit into the context.
     pub overflow: Option<ContextOverflow>,
 }
 
-/// The lengths in a request for which the context is too short.
+/// Length and length limit of a prompt whose request does not fit into the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
-    /// The number of tokens of the prompt.
+    /// Number of tokens in the prompt.
     pub prompt: usize,
-    /// The most tokens that a prompt may have and still leave room for an answer of one token, if an answer is asked
-    /// for.
+    /// Largest number of tokens that the prompt may have. One token of the context is reserved for the answer, unless
+    /// `max_tokens` is 0.
     pub prompt_max: usize,
 }
 
-/// The reason why [`crate::EngineHandle::submit`] refused a request.
+/// Reason why [`crate::EngineHandle::submit`] refused a request.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SubmitError {
     /// The request has an invalid parameter (HTTP 400).
@@ -196,7 +205,7 @@ impl Request {
     /// Checks every parameter against `limits`.
     ///
     /// # Errors
-    /// Fails for the first parameter that cannot be served, and names its limit.
+    /// Fails for the first parameter that cannot be served. The error message names the limit.
     pub fn check(&self, limits: &Limits) -> Result<(), InvalidRequest> {
         if self.prompt.is_empty() {
             return refuse("prompt", "the prompt has no tokens; send at least one".into());
@@ -290,9 +299,9 @@ impl Request {
 }
 
 impl BeamParams {
-    /// Returns the most tokens that each beam may generate after a prompt of `prompt_len` tokens, so that the KV blocks
-    /// suffice when the search runs alone. The beams share the prompt's full blocks, and may share nothing else.
-    /// Returns 0 if there is room for no token.
+    /// Returns the largest number of tokens that each beam may generate after a prompt of `prompt_len` tokens. With
+    /// this number, the KV blocks suffice if the search runs alone, even if the beams share only the full blocks of the
+    /// prompt. Returns 0 if there is no room for any token.
     pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
         let block = limits.kv_block_tokens.max(1);
         let shared = prompt_len / block;

@@ -21,8 +21,8 @@ const GREEDY_BELOW: f32 = 1e-5;
 /// The largest `top_k` for which a row's greatest logits are taken instead of all logits.
 const BEST_TOP_K_MAX: usize = BEST_MAX - 1;
 
-/// Returns how many of the greatest logits of a row [`Sampler::sample_best`] needs to choose the token behind
-/// `generated` others; `None` if all logits are needed.
+/// Returns how many of a row's largest logits [`Sampler::sample_best`] needs to choose the next token after `generated`
+/// generated tokens. Returns `None` if sampling needs all logits.
 pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
     let repeats = params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
     let rules_out = !params.allowed_token_ids.is_empty() || !params.bad_words.is_empty();
@@ -37,16 +37,17 @@ pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
     params.top_k.filter(|&k| k <= BEST_TOP_K_MAX).map(|k| k.max(1) + 1)
 }
 
-/// The token that was chosen at one position.
+/// Token that was chosen at one position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    /// The chosen token; 0 when no token is possible (every logit is NaN or minus infinity).
+    /// Chosen token; 0 if no token is possible, because every logit is NaN or minus infinity.
     pub token: TokenId,
-    /// The log-probabilities at the position, if [`SamplingParams::logprobs`] is set.
+    /// Log-probabilities at the position, if [`SamplingParams::logprobs`] is set.
     pub logprobs: Option<PositionLogprobs>,
 }
 
-/// The history of a sequence, as far as its penalties need it. The history outlives preemptions.
+/// Part of a sequence's history on which sampling depends: counts of its tokens, its latest tokens, and its seed. The
+/// state survives preemptions.
 #[derive(Debug, Clone)]
 pub struct SamplerState {
     /// The number of occurrences of each token among generated tokens; 0 for tokens that are only in the prompt. Empty
@@ -61,7 +62,7 @@ pub struct SamplerState {
 }
 
 impl SamplerState {
-    /// Creates the state after `prompt`. Tokens at or above `vocab_size` are ignored.
+    /// Creates the state of a sequence that consists only of `prompt`. Tokens at or above `vocab_size` are ignored.
     pub fn new(prompt: &[TokenId], vocab_size: usize, params: &SamplingParams) -> Self {
         let repeats = params.repetition_penalty != 1.0;
         let tracked = repeats || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
@@ -71,7 +72,8 @@ impl SamplerState {
         Self { occurrences, vocab_size, tracked, recent: Vec::new(), recent_max, seed: params.seed }
     }
 
-    /// Returns this state for continuation number `number` of the prompt, which draws other tokens.
+    /// Returns a copy of this state for continuation `number` of the prompt. The copy's seed is increased by `number`,
+    /// so that other tokens are drawn.
     #[must_use]
     pub fn continuation(&self, number: u64) -> Self {
         Self { seed: self.seed.wrapping_add(number), ..self.clone() }
@@ -91,8 +93,8 @@ impl SamplerState {
     }
 }
 
-/// Chooses tokens. A sampler has scratch memory only, so one sampler serves all sequences. After its first call for a
-/// vocabulary, it allocates nothing but the log-probabilities that it returns.
+/// Chooses tokens. A sampler holds only scratch memory, so one sampler can serve all sequences. After the first call
+/// for a vocabulary, it allocates memory only for the log-probabilities that it returns.
 #[derive(Debug, Default)]
 pub struct Sampler {
     raw: Vec<f32>,              // [vocabulary]
@@ -128,13 +130,14 @@ impl Candidate {
 }
 
 impl Sampler {
-    /// Chooses the next token after `generated` tokens were generated. Reports the model's own log-probabilities if
-    /// `params` ask for them.
+    /// Chooses the next token of a sequence that has generated `generated` tokens so far. If `params` request
+    /// log-probabilities, they are computed from the unmodified logits.
     ///
-    /// First, this rules out tokens that would end the sequence before `min_tokens`, that are not allowed, or that
-    /// would complete a bad word. Then `logit_bias`, penalties, temperature, `min_p`, `top_k` and `top_p` apply in this
-    /// order, each to what the one before left. `logits`, with one entry per token of the vocabulary, are left as
-    /// penalties made them. NaN counts as minus infinity.
+    /// The sampler first rules out tokens that would end the sequence before `min_tokens`, tokens that are not allowed,
+    /// and tokens that would complete a bad word. It then applies `logit_bias`, penalties, temperature, `min_p`,
+    /// `top_k` and `top_p`, in this order, each to the result of the previous one. `logits` has one entry per token of
+    /// the vocabulary. After the call, it holds the logits as they were after the penalties. NaN counts as minus
+    /// infinity.
     pub fn sample(
         &mut self,
         logits: &mut [f32],
@@ -168,8 +171,9 @@ impl Sampler {
         Sampled { token, logprobs }
     }
 
-    /// Chooses the token that [`sample`](Self::sample) would choose. `best` has the greatest tokens and logits of the
-    /// row, as many as [`best_wanted`] says, or all if there are fewer. No logit is NaN.
+    /// Chooses the token that [`sample`](Self::sample) would choose, from the largest logits of a row alone. `best`
+    /// yields as many tokens with their logits as [`best_wanted`] returns, or all of them if the row has fewer. No
+    /// logit may be NaN.
     pub fn sample_best(
         &mut self,
         best: impl Iterator<Item = (TokenId, f32)>,
@@ -191,7 +195,7 @@ impl Sampler {
     }
 
     /// Returns the natural-log probabilities of `chosen` and of the `top` most likely tokens, best first, under a
-    /// softmax of `logits`. Ranks count from 1. Of equally likely tokens the lower id comes first.
+    /// softmax of `logits`. Ranks start at 1. If tokens are equally likely, the one with the lower id comes first.
     pub fn position_logprobs(&mut self, logits: &[f32], chosen: TokenId, top: usize) -> PositionLogprobs {
         let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|&logit| f64::from(below_best(logit, best)).exp()).sum();

@@ -39,17 +39,17 @@ pub(crate) use plan::{Admitted, PlannedTokens, Rejected, StepPlan};
 use queues::Queues;
 use tenants::Tenants;
 
-/// The limits of one pass, and the rule that says what is done when blocks run out.
+/// Limits of a forward pass, and the rule for preemption when KV blocks run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// The most sequences that run at a time.
+    /// Largest number of sequences that run at the same time.
     pub max_num_seqs: usize,
-    /// The most tokens that a pass computes, prefill chunks and decodes together.
+    /// Largest number of tokens in a forward pass, prefill chunks and decodes together.
     pub max_num_batched_tokens: usize,
-    /// The rule that says what happens to the KV of preempted sequences.
+    /// Rule that says what happens to the KV of preempted sequences.
     pub preemption: PreemptionMode,
-    /// The longest time between two tokens of a sequence that generates, as far as prefill in its passes causes the
-    /// gap. With `None`, prefill takes all room that passes have.
+    /// Longest time between two tokens of a generating sequence, as far as prefill in the same forward passes causes
+    /// it. With `None`, prefill takes all the room that a forward pass has.
     pub max_token_gap: Option<Duration>,
 }
 

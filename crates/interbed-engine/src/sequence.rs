@@ -64,13 +64,13 @@ pub(crate) struct Requested {
 /// What a sequence stands for in its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// An answer, which goes on by itself.
+    /// An answer that is generated independently of other sequences.
     Answer,
-    /// A beam of a search. All beams make room and come back together. While beams run, they count for `seats`
-    /// sequences, at least one each, and together for the width of the search.
+    /// A beam of a search. All beams of a search are preempted together and come back together. While beams run, each
+    /// counts as `seats` sequences, at least one, and all beams together count as the width of the search.
     Beam { seats: usize },
-    /// The trunk of a search, which stands for all beams. The beams have lost their blocks, and the trunk computes the
-    /// tokens that they have in common.
+    /// The common beginning of all beams of a search, after the beams have lost their KV blocks. The trunk computes the
+    /// tokens that the beams have in common.
     Trunk { seats: usize },
 }
 
@@ -285,9 +285,10 @@ impl Rank {
 /// | fetching | the end of its fetch → running |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SequenceStatus {
-    /// The sequence holds no blocks.
+    /// The sequence waits in the queue and holds no KV blocks.
     Waiting,
-    /// The sequence holds blocks for all its tokens but at most the last. A part of its prompt may still be fetched.
+    /// The sequence holds KV blocks for all its tokens, except possibly the last. Part of its prompt may still be on
+    /// its way from disk or from a shared store.
     Running(Option<Ahead>),
     /// The sequence's blocks are being swapped out.
     Leaving,
@@ -295,7 +296,7 @@ pub(crate) enum SequenceStatus {
     Swapped,
     /// The sequence's KV is being swapped in.
     Arriving,
-    /// The beginning of the sequence's KV is being fetched from a tier below memory.
+    /// The beginning of the sequence's KV is being read from disk or from a shared store.
     Fetching,
 }
 

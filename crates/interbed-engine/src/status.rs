@@ -9,56 +9,61 @@ use interbed_weights::StreamStats;
 use crate::FinishReason;
 use crate::runner::RunnerMemory;
 
-/// The engine's status when it last published its figures. Counters are totals since the start.
+/// A snapshot of the engine's figures. Counters are totals since the engine started. [`health`](Self::health) and
+/// [`since_last_step`](Self::since_last_step) are determined when the status is requested; the other figures are those
+/// that the engine published last.
 #[derive(Debug, Clone, Default)]
 pub struct EngineStatus {
-    /// Whether the engine makes progress, by [`Health`].
+    /// Whether the engine makes progress.
     pub health: Health,
-    /// The number of engine steps.
+    /// The number of engine steps that began a forward pass.
     pub steps: u64,
-    /// The numbers of tokens that passes had, of prompts and of decodes together.
+    /// A histogram of the number of tokens per forward pass. Prompt tokens and decode tokens count together.
     pub pass_tokens: TokenHistogram,
     /// The number of sequences in the waiting queue.
     pub waiting: usize,
     /// The number of running sequences.
     pub running: usize,
-    /// The number of sequences whose KV is swapped out, or on its way out or in.
+    /// The number of sequences whose KV is swapped out, or is being swapped out or in.
     pub swapped: usize,
     /// The number of prompt tokens of admitted requests. Each request counts once, however often it was preempted.
     pub prompt_tokens: u64,
-    /// The number of prompt tokens that were cached when their request was first admitted.
+    /// The number of prompt tokens whose KV was cached when their request was first admitted.
     pub cached_tokens: u64,
     /// The number of tokens generated.
     pub generation_tokens: u64,
     /// The number of requests that ended, by reason: `stop`, `length`, `cancelled`, `failed`.
     pub finished: FinishedCounts,
-    /// The number of times that sequences had to make room for others.
+    /// The number of times that a sequence, or all beams of a beam search together, gave up KV blocks to other
+    /// sequences.
     pub preemptions: u64,
-    /// The number of preemptions in which KV was swapped out; in all others it is computed again.
+    /// The number of preemptions in which the KV was swapped out. After every other preemption, the KV is computed
+    /// again.
     pub preemptions_swap: u64,
-    /// The block manager's figures.
+    /// Figures of the KV block manager.
     pub kv: KvStats,
-    /// The memory of weights, of a KV block and of the device.
+    /// The memory that the weights and each KV block take, and the figures of a device that has its own memory.
     pub memory: RunnerMemory,
-    /// The time that giving out the blocks of a step took, with the planning around it.
+    /// A histogram of the time per step that the engine takes to schedule sequences and to allocate their KV blocks.
     pub allocation_seconds: Histogram,
-    /// The figures of the tiers of KV below memory, nearest first.
+    /// Figures of the KV tiers on disk or in a shared store, nearest tier first.
     pub tiers: Vec<TierStatus>,
-    /// The sequences that are longer than memory and have not ended.
+    /// The number of unfinished sequences whose KV does not fit in memory, so that most of it lies on disk.
     pub longer_than_memory: usize,
-    /// The figures of blocks that are mapped side by side, if the engine maps them so.
+    /// Figures of strips, in which the KV blocks of a sequence are mapped to consecutive addresses. `None` if the
+    /// engine has no strips.
     pub strips: Option<StripsStatus>,
-    /// What streaming the weights has taken since the start, if they are streamed.
+    /// Statistics of weight streaming since the start; `None` if the weights are not streamed.
     pub stream: Option<StreamStats>,
     /// The time since the last step ended, or since work arrived at an idle engine if that is later.
     pub since_last_step: Duration,
-    /// The number of idle checks that found blocks which were neither free nor cached. It is always 0 unless there is a
-    /// bug; the engine recovers and goes on.
+    /// The number of times that the engine was idle and found leaked KV blocks, which belonged to no sequence but were
+    /// neither free nor cached. A leak is a bug; the engine then frees all blocks and continues.
     pub leaks_found: u64,
 }
 
 impl EngineStatus {
-    /// Returns the bytes of all KV blocks that have memory, or may take it.
+    /// Returns the number of bytes of all KV blocks, except blocks whose memory was withdrawn.
     pub fn kv_bytes(&self) -> u64 {
         self.memory.kv_block.0.saturating_mul(self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64)
     }
@@ -69,49 +74,50 @@ impl EngineStatus {
     }
 }
 
-/// Figures of a tier of KV below memory.
+/// Figures of a KV tier on disk or in a shared store.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TierStatus {
     /// The tier's [name](interbed_kv::LowerTier::name).
     pub name: &'static str,
-    /// The figures that the tier counts itself.
+    /// Figures that the tier itself reports.
     pub store: TierFigures,
-    /// The computed blocks that wait for buffers to be stored.
+    /// The number of computed blocks that wait for a free buffer before they can be written to the tier.
     pub fresh_blocks: usize,
-    /// The prompt tokens whose KV the tier was asked for.
+    /// The number of prompt tokens whose KV was requested from the tier, in fetches that have ended.
     pub asked_tokens: u64,
-    /// The prompt tokens whose KV came from the tier.
+    /// The number of prompt tokens whose KV was read from the tier.
     pub fetched_tokens: u64,
-    /// The fetches that have ended.
+    /// The number of fetches that have ended.
     pub fetches: u64,
-    /// The seconds that sequences waited for fetches that have ended.
+    /// The total duration of all fetches that have ended, in seconds.
     pub fetch_seconds: f64,
-    /// The fetches that did not bring all blocks that were asked for.
+    /// The number of fetches that returned fewer blocks than were requested.
     pub fetches_cut: u64,
-    /// The prefixes that were in the tier and were computed, since that was expected to be faster.
+    /// The number of prefixes that were in the tier, but were computed in full instead of being read.
     pub recomputed: u64,
-    /// The prefixes of which the first part was computed while the rest was read.
+    /// The number of prefixes whose first part was computed while the rest was read from the tier.
     pub shared: u64,
 }
 
-/// Figures of KV blocks that are mapped side by side.
+/// Figures of strips, in which the KV blocks of a sequence are mapped to consecutive addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StripsStatus {
-    /// The number of mappings of all strips, as the system counts them.
+    /// The number of memory mappings of all strips together, as the operating system counts mappings.
     pub mappings: usize,
-    /// The most mappings that all strips together may have.
+    /// The maximum number of memory mappings that all strips together may have.
     pub mappings_max: usize,
-    /// The number of blocks mapped in strips. A block in several strips counts several times.
+    /// The number of KV blocks that are mapped in strips. A block counts once for each strip that maps it.
     pub mapped_blocks: usize,
-    /// The number of times that a sequence's blocks had no room in a strip for a pass.
+    /// The number of times that strips had no room for the blocks of a sequence in a forward pass.
     pub listed: u64,
-    /// The time that steps took before their passes to decide about strips, to map blocks and to wait.
+    /// The total time that steps took before their forward passes to plan strips, to map blocks, and to wait for
+    /// mappings in progress.
     pub time: Duration,
-    /// The counts of the mapping work.
+    /// Statistics of changes to the mappings.
     pub work: StripStats,
 }
 
-/// The engine's health, which says whether the engine makes *progress*, not whether the process lives.
+/// The engine's health: whether the engine makes *progress*, and not only whether the process runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Health {
     /// The engine is idle, or its steps are completing.
@@ -127,14 +133,15 @@ pub enum Health {
 /// The numbers of requests that ended, by reason.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FinishedCounts {
-    /// Requests that ended with an end-of-sequence token, a stop token or a complete constraint.
+    /// The number of requests that ended at an end-of-sequence token, at a stop token, or with a complete constraint.
     pub stop: u64,
-    /// Requests that reached `max_tokens` or the end of the context.
+    /// The number of requests that reached `max_tokens` or the end of the context.
     pub length: u64,
-    /// Requests whose client went away. A request that the text layer ends at a stop string counts here too.
+    /// The number of requests that were cancelled, either because the client went away or because the text layer found
+    /// a stop string.
     pub cancelled: u64,
-    /// Requests that failed, for example because a pass failed, numbers were not finite, or the request could never
-    /// fit.
+    /// The number of requests that failed, for example because a forward pass failed, because the logits were not
+    /// finite, or because the request needed more KV blocks than there are.
     pub failed: u64,
 }
 
@@ -151,15 +158,15 @@ impl FinishedCounts {
 /// A histogram of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Histogram {
-    /// The numbers of durations by size. Entry `i` counts durations of at most [`Histogram::BOUNDS`]`[i]` seconds that
-    /// are above the bound before; the last entry counts the rest.
+    /// The number of durations in each bucket. Bucket `i` counts durations of at most [`Histogram::BOUNDS`]`[i]`
+    /// seconds that exceed the previous bound; the last bucket counts all longer durations.
     pub counts: [u64; Histogram::BOUNDS.len() + 1],
     /// The sum of all durations, in seconds.
     pub sum: f64,
 }
 
 impl Histogram {
-    /// The upper bounds of the entries of `counts`, in seconds.
+    /// The upper bounds of all buckets but the last, in seconds.
     pub const BOUNDS: [f64; 8] = [1e-6, 5e-6, 2e-5, 1e-4, 5e-4, 1e-3, 1e-2, 0.1];
 
     /// Counts one duration.
@@ -171,21 +178,22 @@ impl Histogram {
     }
 }
 
-/// A histogram of passes, by their number of tokens.
+/// A histogram of the number of tokens per forward pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TokenHistogram {
-    /// The numbers of passes by size. Entry `i` counts passes of at most [`TokenHistogram::BOUNDS`]`[i]` tokens that
-    /// are above the bound before; the last entry counts the rest.
+    /// The number of forward passes in each bucket. Bucket `i` counts forward passes of at most
+    /// [`TokenHistogram::BOUNDS`]`[i]` tokens that exceed the previous bound; the last bucket counts all larger forward
+    /// passes.
     pub counts: [u64; TokenHistogram::BOUNDS.len() + 1],
-    /// The sum of the tokens of all passes.
+    /// The total number of tokens of all forward passes.
     pub sum: u64,
 }
 
 impl TokenHistogram {
-    /// The upper bounds of the entries of `counts`, in tokens.
+    /// The upper bounds of all buckets but the last, in tokens.
     pub const BOUNDS: [u64; 13] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
 
-    /// Counts one pass of `tokens` tokens.
+    /// Counts one forward pass of `tokens` tokens.
     pub fn record(&mut self, tokens: u64) {
         self.counts[Self::BOUNDS.partition_point(|&bound| bound < tokens)] += 1;
         self.sum += tokens;

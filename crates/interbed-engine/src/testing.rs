@@ -21,7 +21,8 @@ pub const BOS: TokenId = 256;
 /// The end-of-sequence token of [`byte_tokenizer`] and of [`ScriptedEngine`].
 pub const EOS: TokenId = 257;
 
-/// Returns a tokenizer whose tokens 0 to 255 are the bytes, and which has [`BOS`] (`<s>`) and [`EOS`] (`</s>`).
+/// Returns a tokenizer with one token for each byte, whose id is the byte's value, and with the special tokens [`BOS`]
+/// (`<s>`) and [`EOS`] (`</s>`).
 pub fn byte_tokenizer() -> Tokenizer {
     let printable = |byte: u32| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut others = 0x100..;
@@ -53,25 +54,25 @@ pub fn byte_tokenizer() -> Tokenizer {
     Tokenizer::from_bytes(json.as_bytes(), Some(config.as_bytes())).expect("the test tokenizer is valid")
 }
 
-/// The action of the engine for a request in one step.
+/// What a [`ScriptedEngine`] does for a request in one step.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// Emits this token, and ends if the request's parameters say so.
+    /// Emits this token, and ends the sequence if the request's parameters say so.
     Token(TokenId),
-    /// Emits this token with this log-probability, and ends if the request's parameters say so.
+    /// Emits this token with this log-probability, and ends the sequence if the request's parameters say so.
     Likely(TokenId, f32),
-    /// Preempts the sequence, then emits this token, and ends if the request's parameters say so.
+    /// Preempts the sequence, then emits this token, and ends the sequence if the request's parameters say so.
     Preempted(TokenId),
     /// Emits nothing.
     Wait,
-    /// Fails for this reason.
+    /// Fails the request for this reason.
     Fail(String),
 }
 
-/// The script, a function that returns the next step from the request and the number of tokens generated for it so far.
+/// A function that receives the request and the number of tokens generated for it so far, and returns the next step.
 pub type Script = dyn Fn(&Request, usize) -> Step + Send + Sync;
 
-/// Returns a script that answers `text`, then ends the sequence.
+/// Returns a script that emits each byte of `text` as a token, then ends the sequence.
 pub fn answer(text: &str) -> Box<Script> {
     let tokens: Vec<TokenId> = text.bytes().map(TokenId::from).collect();
     Box::new(move |_, index| Step::Token(tokens.get(index).copied().unwrap_or(EOS)))
@@ -80,7 +81,7 @@ pub fn answer(text: &str) -> Box<Script> {
 /// The time without a step after which health is no longer good; no test waits for so long.
 const STALL: Duration = Duration::from_hours(1);
 
-/// An engine that answers by a script. The engine stops when this is dropped.
+/// An engine that answers requests by a script, without a model. The engine stops when this value is dropped.
 pub struct ScriptedEngine {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
@@ -102,7 +103,7 @@ struct Running {
 }
 
 impl ScriptedEngine {
-    /// Starts an engine that takes `step_time` for each step.
+    /// Starts an engine that answers by `script` and sleeps for `step_time` after each step.
     pub fn start(limits: Limits, step_time: Duration, script: Box<Script>) -> Self {
         let (shared, submissions) = EngineShared::new(limits, STALL, Board::default());
         let state = Arc::new(State {
@@ -139,28 +140,29 @@ impl ScriptedEngine {
         EngineHandle { shared: Arc::clone(&self.state.shared) }
     }
 
-    /// Returns all requests that came in, in order. Several continuations of a prompt are listed as one request each,
-    /// with its own seed.
+    /// Returns all requests that were submitted so far, in order. A request for several continuations is listed once
+    /// for each continuation, with that continuation's seed.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.state.requests).clone()
     }
 
-    /// Returns the number of steps so far. Steps pass whether or not there is work.
+    /// Returns the number of steps so far. Steps without work count too.
     pub fn steps(&self) -> u64 {
         lock(&self.state.status).steps
     }
 
-    /// Sets the reason why no more than half of a prompt is cached. At first the reason is [`MissReason::OtherSalt`].
+    /// Sets the reason that the engine reports for not having cached the second half of a prompt. The default is
+    /// [`MissReason::OtherSalt`].
     pub fn set_miss(&self, reason: MissReason) {
         *lock(&self.state.miss) = reason;
     }
 
-    /// Returns whether anybody watches.
+    /// Returns whether anyone watches the engine's [`LiveState`].
     pub fn is_watched(&self) -> bool {
         self.state.shared.board.is_watched()
     }
 
-    /// Shows a state to those who watch.
+    /// Shows `state` to everyone who watches the engine's live state.
     pub fn show(&self, mut state: LiveState) {
         self.state.shared.board.show(&mut state);
     }
@@ -280,10 +282,11 @@ impl State {
     }
 }
 
-/// The width of the embeddings that [`ScriptedEngine`] makes up.
+/// The number of dimensions of the embeddings that [`ScriptedEngine`] returns.
 pub const EMBEDDING_WIDTH: usize = 4;
 
-/// Returns the made-up embedding of a prompt: its number of tokens, its first and its last token, and 1.
+/// Returns the embedding that [`ScriptedEngine`] invents for a prompt: the number of tokens, the first token, the last
+/// token, and 1.
 pub fn embedding(prompt: &[TokenId]) -> Vec<f32> {
     let [first, last] = [prompt.first(), prompt.last()].map(|token| token.copied().unwrap_or(0) as f32);
     vec![prompt.len() as f32, first, last, 1.0]

@@ -8,19 +8,20 @@ use interbed_model::tokenizer::{Detokenizer, Tokenizer};
 
 use crate::{Event, EventStream, FinishReason, PositionLogprobs, PromptDone, RequestError, TokenId};
 
-/// The options that say how the tokens of one request become text.
+/// Options for turning the tokens of one request into text.
 #[derive(Debug, Clone, Default)]
 pub struct TextOptions {
-    /// The texts that end generation wherever they appear, even across tokens. The stop string that is complete first
-    /// counts; of two that are complete at once, the longer counts.
+    /// The strings that end generation wherever they appear in the text, even across tokens. If several appear, the one
+    /// that ends first counts; if several end at the same place, the longest counts.
     pub stop: Vec<String>,
-    /// Whether the stop string, or the text of the stop token, is left at the end of the text.
+    /// Whether the text includes the stop string, or the text of the stop token, that ended generation.
     pub include_stop: bool,
     /// Whether special tokens are left out of the text.
     pub skip_special_tokens: bool,
-    /// The number of tokens within which a completed stop string does not count.
+    /// The number of tokens at the beginning of the answer in which stop strings do not end generation. A stop string
+    /// that is complete within these tokens is ordinary text.
     pub min_tokens: usize,
-    /// The tokens that may end the sequence (`stop_token_ids`, and end-of-sequence tokens other than special ones).
+    /// The tokens that may end the sequence: `stop_token_ids`, and end-of-sequence tokens that are not special tokens.
     pub end_tokens: Vec<TokenId>,
 }
 
@@ -33,14 +34,14 @@ pub enum StopCause {
     StopToken(TokenId),
     /// The text contains one of the request's stop strings.
     StopString(String),
-    /// The request's constraint allows nothing more to follow.
+    /// The request's constraint is complete and allows no further token.
     Complete,
     /// The answer reached `max_tokens` or the end of the context.
     Length,
 }
 
 impl StopCause {
-    /// Returns the `finish_reason` of the OpenAI API.
+    /// Returns the OpenAI API's `finish_reason` for this cause.
     pub fn openai_name(&self) -> &'static str {
         match self {
             Self::Length => "length",
@@ -49,19 +50,21 @@ impl StopCause {
     }
 }
 
-/// The parts that one event adds to the text. Any part may be absent: a token whose text is not certain yet adds no
-/// text.
+/// What one event adds to the answer. Any part may be absent: for example, a token whose text may be part of a stop
+/// string adds no text yet.
 #[derive(Debug, Default)]
 pub struct TextDelta {
-    /// The text that is now certain, and no part of a stop string. It ends at a character's border.
+    /// The text that has become certain. Text is held back while it may be part of a stop string or of an incomplete
+    /// character.
     pub text: String,
-    /// The token that came, with its log-probabilities if they were asked for.
+    /// The generated token, with its log-probabilities if the request asked for them; `None` if the event carried no
+    /// token.
     pub token: Option<(TokenId, Option<PositionLogprobs>)>,
-    /// The facts about the prompt, set when the prompt has been computed.
+    /// Facts about the prompt; `None` unless the event reports that the prompt has been computed.
     pub prompt: Option<PromptDone>,
-    /// The prompt's embedding, if an embedding was asked for.
+    /// The prompt's embedding; `None` unless the event carried an embedding.
     pub embedding: Option<Vec<f32>>,
-    /// The outcome, set at the end. Nothing comes after it.
+    /// The outcome of the request; `None` unless this is the last event.
     pub finished: Option<Result<StopCause, RequestError>>,
 }
 
@@ -91,13 +94,13 @@ impl TextDecoder {
         self.tokens
     }
 
-    /// Returns how often the sequence had to make room for others. The number for a beam search is known once the
-    /// search has ended.
+    /// Returns how often the sequence was preempted. For a beam search, the number is known only after the search has
+    /// ended.
     pub fn preemptions(&self) -> u32 {
         self.preemptions
     }
 
-    /// Takes the next event. Events after the end add nothing.
+    /// Takes the next event and returns what it adds to the answer. Events after the end add nothing.
     pub fn push(&mut self, event: Event) -> TextDelta {
         let mut delta = TextDelta::default();
         if self.ended {
@@ -183,31 +186,31 @@ impl TextStream {
         Self { events: Some(events), decoder: TextDecoder::new(tokenizer, options) }
     }
 
-    /// Returns how long the continuation waited in the queue, by [`EventStream::waited`]; `None` once the text has
-    /// ended.
+    /// Returns how long the continuation waited in the queue, or `None` if it is not admitted yet or the text has
+    /// ended. [`EventStream::waited`] explains when a continuation is admitted.
     pub fn waited(&self) -> Option<Duration> {
         self.events.as_ref().and_then(EventStream::waited)
     }
 
-    /// Waits for the next event, and returns what it adds; `None` after the end. Nothing is lost if the future is
-    /// dropped.
+    /// Waits for the next event and returns what it adds to the answer, or `None` after the end. Dropping the future
+    /// loses no event.
     pub async fn next(&mut self) -> Option<TextDelta> {
         let event = self.events.as_mut()?.next().await;
         self.received(event)
     }
 
-    /// Blocks until the next event comes, like [`TextStream::next`], for callers outside an async runtime.
+    /// Blocks until the next event comes. This is [`TextStream::next`] for callers outside an async runtime.
     pub fn blocking_next(&mut self) -> Option<TextDelta> {
         let event = self.events.as_mut()?.blocking_next();
         self.received(event)
     }
 
-    /// Returns the decoder, which knows how many tokens and preemptions there were so far.
+    /// Returns the decoder, which counts the tokens and the preemptions so far.
     pub fn decoder(&self) -> &TextDecoder {
         &self.decoder
     }
 
-    /// Cancels the request. Nothing comes after this.
+    /// Cancels the request. Later calls of [`TextStream::next`] return `None`.
     pub fn end(&mut self) {
         self.events = None;
     }
@@ -221,7 +224,7 @@ impl TextStream {
     }
 }
 
-/// Finds stop strings wherever they fall, and holds back text that may be the start of one.
+/// Finds stop strings in text that comes piece by piece, and holds back text that may be the start of one.
 #[derive(Debug)]
 pub struct StopStrings {
     stops: Vec<String>,
@@ -230,14 +233,14 @@ pub struct StopStrings {
 }
 
 impl StopStrings {
-    /// Creates a search for `stops`. Empty strings stop nothing.
+    /// Creates a search for `stops`. Empty strings are ignored.
     pub fn new(stops: Vec<String>) -> Self {
         Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
     }
 
-    /// Takes more text, appends what is certain to `output`, and returns the stop string that ends the text, if one
-    /// does. If `include` is set, `output` gets the stop string too. Unless `armed` is set, stop strings that are
-    /// complete within `text` are text like any other.
+    /// Takes more text and appends to `output` all text that is certain not to be part of a stop string. If a stop
+    /// string is complete, returns it and appends only the text before it, followed by the stop string itself if
+    /// `include` is set. Unless `armed` is set, stop strings that become complete within `text` are ordinary text.
     pub fn push(&mut self, text: &str, armed: bool, include: bool, output: &mut String) -> Option<String> {
         if self.stops.is_empty() {
             output.push_str(text);
@@ -256,7 +259,8 @@ impl StopStrings {
         None
     }
 
-    /// Returns the text that was held back, which turned out to be no stop string.
+    /// Returns the text that is still held back. The caller has no more text, so this text is not part of a stop
+    /// string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

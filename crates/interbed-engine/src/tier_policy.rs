@@ -5,12 +5,12 @@ use std::time::Duration;
 /// The rule that says which blocks are written to a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreMode {
-    /// Blocks that memory has no room for any more.
+    /// Blocks that are evicted from memory.
     Evict,
-    /// Blocks of prompts as soon as they are computed, and blocks that memory has no room for any more.
+    /// Blocks of prompts as soon as they are computed, and other blocks when they are evicted from memory.
     #[default]
     Eager,
-    /// Every block as soon as it is full.
+    /// Every block, of prompts and of generated tokens, as soon as it is full.
     Mirror,
 }
 
@@ -21,15 +21,16 @@ impl StoreMode {
     }
 }
 
-/// The rule that says which part of a prefix in a tier is computed rather than read.
+/// The rule that says how much of a prefix is computed even though a tier holds its KV.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Recompute {
-    /// As many of the first blocks as can be computed while the rest is read, by the rates at which this engine has
-    /// read and computed so far. If reading the whole prefix takes longer than computing it, all of the prefix is
-    /// computed.
+    /// The first blocks of the prefix are computed while the rest is read, so that both should end at the same time at
+    /// the rates measured so far. The whole prefix is computed if that is faster than reading it, and the whole prefix
+    /// is read while a rate is unknown.
     #[default]
     Measured,
-    /// The given share of the prefix, whatever the rates are.
+    /// The given share of the prefix, from 0 to 1, is computed, whatever the rates are. The computed blocks are the
+    /// first ones.
     Share(f64),
 }
 
@@ -49,23 +50,25 @@ impl Recompute {
     }
 }
 
-/// The rules about what goes to a tier, and what is computed rather than read from there.
+/// The rules for one tier: which blocks are written to it, and which are computed even though it holds them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierPolicy {
     /// The rule that says which blocks are written.
     pub mode: StoreMode,
-    /// The rule that says which part of a prefix in the tier is computed.
+    /// The rule that says how much of a prefix is computed even though the tier holds its KV.
     pub recompute: Recompute,
-    /// The time after which blocks that nobody has held are written, whatever the mode is; `None` if they are not. When
-    /// the engine stops, the last such blocks are written at once.
+    /// The time after which a computed block is written if no sequence holds it, whatever the mode is. If a sequence
+    /// holds the block at that time, the engine checks again after the same time. With `None`, blocks are not written
+    /// for being idle. When the engine stops, blocks that still wait are written at once.
     pub idle_after: Option<Duration>,
-    /// Whether the oldest computed blocks are dropped if more wait to be written than memory holds. They have left
-    /// memory by then, or are written when they are evicted.
+    /// Whether the queue of computed blocks that wait to be written is limited to as many blocks as memory holds. If
+    /// so, the oldest blocks are dropped from the queue when it becomes longer.
     pub drops_fresh: bool,
 }
 
 impl TierPolicy {
-    /// The rules for a store that servers share. It is told of prompts at once, and everything that it brings is read.
+    /// The rules for a store that servers share: blocks of prompts are written as soon as they are computed, and every
+    /// prefix in the store is read in full.
     pub const SHARED: Self =
         Self { mode: StoreMode::Eager, recompute: Recompute::Share(0.0), idle_after: None, drops_fresh: true };
 }

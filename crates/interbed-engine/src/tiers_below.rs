@@ -6,11 +6,12 @@ use interbed_kv::{ChainRoot, LowerTier};
 
 use crate::tier_policy::TierPolicy;
 
-/// A tier of KV below memory, and the rules about what goes there.
+/// A KV tier on disk or in a shared store, and the rules for its use.
 pub struct TierBelow {
-    /// The tier, whose blocks are those of [`Runner::block_bytes`](crate::Runner::block_bytes).
+    /// The tier. It moves blocks from and to the memory that [`Runner::block_bytes`](crate::Runner::block_bytes)
+    /// returns.
     pub tier: Box<dyn LowerTier>,
-    /// The rules.
+    /// The rules that say which blocks are written to the tier, and which are read from it.
     pub policy: TierPolicy,
 }
 
@@ -37,11 +38,12 @@ impl TierBelow {
     }
 }
 
-/// Tiers that come while the engine runs. Until they come, no KV is stored below memory.
+/// KV tiers that are attached while the engine runs. Until they are attached, no KV is written to them.
 pub struct LaterTiers {
-    /// The channel that brings the tiers, nearest first, or closes without them.
+    /// The channel that delivers the tiers, nearest first. If it closes without a delivery, no tiers are attached.
     pub tiers: Receiver<Vec<TierBelow>>,
-    /// The number of tokens that a sequence may have with these tiers, if that is more than memory has room for;
-    /// otherwise 0. Sequences that are longer than memory wait for the tiers.
+    /// The maximum length, in tokens, of a sequence that the tiers can keep although it does not fit in memory; 0 if
+    /// they can keep none. Until the tiers are attached, a sequence of at most this length that does not fit in memory
+    /// waits for them.
     pub long_tokens: usize,
 }

@@ -17,7 +17,7 @@ const STREAM_PART: usize = 4;
 /// The bytes that a stream may always leave unread. A stream with no more is not ended, however much others have.
 const ALWAYS_BYTES: usize = 16 << 10;
 
-/// The bytes of events that all streams with this budget may leave unread.
+/// A limit on the memory of events that clients have not read yet, in bytes. All streams with this budget share it.
 #[derive(Debug)]
 pub struct UnreadBudget {
     limit: usize,
@@ -39,12 +39,12 @@ pub(crate) struct Charge {
 }
 
 impl UnreadBudget {
-    /// Creates a budget of `bytes`. Beyond the budget, a stream may still leave a few events unread.
+    /// Creates a budget of `bytes` bytes. Even if the budget is used up, each stream may leave a few events unread.
     pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { limit: bytes, bytes: AtomicUsize::new(0) })
     }
 
-    /// Returns the number of bytes that are unread now.
+    /// Returns the number of bytes of all unread events.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

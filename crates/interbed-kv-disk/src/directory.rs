@@ -11,7 +11,8 @@ use thiserror::Error;
 
 use crate::{index_file, record};
 
-/// A place where segments are kept.
+/// Storage for the segments of a store. A segment has a number and a fixed length in bytes, and holds records of KV
+/// blocks.
 pub trait SegmentSpace: Send + Sync {
     /// Returns the numbers of the segments that are there, in no order.
     ///
@@ -50,7 +51,7 @@ pub trait SegmentSpace: Send + Sync {
 /// Reason why a directory cannot be used.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
-    /// The system refused a call.
+    /// A system call failed, or another user owns the directory or can write to it.
     #[error(transparent)]
     Io(#[from] IoError),
     /// Another process uses the directory.
@@ -59,13 +60,13 @@ pub enum DirectoryError {
         /// Path of the directory.
         path: PathBuf,
     },
-    /// The files of the directory take memory.
+    /// The directory lies on a file system that keeps files in memory.
     #[error("{} lies in memory, so that keeping KV there frees none; name a directory on a disk", path.display())]
     InMemory {
         /// Path of the directory.
         path: PathBuf,
     },
-    /// The file of the secret does not hold a secret, or others can read it.
+    /// The file with the directory's secret is damaged, or other users can read it.
     #[error("{} {problem}; remove it, and with it what is stored in its directory", path.display())]
     Secret {
         /// Path of the file.
@@ -73,7 +74,7 @@ pub enum DirectoryError {
         /// Description of what is wrong with the file.
         problem: &'static str,
     },
-    /// A file has a name that Interbed uses, and would be overwritten.
+    /// A file has a name that Interbed uses, but this version of Interbed did not write it and would overwrite it.
     #[error(
         "{} is not Interbed's, or is of an older version: it begins with \"{begin}\". Remove it if nobody needs it, or \
          name another directory",
@@ -87,8 +88,8 @@ pub enum DirectoryError {
     },
 }
 
-/// A directory that this process alone uses, and to which no other user can write. The directory's files can be read by
-/// their owner only.
+/// A directory for KV on disk. Only this process uses it, and no other user can write to it. Only the owner can read
+/// the directory's files.
 #[derive(Debug)]
 pub struct Directory {
     folder: PrivateFolder,
@@ -105,10 +106,10 @@ const INDEX: &str = "index";
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
 impl Directory {
-    /// Opens the directory at `path`, and creates it if need be.
+    /// Opens the directory at `path`, and creates it if it does not exist.
     ///
     /// # Errors
-    /// Fails in the cases that [`DirectoryError`] names. Nothing in the directory was changed then.
+    /// Fails for one of the reasons in [`DirectoryError`]. Files that were already in the directory are then unchanged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DirectoryError> {
         let folder = PrivateFolder::open(path)?;
         if interbed_io::SwapFile::is_in_memory(folder.path())? {
@@ -129,7 +130,7 @@ impl Directory {
         Ok(Self { folder, secret, _lock: lock })
     }
 
-    /// Returns whether `path` was [opened](Self::open) before.
+    /// Returns whether `path` is a directory that [`Directory::open`] has set up.
     pub fn is_one(path: impl AsRef<Path>) -> bool {
         path.as_ref().join(SECRET).is_file()
     }
@@ -139,8 +140,8 @@ impl Directory {
         self.folder.path()
     }
 
-    /// Returns the secret with which all names and headers in the directory are keyed. The secret is made at random
-    /// when the directory is first opened.
+    /// Returns the secret with which the keys of blocks and the signatures of headers are computed. The secret is
+    /// chosen at random when the directory is first opened.
     pub fn secret(&self) -> [u8; 32] {
         self.secret
     }

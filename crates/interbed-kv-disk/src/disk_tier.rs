@@ -74,15 +74,16 @@ struct FetchInFlight {
 
 /// Purpose of a read.
 enum Purpose {
-    /// A fetch needs the record, for the wanted blocks at these positions.
+    /// A fetch reads blocks of the record. The positions are those of the blocks in the fetch.
     Fetch(FetchId, Vec<usize>),
-    /// A swap needs the record, for these blocks.
+    /// A swap reads blocks of the record into these blocks in memory.
     Slots(SwapId, Vec<BlockId>),
-    /// The blocks of the record are to be written again.
+    /// The record's segment is being emptied, and blocks of the record are to be written to another segment.
     Carry,
 }
 
-/// Writes blocks to disk, and brings them back. One thread calls it; other threads do the reading and writing.
+/// A KV tier that writes blocks to disk and reads them back. Only one thread calls it; threads of its own do the
+/// reading and writing.
 pub struct DiskTier {
     shape: RecordShape,
     chain: KeyChain,
@@ -125,11 +126,12 @@ pub struct DiskTier {
 }
 
 impl DiskTier {
-    /// Opens a store in `space` for blocks of this shape, of the model that `fingerprint` identifies. `secret` is the
-    /// directory's. Blocks of the same model that an earlier process has left are found again.
+    /// Opens a store in `space` for KV blocks of this shape, of the model that `fingerprint` identifies. `secret` is
+    /// the [secret of the directory](crate::Directory::secret). The store recovers the blocks of this model that an
+    /// earlier process left in `space`.
     ///
     /// # Errors
-    /// Fails in the cases that [`DiskTierError`] names.
+    /// Fails for one of the reasons in [`DiskTierError`].
     pub fn open(
         space: Arc<dyn SegmentSpace>,
         secret: [u8; 32],
@@ -210,8 +212,8 @@ impl DiskTier {
         })
     }
 
-    /// Returns the number of bytes that a store takes for buffers and for `frames`, if about `wanted` bytes may be used
-    /// for buffers. [`DiskOptions::frames`] explains `frames`.
+    /// Returns the number of bytes of memory that a store takes for all of its buffers. `wanted` is the value of
+    /// [`DiskOptions::buffer_bytes`], and `frames` that of [`DiskOptions::frames`].
     pub fn buffer_bytes(shape: &RecordShape, wanted: usize, frames: (usize, usize)) -> usize {
         let (blocks, records) = Self::num_buffers(shape, wanted);
         let frames = frames.1 * Frames::bytes(shape, frames.0);
@@ -220,8 +222,8 @@ impl DiskTier {
         blocks * shape.block_bytes() + records + frames + READERS * shape.room_to_read()
     }
 
-    /// Returns the number of bytes of memory that a slot takes, for blocks of `block_size` tokens that may be found by
-    /// their keys, or for blocks without keys if `block_size` is 0.
+    /// Returns the number of bytes of memory that a store takes to find the block of one slot. `block_size` is the
+    /// number of tokens of a block that can also be found by its key, or 0 if no block has a key.
     pub fn slot_bytes(block_size: usize) -> usize {
         KeptSlots::slot_bytes(block_size)
     }
@@ -243,26 +245,26 @@ impl DiskTier {
         (blocks, (each / record).clamp(1, 16))
     }
 
-    /// Returns figures of what was found at the start.
+    /// Returns figures of what the store found on disk when it was opened.
     pub fn recovered(&self) -> Recovered {
         self.recovered
     }
 
-    /// Returns the number of slots, of those that the options ask for, for which a store of this shape, which is yet to
-    /// be opened, has room.
+    /// Returns the number of slots for swapped blocks that a store with this shape and these options would have: as
+    /// many as [`SlotRoom::num_slots`], or fewer if the store would have less room.
     ///
     /// # Errors
-    /// Fails with [`DiskTierError::TooSmall`] if the store would have too few bytes to be of use.
+    /// Fails with [`DiskTierError::TooSmall`] if the options give the store too few bytes.
     pub fn slots_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
         let (config, segments_max) = tier_config(shape, options)?;
         Ok(options.slots.num_slots.min(segments_max * config.blocks_per_segment()))
     }
 
-    /// Returns the number of tokens of a sequence that are sure to find room in a store of this shape, which is yet to
-    /// be opened.
+    /// Returns the maximum length, in tokens, of a sequence whose KV is sure to fit in a store with this shape and
+    /// these options.
     ///
     /// # Errors
-    /// Fails with [`DiskTierError::TooSmall`] if the store would have too few bytes to be of use.
+    /// Fails with [`DiskTierError::TooSmall`] if the options give the store too few bytes.
     pub fn tokens_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
         let (config, segments_max) = tier_config(shape, options)?;
         Ok(capacity_tokens(&config, segments_max, shape))

@@ -17,23 +17,23 @@ use crate::shape::{HEADER_FIXED, entry_bytes};
 /// Number of bytes that are written at a time.
 const PIECE: usize = 1 << 20;
 
-/// Figures of what was erased.
+/// Numbers of blocks and records that a call of [`erase`] has erased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Erased {
-    /// Number of blocks of the tenant that were erased.
+    /// Number of erased blocks of the tenant, including swapped blocks whose tenant is not known.
     pub blocks: usize,
-    /// Number of blocks of other tenants that lay in the same records.
+    /// Number of blocks of other tenants that lay in the same records and were erased with them.
     pub others: usize,
     /// Number of records that were overwritten.
     pub records: usize,
 }
 
-/// Erases all blocks of `tenant`, or all blocks without a tenant if it is `None`.
-/// `progress(segments done, all segments)` is called now and then. An interrupted call can be repeated, wherever it was
-/// interrupted.
+/// Erases all blocks of `tenant`; `None` stands for the blocks without a tenant. Calls `progress` before each segment
+/// and at the end, with the number of segments that are done and the number of all segments. If a call is interrupted,
+/// another call completes the work.
 ///
 /// # Errors
-/// Fails if the system refuses a call. Whatever was not reached by then is unchanged.
+/// Fails if the system refuses a call. Segments that were not reached by then are unchanged.
 pub fn erase(
     directory: &Directory,
     tenant: Option<u128>,

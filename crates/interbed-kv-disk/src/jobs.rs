@@ -28,10 +28,10 @@ pub(crate) struct WriteJob {
 /// The blocks of a record that is to be written.
 #[derive(Debug)]
 pub(crate) enum Blocks {
-    /// Blocks for which nobody waits, each in memory of its own.
+    /// Blocks to be stored, each in its own memory; nobody waits for the write.
     Staged(Vec<Staged>),
-    /// Blocks that are swapped out. They lie one behind the other in the buffer, where they lie in a record of a flat
-    /// shape.
+    /// Blocks that are swapped out. The buffer has the layout of a record of a flat shape, in which blocks follow each
+    /// other.
     Swapped { id: SwapId, labels: Vec<BlockLabel>, buffer: AlignedBuffer },
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct PieceDone {
 pub(crate) enum WriteFailure {
     /// The disk has no room for the record's segment.
     Full(String),
-    /// The disk has failed in another way.
+    /// The write failed for another reason, which the string says.
     Broken(String),
 }
 
@@ -149,7 +149,8 @@ pub(crate) enum Done {
         job: WriteJob,
         outcome: Result<(), WriteFailure>,
     },
-    /// The sync of everything that was written before has ended. `well` says whether all of it is on the disk for sure.
+    /// A sync of everything that was written before it has ended. `well` says whether the sync succeeded, so that all
+    /// of these bytes are on the disk.
     Synced {
         blocks: u64,
         well: bool,

@@ -9,9 +9,9 @@ use crate::jobs::{PieceJob, ReadJob};
 
 /// A read of any kind.
 pub(crate) enum Read {
-    /// A read of a piece of a frame; a pass waits for it.
+    /// A read of a part of a frame, for which a forward pass waits.
     Piece(PieceJob),
-    /// A read of a record; a sequence waits for it, or nobody.
+    /// A read of a record, for which a sequence may be waiting.
     Record(ReadJob),
 }
 

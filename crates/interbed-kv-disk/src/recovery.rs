@@ -13,18 +13,18 @@ use crate::jobs::now;
 use crate::record::{NotAHeader, Seal};
 use crate::shape::RecordShape;
 
-/// Figures of what was found at the start.
+/// Figures of what a store found on disk when it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// Number of blocks that can be read again.
     pub blocks: usize,
-    /// Number of bytes of the records that were found.
+    /// Number of bytes of all records that were found, including records that are too old to be read.
     pub bytes: u64,
-    /// Number of segments of another model, or of another version; they are overwritten first.
+    /// Number of segments that belong to another model or version. The store overwrites these segments first.
     pub set_aside: usize,
-    /// Number of headers of records that were read.
+    /// Number of record headers that were read because the index did not list their records.
     pub headers_read: usize,
-    /// Number of bytes of records that were written within the last hour.
+    /// Number of bytes of the records written within the last hour, which count against the limit of writes per day.
     pub recent_bytes: u64,
 }
 

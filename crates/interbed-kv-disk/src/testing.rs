@@ -10,22 +10,22 @@ use interbed_io::{DIRECT_ALIGN, DirectRead, DirectWrite, IoError, SegmentWrite};
 
 use crate::directory::SegmentSpace;
 
-/// Rates of faults: how many of 1,000 operations fail, and how.
+/// Rates of the faults that [`FaultySegments`] injects. Each rate is a number of operations in 1,000.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultRates {
-    /// Number of 1,000 reads that report an error.
+    /// Number of reads in 1,000 that report an error.
     pub read_error: u32,
-    /// Number of 1,000 reads in which one bit is wrong.
+    /// Number of reads in 1,000 that return one wrong bit.
     pub read_flip: u32,
-    /// Number of 1,000 writes that report an error, after a part was written.
+    /// Number of writes in 1,000 that write only a part and report an error.
     pub write_error: u32,
-    /// Number of 1,000 writes that claim to have succeeded, but wrote only a part.
+    /// Number of writes in 1,000 that write only a part but report success.
     pub write_torn: u32,
-    /// Number of 1,000 writes in which one bit is wrong.
+    /// Number of writes in 1,000 that write one wrong bit.
     pub write_flip: u32,
-    /// Number of 1,000 segments that cannot be created, since the disk is full.
+    /// Number of segment creations in 1,000 that report a full disk.
     pub create_error: u32,
-    /// Number of 1,000 syncs that report an error.
+    /// Number of syncs in 1,000 that report an error.
     pub sync_error: u32,
 }
 
@@ -54,7 +54,7 @@ impl Faults {
 
 type Shared = Arc<Mutex<Faults>>;
 
-/// A disk in memory whose operations fail on purpose.
+/// A simulated disk in memory that injects faults.
 #[derive(Debug)]
 pub struct FaultySegments {
     segments: Mutex<HashMap<u32, Arc<Segment>>>,
@@ -72,7 +72,8 @@ struct Segment {
 }
 
 impl FaultySegments {
-    /// Creates an empty disk without faults. The random faults follow from `seed`.
+    /// Creates an empty disk whose fault rates are all 0. `seed` is the seed of the random numbers that choose the
+    /// faults.
     pub fn new(seed: u64) -> Self {
         let faults = Faults { rates: FaultRates::default(), random: seed, injected: 0 };
         Self { segments: Mutex::default(), index: Mutex::default(), faults: Arc::new(Mutex::new(faults)) }
@@ -83,12 +84,13 @@ impl FaultySegments {
         lock(&self.faults).rates = rates;
     }
 
-    /// Returns the number of operations that have failed on purpose.
+    /// Returns the number of faults injected so far.
     pub fn injected(&self) -> u64 {
         lock(&self.faults).injected
     }
 
-    /// Returns the disk as it may be found after a power failure: any block that was not synced may be missing.
+    /// Returns a copy of the disk as it may be after a power failure. Each part of [`DIRECT_ALIGN`] bytes may have lost
+    /// what was written to it since the last sync.
     pub fn after_power_failure(&self) -> Self {
         let mut faults = lock(&self.faults);
         let survivor = Self::new(faults.below(usize::MAX) as u64);
@@ -112,8 +114,7 @@ impl FaultySegments {
         survivor
     }
 
-    /// Lets `change` alter the bytes of all segments. It is called for each segment, with the number of the segment and
-    /// the segment's bytes.
+    /// Calls `change` for each segment, with the segment's number and its bytes. `change` may alter the bytes.
     pub fn tamper(&self, mut change: impl FnMut(u32, &mut Vec<u8>)) {
         let segments = lock(&self.segments);
         let mut numbers: Vec<_> = segments.keys().copied().collect();
@@ -121,7 +122,7 @@ impl FaultySegments {
         numbers.into_iter().for_each(|number| change(number, &mut lock(&segments[&number].bytes)));
     }
 
-    /// Returns the number of bytes of all segments.
+    /// Returns the total number of bytes of all segments.
     pub fn bytes(&self) -> u64 {
         lock(&self.segments).values().map(|segment| segment.len).sum()
     }

@@ -11,8 +11,8 @@ use crate::DiskTierError;
 /// block is larger.
 pub(crate) const PART_BYTES: usize = 1 << 20;
 
-/// Writes `bytes` bytes to `file` and reads them again, or as many as the file has room for, and measures the time. The
-/// file must not hold anything yet.
+/// Measures how fast `file` can be written and read. Writes `bytes` bytes, or as many as fit in the file, and reads
+/// them back. This overwrites the file's content.
 ///
 /// # Errors
 /// Fails if the system refuses memory, a write or a read.

@@ -20,7 +20,7 @@ const ROOT: &str = "interbed/";
 /// The longest time for which [`StoreAddress::check`] waits for an answer.
 const CHECK: Duration = Duration::from_secs(3);
 
-/// The address of a store. It is shown without the password that it may contain.
+/// The address of a store that servers share. Printing the address omits the password that it may contain.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreAddress {
     kind: Kind,
@@ -42,7 +42,8 @@ pub enum AddressError {
         /// A description of what is wrong.
         reason: String,
     },
-    /// Something beside the address is missing; the string says what.
+    /// The store cannot be opened, for example because an environment variable with its credentials is not set. The
+    /// string says what is wrong.
     #[error("{0}")]
     Refused(String),
 }
@@ -124,11 +125,12 @@ impl fmt::Debug for StoreAddress {
 }
 
 impl StoreAddress {
-    /// Returns the store at this address. Nothing is sent, so it turns out only later whether the store answers. If
-    /// `ttl` is given and the store supports it, the store forgets objects after this time.
+    /// Returns the store at this address without contacting it. If `ttl` is given and the store supports it, the store
+    /// deletes objects after this time.
     ///
     /// # Errors
-    /// Fails with [`AddressError::Refused`] if something beside the address is missing.
+    /// Fails with [`AddressError::Refused`] if the store cannot be opened, for example because an environment variable
+    /// with its credentials is not set.
     pub fn open(&self, ttl: Option<Duration>) -> Result<Arc<dyn BlobStore>, AddressError> {
         // Both client libraries use the process's TLS provider, which another part of the process may have installed
         // already.
@@ -139,10 +141,10 @@ impl StoreAddress {
         })
     }
 
-    /// Waits until the store at this address has answered a question, at most some seconds.
+    /// Asks the store at this address for an object and waits a few seconds at most for the answer.
     ///
     /// # Errors
-    /// Fails if the store cannot be used. The text says why, and what to do next.
+    /// Fails if the store cannot be used. The string says why, and what to do next.
     pub fn check(&self) -> Result<(), String> {
         let store = self.open(None).map_err(|error| error.to_string())?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;

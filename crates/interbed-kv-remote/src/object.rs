@@ -45,9 +45,9 @@ pub(crate) enum NotIt {
     Damaged,
     /// The bytes are signed, but belong to another model, block or version.
     Foreign,
-    /// The object was written too long ago.
+    /// The object is older than the time for which objects may be read.
     Expired,
-    /// The bytes are not an object of this program, or one of an older version.
+    /// The bytes do not begin like an object of this program; an older version may have written them.
     NotOurs,
 }
 

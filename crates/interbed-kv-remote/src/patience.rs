@@ -9,15 +9,15 @@ const FIRST: (Duration, Duration) = (Duration::from_millis(2), Duration::from_se
 /// The waits for the first block and for each further one, if it is not known how fast they are computed.
 const UNMEASURED: Wait = Wait { first: Duration::from_millis(100), each: Duration::from_millis(20) };
 
-/// The rule for how long a sequence waits for a store before it computes the blocks that it has not got.
+/// The rule for how long a sequence waits for blocks from a store before it computes the missing blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Patience {
-    /// The sequence waits so that it loses little against computing. It waits for the first block for a twentieth of
-    /// the time that computing all blocks would take. For each block that has come, it waits as long as computing that
-    /// block would have taken.
+    /// The sequence first waits for a twentieth of the time that computing all requested blocks would take, but at
+    /// least 2 ms and at most 1 s. For each block that comes, it waits longer by the time that computing this block
+    /// would take.
     #[default]
     Measured,
-    /// The sequence waits for each block for this time.
+    /// The sequence waits this long for the first block. For each block that comes, it waits longer by the same time.
     Fixed(Duration),
 }
 

@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use crate::blob_store::{BlobStore, StoreFuture};
 
-/// The faults of a [`FaultyStore`]. The rates are numbers of operations in 1,000.
+/// The faults that a [`FaultyStore`] injects. Each rate is a number of operations in 1,000.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreFaults {
-    /// The rate of reads that report an error.
+    /// The number of reads in 1,000 that report an error.
     pub read_error: u32,
-    /// The rate of reads in which one bit is wrong.
+    /// The number of reads in 1,000 that return one wrong bit.
     pub read_flip: u32,
-    /// The rate of reads that return another object.
+    /// The number of reads in 1,000 that return another object.
     pub read_other: u32,
-    /// The rate of reads that are never answered.
+    /// The number of reads in 1,000 that the store never answers.
     pub read_silent: u32,
-    /// The number of reads that are answered since the store began. Later reads are never answered.
+    /// The total number of reads that the store answers; it never answers later reads. `None` for no limit.
     pub reads_answered: Option<u64>,
-    /// The rate of writes that are never answered.
+    /// The number of writes in 1,000 that the store never answers.
     pub write_silent: u32,
-    /// The rate of writes that report an error, whether or not the object was stored.
+    /// The number of writes in 1,000 that report an error, whether or not the object was stored.
     pub write_error: u32,
-    /// The rate of writes that panic, as if the store's library had a bug.
+    /// The number of writes in 1,000 that panic, as if the store's library had a bug.
     pub write_panic: u32,
-    /// The rate of writes of which only a part is kept.
+    /// The number of writes in 1,000 that store only a part of the object.
     pub write_torn: u32,
-    /// The rate of objects that are forgotten at once.
+    /// The number of writes in 1,000 that do not store the object, even if they report success.
     pub forgotten: u32,
-    /// The time that each answer takes.
+    /// The delay of each answer.
     pub delay: Duration,
 }
 
@@ -47,12 +47,12 @@ struct State {
 pub struct FaultyStore(Arc<Mutex<State>>);
 
 impl FaultyStore {
-    /// Creates an empty store without faults.
+    /// Creates an empty store without faults. `seed` is the seed of the random numbers that choose later faults.
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State { random: seed, ..State::default() })))
     }
 
-    /// Sets the faults from now on.
+    /// Sets the faults that the store injects from now on.
     pub fn set_faults(&self, faults: StoreFaults) {
         self.lock().faults = faults;
     }

@@ -34,24 +34,24 @@ const COPIES: usize = 4;
 
 /// The result of looking for a block.
 pub(crate) enum Found {
-    /// The object of the block, which was checked. Its memory counts until the permit is dropped.
+    /// The checked object of the block. The object counts against the memory limit until the permit is dropped.
     Block(Vec<u8>, OwnedSemaphorePermit),
-    /// The store has no object of this name.
+    /// The store has no object with the block's name.
     Nothing,
-    /// The store has an object of this name, but it is something else.
+    /// The store has an object with the block's name, but it is not the object of the block.
     Else(NotIt),
-    /// The store has failed.
+    /// The store failed for this reason.
     Failed(String),
 }
 
 /// An event in a request to the store.
 pub(crate) enum Done {
-    /// The store is being asked for the first block of a fetch, for which there was memory.
+    /// The first block of a fetch has memory, and the store is now asked for the block.
     Asked { fetch: FetchId, at: Instant },
-    /// The next block of a fetch has come, or was not [found](Found::Block). No block comes behind one that was not
-    /// found.
+    /// The next block of a fetch has come, or could not be read. After a block that could not be read, no further block
+    /// of the fetch comes.
     Read { fetch: FetchId, found: Found, at: Instant },
-    /// A write has ended. `written` is the length of the object in bytes, or the reason why it failed.
+    /// A write has ended. `written` is the length of the object in bytes, or the reason why the write failed.
     Written { key: BlockKey, written: Result<usize, String> },
 }
 

@@ -22,58 +22,60 @@ use crate::scheduler::{Scheduler, SchedulerConfig, StepPlan};
 use crate::tiers_below::{LaterTiers, TierBelow};
 use crate::{EngineHandle, EngineStatus, Limits, TokenId};
 
-/// The settings that an engine is built from. The runner and what is attached to the engine come separately.
+/// Settings of an engine. The runner and the [`Attachments`] are passed separately.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// The limits of a pass.
+    /// Settings of the scheduler, such as the limits of a forward pass.
     pub scheduler: SchedulerConfig,
-    /// The block manager's configuration.
+    /// Settings of the KV block manager.
     pub kv: KvConfig,
-    /// The limits that requests are checked against.
+    /// Limits that requests are checked against.
     pub limits: Limits,
-    /// The tokens that end a sequence.
+    /// End-of-sequence tokens of the model.
     pub eos_token_ids: Vec<TokenId>,
-    /// The time without a completed step after which health is no longer good, if there is work.
+    /// Time after which the health becomes [`Health::Stalled`](crate::Health::Stalled) if the engine has work but
+    /// completes no step.
     pub stall: Duration,
-    /// The time between two turns of an idle engine that still moves memory from KV to weights.
+    /// Time for which an idle engine sleeps between two turns while it still has background work, such as moving memory
+    /// from KV to weights.
     pub idle_turn: Duration,
-    /// Whether the engine checks after each step that queues and blocks agree. The check takes time in proportion to
-    /// the length of all queues and the number of blocks, so it is for tests.
+    /// Whether the engine verifies after each step that its queues and KV blocks are consistent. The check takes time
+    /// proportional to the length of all queues and the number of blocks, so it is meant for tests.
     pub check_invariants: bool,
 }
 
-/// What an engine may have besides its runner.
+/// Optional parts of an engine.
 #[derive(Default)]
 pub struct Attachments {
-    /// The tiers below memory that hold KV, nearest first, attached from the start.
+    /// KV tiers on disk or in a shared store, nearest first, that are attached when the engine starts.
     pub below: Vec<TierBelow>,
-    /// Tiers below memory that are attached while the engine runs; they are given instead of `below`.
+    /// KV tiers on disk or in a shared store that are attached while the engine runs. Give either these or `below`.
     pub later: Option<LaterTiers>,
-    /// A tier that keeps nothing but swapped blocks. If there is none, the nearest of the other tiers that takes
-    /// swapped blocks gets them.
+    /// Tier that keeps only swapped-out KV blocks. With `None`, swapped-out blocks go to the nearest of the other tiers
+    /// that accepts them.
     pub swap: Option<Box<dyn SlotTier>>,
-    /// The watcher that is told after each step what the prefix cache has gained and lost.
+    /// Receiver of changes to the prefix cache. The engine calls it after each step that changed the cache.
     pub cache_watcher: Option<Box<dyn CacheWatcher>>,
 }
 
-/// The reason why an engine could not be started.
+/// Reason why an engine could not be started.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The KV configuration cannot work.
+    /// The KV configuration is invalid.
     #[error(transparent)]
     Kv(#[from] KvConfigError),
-    /// The block manager counts on more swap slots than the tier that takes swapped blocks has.
+    /// The KV configuration asks for more swap slots than the tier for swapped-out blocks has.
     #[error("{wanted} KV blocks are to be swapped out at a time, but there are {got} slots; lower num_swap_blocks")]
     SwapSlots {
-        /// Slots that the configuration names.
+        /// Number of slots that the configuration asks for.
         wanted: usize,
-        /// Slots that the tier has.
+        /// Number of slots that the tier has.
         got: usize,
     },
-    /// The tiers below memory cannot be used together.
+    /// The KV tiers on disk or in shared stores cannot be combined. The string says why.
     #[error("{0}")]
     Tiers(String),
-    /// The system refused to start the engine thread.
+    /// The operating system refused to start the engine thread.
     #[error("the engine thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -86,7 +88,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the engine thread with nothing attached.
+    /// Starts an engine without attachments.
     ///
     /// # Errors
     /// Fails for one of the reasons in [`StartError`].
@@ -94,7 +96,7 @@ impl Engine {
         Self::start_with(config, runner, Attachments::default())
     }
 
-    /// Starts the engine thread with the given attachments.
+    /// Starts an engine with the given attachments.
     ///
     /// # Errors
     /// Fails for one of the reasons in [`StartError`].
@@ -169,7 +171,7 @@ impl Engine {
         Ok(Self { handle: EngineHandle { shared }, thread: Some(thread) })
     }
 
-    /// Returns a handle through which requests are submitted.
+    /// Returns a handle for submitting requests.
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
     }

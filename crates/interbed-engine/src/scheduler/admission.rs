@@ -31,7 +31,7 @@ pub(crate) enum Admission {
     Now,
     /// The sequence is not admitted while this reason holds.
     Waits(Wait),
-    /// The sequence takes more blocks than there are.
+    /// The sequence needs more KV blocks than the engine has in total.
     Never {
         need: usize,
         limit: usize,
@@ -41,32 +41,33 @@ pub(crate) enum Admission {
 /// The reason why a sequence has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// All seats are taken.
+    /// As many sequences run already as may run at the same time.
     Seats,
-    /// Fewer seats are free than the sequence's beams take.
+    /// More sequences may run, but not as many as the sequence has beams.
     BeamSeats,
-    /// A sequence that many others have passed comes first.
+    /// Another sequence comes first, because many later ones have overtaken it.
     AgedFirst,
-    /// A sequence that is swapped out comes first.
+    /// Another sequence comes first, because it is swapped out.
     SwappedFirst,
-    /// The sequence's tenant would have more than its share, while another tenant, which has nothing, waits for that.
+    /// The sequence would take its tenant above its share, while another tenant, which holds nothing, waits for room.
     Claimed,
-    /// A swap hangs, and no other is begun until it ends.
+    /// A swap hangs. No other swap begins until it ends.
     SwapHangs,
     /// Other sequences are computing blocks that the sequence could share.
     Prefix,
-    /// The sequence would evict blocks that another tenant has cached within its share, while its own tenant's
-    /// sequences will give blocks back.
+    /// The sequence would evict blocks that another tenant has cached within its share. It waits instead for the blocks
+    /// that its own tenant's running sequences will release.
     Kept,
-    /// Too few blocks are left for the tokens that the sequence has.
+    /// Too few KV blocks are left for the tokens that the sequence already has.
     Blocks,
-    /// Enough blocks are left for the tokens that the sequence has, but not for the expected growth of it and all
-    /// others.
+    /// Enough KV blocks are left for the tokens that the sequence already has, but not for the expected growth of all
+    /// sequences.
     Growth,
-    /// The sequence is longer than memory, and the engine does not know yet whose KV the disk holds.
+    /// The sequence is longer than memory. It waits for the KV tier on disk, which is attached once the model's
+    /// identity is known.
     Identity,
-    /// The sequence, or a running one, must not be preempted again, and there are too few blocks for such sequences to
-    /// run to their ends.
+    /// The sequence must not be preempted again. Too few KV blocks are left for it and all other such sequences to
+    /// reach their maximum length.
     VeryEnd,
 }
 

@@ -7,53 +7,56 @@ use interbed_io::{DiskTurns, IoError};
 use interbed_kv::{Gate, KeyChain, SwapTrial};
 use thiserror::Error;
 
-/// Options that say how a store of KV on disk is kept.
+/// Options of a store of KV on disk.
 #[derive(Debug, Clone)]
 pub struct DiskOptions {
-    /// Number of bytes that the store may take on the disk.
+    /// Maximum number of bytes that the store takes on the disk.
     pub bytes: u64,
-    /// Number of bytes of memory for buffers. The store takes more if a record that is read, and the blocks of one
-    /// record and a quarter, take more.
+    /// Number of bytes of memory for buffers: half for blocks to be written, and half for records to be read. If
+    /// necessary, the store takes more: enough for the blocks of one and a quarter records, and for one record to be
+    /// read.
     pub buffer_bytes: usize,
-    /// Number of bytes that may be written in a day; `None` for no limit.
+    /// Maximum write rate, in bytes per day; `None` for no limit.
     pub writes_per_day: Option<u64>,
-    /// Time after its writing for which a block may be read; `None` for no limit.
+    /// Time for which a block may be read after it was written; `None` for no limit.
     pub ttl: Option<Duration>,
-    /// Gate that decides which blocks return often enough to be written at all.
+    /// Gate that decides which blocks are looked up again often enough to be worth writing.
     pub gate: Gate,
-    /// Number of blocks in a frame, and number of frames that are read ahead. A frame is the part of a sequence's KV
-    /// that is streamed at once. Both numbers are 0 if no KV is streamed.
+    /// Number of blocks per frame, and number of frames that are read ahead. A frame holds one layer's KV of that many
+    /// blocks; the KV of a sequence that does not fit in memory is streamed from disk in frames. Both numbers are 0 if
+    /// no KV is streamed.
     pub frames: (usize, usize),
-    /// Key chain that computes the keys of contents, if another tier must know them by equal keys.
+    /// Key chain of another tier, which must give equal blocks the same keys as this store; `None` if the store derives
+    /// keys from its own secret.
     pub names: Option<KeyChain>,
-    /// Turns at the disk, by which reads and writes give way to other users of the disk.
+    /// Coordination with other users of the disk, so that less urgent reads and writes wait for more urgent ones.
     pub turns: Arc<DiskTurns>,
     /// Room for swapped blocks.
     pub slots: SlotRoom,
 }
 
-/// Room that a store has for blocks that are swapped out.
+/// Room in a store for blocks that are swapped out.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SlotRoom {
-    /// Number of slots; 0 if nothing is swapped to the store.
+    /// Number of slots, each for one block; 0 if nothing is swapped to the store.
     pub num_slots: usize,
-    /// Number of bytes of the segments that may not be emptied because swapped blocks lie in them, rounded up to whole
-    /// segments; `None` for a quarter of the store.
+    /// Maximum number of bytes of the segments in which swapped blocks lie, and which therefore cannot be emptied. The
+    /// number is rounded up to whole segments; `None` stands for a quarter of the store.
     pub bytes: Option<u64>,
-    /// Time that the disk took in a trial.
+    /// Write and read times that were measured in a trial of the disk.
     pub trial: SwapTrial,
 }
 
 /// Reason why a store cannot be used.
 #[derive(Debug, Error)]
 pub enum DiskTierError {
-    /// The system refused a call.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] IoError),
     /// The system refused to start a thread.
     #[error("the threads that write and read KV could not be started: {0}")]
     Thread(#[from] std::io::Error),
-    /// The store would have too few bytes to be of use.
+    /// The options give the store fewer bytes than it needs.
     #[error("{got} bytes of disk are too few for KV: {least} or more are needed")]
     TooSmall {
         /// Number of bytes that were asked for.
