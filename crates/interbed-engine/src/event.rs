@@ -43,7 +43,8 @@ pub enum RequestError {
         /// Total number of blocks.
         limit: usize,
     },
-    /// The client read its events too slowly, so that too many of them were left unread.
+    /// The client read its events so slowly that the unread ones would have taken more memory than the request's
+    /// [`UnreadBudget`](crate::UnreadBudget) allows.
     #[error(
         "the answer was read too slowly: too many of its tokens waited to be read, so it was ended; read it as it \
          comes, or send the request without stream"
@@ -71,14 +72,14 @@ pub struct TokenLogprob {
 pub struct FoundBelow {
     /// [Name](interbed_kv::LowerTier::name) of the tier.
     pub tier: &'static str,
-    /// Number of tokens whose KV the tier was known to hold. This is 0 for a tier that learns only from a fetch what it
-    /// holds.
+    /// Number of tokens whose KV the tier was known to hold before anything was read from it. This is 0 if the tier
+    /// learns about its contents only by trying to read them.
     pub tokens: usize,
     /// Number of tokens whose KV was read from the tier.
     pub loaded: usize,
-    /// Number of tokens that the engine computed rather than read from the tier, by the rule
-    /// [`TierPolicy::recompute`](crate::TierPolicy::recompute). Tokens that are counted in `tokens`, but neither here
-    /// nor in `loaded`, were not read, for example because the read failed.
+    /// Number of tokens whose KV the engine computed instead of reading it from the tier, because of the rule
+    /// [`TierPolicy::recompute`](crate::TierPolicy::recompute). If `loaded` and `computed` add up to less than
+    /// `tokens`, the other tokens were not read, for example because the read failed.
     pub computed: usize,
     /// Duration of the read from the tier, in seconds.
     pub seconds: f64,

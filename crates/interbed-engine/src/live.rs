@@ -16,9 +16,11 @@ pub const SHOWN_MAX: usize = 512;
 /// State of the engine between two steps, for display.
 #[derive(Debug, Clone, Default)]
 pub struct LiveState {
-    /// At most [`SHOWN_MAX`] sequences, running ones first. Sequences in the same place are in queue order.
+    /// At most [`SHOWN_MAX`] sequences, running ones first. Sequences with equal [`place`](LiveSequence::place) are in
+    /// the order of their queue.
     pub sequences: Vec<LiveSequence>,
-    /// Use of each KV block, by block index. A block in use names its sequence by [`LiveSequence::number`].
+    /// Use of each KV block: entry `i` says how block `i` is used. If a sequence holds the block, the entry contains
+    /// the [`LiveSequence::number`] of this sequence.
     pub blocks: Vec<BlockUse>,
 }
 
@@ -27,8 +29,8 @@ pub struct LiveState {
 pub struct LiveSequence {
     /// Id of the sequence. Later sequences have higher ids.
     pub id: u64,
-    /// Number that stands for the sequence in [`LiveState::blocks`]. The number may pass to another sequence once this
-    /// one holds neither KV blocks nor swap slots.
+    /// Number that identifies the sequence in [`LiveState::blocks`]. Another sequence may get the number once this
+    /// sequence holds neither KV blocks nor swap slots.
     pub number: u16,
     /// Scheduling state of the sequence.
     pub place: LivePlace,
@@ -151,7 +153,8 @@ impl Watcher {
     }
 
     /// Returns the name and size of each group of streamed weights, or `None` if the weights are not streamed. The
-    /// groups are in the order of their units in [`read_weights`](Self::read_weights).
+    /// groups are in the same order as their units in the [`WindowSight`] that [`read_weights`](Self::read_weights)
+    /// fills.
     pub fn weight_groups(&self) -> Option<&[GroupShape]> {
         self.board.weights.as_ref().map(|monitor| monitor.groups())
     }

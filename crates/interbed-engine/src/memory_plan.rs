@@ -30,9 +30,10 @@ pub struct MemoryNeeds {
     pub swap: Bytes,
     /// Memory of one KV block, including its bookkeeping.
     pub block: Bytes,
-    /// Part of `block` that is freed while the block may not be used. The rest stays allocated.
+    /// Part of the memory of a KV block that is freed while the block is withdrawn, that is, while it may not be used.
+    /// The rest stays allocated.
     pub block_returnable: Bytes,
-    /// Largest number of KV blocks, however much memory is available.
+    /// Upper limit on the number of KV blocks, even if memory is available for more; `usize::MAX` for no limit.
     pub blocks_most: usize,
     /// Number of tokens in one KV block.
     pub block_size: usize,
@@ -72,7 +73,8 @@ impl MemoryNeeds {
 /// Memory that schemas and grammars need; 0 by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SchemaNeeds {
-    /// Memory of the schemas and grammars in use, if any can be compiled.
+    /// Memory of the compiled schemas and grammars that are in use. It is reserved only if there is also memory to
+    /// compile at least one.
     pub in_use: Bytes,
     /// Memory for compiling one schema or grammar.
     pub compiling: Bytes,
@@ -115,8 +117,9 @@ pub struct MemoryPlan {
     /// Context length, in tokens, that one sequence can have. This is the requested length, or what `num_blocks_max` KV
     /// blocks hold if that is less.
     pub max_model_len: usize,
-    /// Budget below which the weights would be streamed, and the larger number of KV blocks that this would make
-    /// possible. `None` if a smaller budget would not allow more KV blocks than this plan.
+    /// Budget below which the weights would be streamed, and the number of KV blocks that streaming would allow with a
+    /// budget just below it. `None` if the weights are streamed already, or if streaming would not allow more KV blocks
+    /// than this plan.
     pub streams_below: Option<(Bytes, usize)>,
 }
 
@@ -152,8 +155,8 @@ impl BudgetTooSmall {
     }
 }
 
-/// Smallest context, in tokens, for which a plan must have KV blocks. If [`MemoryNeeds::max_model_len`] is shorter, KV
-/// blocks for that length suffice.
+/// Number of tokens for which every valid plan has KV blocks. If [`MemoryNeeds::max_model_len`] is less, a plan may
+/// have KV blocks for only that many tokens.
 pub const LEAST_CONTEXT: usize = 256;
 
 /// The divisor of the memory beyond the least that works: requests get one part in `REQUESTS_SHARE` of that memory, and
@@ -204,9 +207,9 @@ impl MemoryPlan {
         Self::divide(total, &needs(total)).map_err(|refused| refused.advising(Self::least_within(needs)))
     }
 
-    /// Divides the budget `total`. The process, scratch memory and weights get what they need. KV blocks get the rest,
-    /// up to what could be used. If the weights do not fit, they are streamed and get what the other parts leave, until
-    /// KV needs more memory.
+    /// Divides the budget `total`. The process, scratch memory and weights get what they need. Requests, schemas and KV
+    /// blocks share the rest, but no more KV blocks are planned than sequences and the prefix cache could use. If the
+    /// weights do not fit, they are streamed. They then get the memory that the other parts leave, until KV needs more.
     ///
     /// # Errors
     /// Fails if the budget leaves too little KV memory for a context of [`LEAST_CONTEXT`] tokens, or of the model's

@@ -36,7 +36,8 @@ pub struct KvGrant {
     /// Number of blocks that may be used. If more blocks are in use, the excess ones stay until their sequences release
     /// them.
     pub blocks: usize,
-    /// Whether another call with the same demand would change nothing.
+    /// Whether the division of memory is complete. If so, dividing the memory again for the same demand would change
+    /// nothing.
     pub settled: bool,
 }
 
@@ -51,7 +52,7 @@ pub struct TradeLimits {
     pub weights_most: u64,
     /// Memory, in bytes, that a KV block takes when it is added and gives back when it is withdrawn.
     pub block: u64,
-    /// Number of KV blocks while no more are needed.
+    /// Number of KV blocks at the start. KV shrinks back to this number when it needs no more blocks.
     pub blocks_start: usize,
     /// Largest number of KV blocks, however little memory the weights take.
     pub blocks_max: usize,
@@ -161,8 +162,9 @@ impl MemoryTrade {
         KvGrant { blocks, settled }
     }
 
-    /// Records that `blocks` of the blocks that the last [`grant`](Self::grant) allowed could not get memory. The
-    /// weights then have to make more room, until KV shrinks.
+    /// Records that no memory could be allocated for `blocks` of the blocks that the last [`grant`](Self::grant)
+    /// allowed. Until KV shrinks, [`plan`](Self::plan) lowers the memory of the weights by the size of these blocks,
+    /// but not below [`TradeLimits::weights_least`].
     pub fn lacks(&mut self, blocks: usize) {
         self.lost = self.lost.saturating_add(self.limits.block.saturating_mul(blocks as u64)).min(self.limits.total);
     }

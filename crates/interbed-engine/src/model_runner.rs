@@ -35,7 +35,8 @@ pub struct ModelRunner<D> {
 
 /// Memory of the weights that a runner computes with.
 pub struct WeightMemory {
-    /// Memory that the weights take, if it does not vary between forward passes.
+    /// Memory that the weights take. This number is not used if the memory of the weights varies between forward
+    /// passes.
     pub bytes: Bytes,
     /// Monitor of weight streaming, which forward passes update; `None` if all weights stay in memory.
     pub monitor: Option<Arc<StreamMonitor>>,
@@ -81,8 +82,8 @@ impl<D: Device> ModelRunner<D> {
         self.device.settle()
     }
 
-    /// Allocates memory for the first `count` KV blocks, if the device's blocks have none at first. This is meant for
-    /// forward passes without an engine.
+    /// Allocates memory for the first `count` KV blocks. This changes nothing on a device whose KV blocks always have
+    /// memory. It is meant for forward passes without an engine.
     ///
     /// # Errors
     /// Fails if the device has no memory for `count` blocks, or if the device fails.

@@ -11,7 +11,8 @@ pub enum PreemptionMode {
     Auto,
     /// The KV is dropped, and computed again when the sequence comes back.
     Recompute,
-    /// The KV is swapped out while swap space has room.
+    /// The KV is swapped out if possible. Otherwise, for example if swap space is full, the KV is dropped and computed
+    /// again.
     Swap,
 }
 

@@ -64,8 +64,8 @@ pub struct SamplingParams {
     /// Cumulative probability, in [0, 1]. Sampling keeps the smallest set of most likely tokens, at least one, whose
     /// total probability reaches this number.
     pub top_p: f32,
-    /// Fraction, in [0, 1], of the most likely token's probability. Sampling drops all tokens whose probability is
-    /// below this fraction.
+    /// Number in [0, 1]. Sampling drops every token whose probability is less than this number times the probability of
+    /// the most likely token.
     pub min_p: f32,
     /// Penalty, above 0, on tokens that occur in the prompt or among the generated tokens. Positive logits are divided
     /// by the penalty, and negative logits are multiplied by it.
@@ -299,9 +299,9 @@ impl Request {
 }
 
 impl BeamParams {
-    /// Returns the largest number of tokens that each beam may generate after a prompt of `prompt_len` tokens. With
-    /// this number, the KV blocks suffice if the search runs alone, even if the beams share only the full blocks of the
-    /// prompt. Returns 0 if there is no room for any token.
+    /// Returns the largest number of tokens that each beam may generate after a prompt of `prompt_len` tokens. The
+    /// number is limited by the context length and by the KV blocks: they must suffice for a search that runs alone and
+    /// whose beams share only the full blocks of the prompt. Returns 0 if there is no room for any token.
     pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
         let block = limits.kv_block_tokens.max(1);
         let shared = prompt_len / block;

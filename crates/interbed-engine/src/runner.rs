@@ -85,7 +85,8 @@ pub enum PassError {
     /// The forward pass failed. The string says why.
     #[error("{0}")]
     Failed(String),
-    /// KV on disk or in a shared store could not be read. The sequence to which it belongs computes it again.
+    /// The KV of a sequence could not be read from disk or from a shared store. The engine computes this KV again. If
+    /// the sequence has lost KV too often, the sequence fails instead.
     #[error(transparent)]
     KvLost(#[from] KvLost),
 }

@@ -66,8 +66,8 @@ pub(crate) struct Requested {
 pub(crate) enum Role {
     /// An answer that is generated independently of other sequences.
     Answer,
-    /// A beam of a search. All beams of a search are preempted together and come back together. While beams run, each
-    /// counts as `seats` sequences, at least one, and all beams together count as the width of the search.
+    /// A beam of a search. All beams of a search are preempted together and come back together. A beam that runs counts
+    /// as `seats` running sequences, at least one. The `seats` of all beams add up to the width of the search.
     Beam { seats: usize },
     /// The common beginning of all beams of a search, after the beams have lost their KV blocks. The trunk computes the
     /// tokens that the beams have in common.

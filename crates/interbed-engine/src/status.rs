@@ -108,7 +108,8 @@ pub struct StripsStatus {
     pub mappings_max: usize,
     /// The number of KV blocks that are mapped in strips. A block counts once for each strip that maps it.
     pub mapped_blocks: usize,
-    /// The number of times that strips had no room for the blocks of a sequence in a forward pass.
+    /// The number of times that a forward pass read a sequence's blocks through a list of blocks because strips had no
+    /// room for them. Sequences that are longer than a strip do not count.
     pub listed: u64,
     /// The total time that steps took before their forward passes to plan strips, to map blocks, and to wait for
     /// mappings in progress.

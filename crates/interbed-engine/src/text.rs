@@ -21,7 +21,8 @@ pub struct TextOptions {
     /// The number of tokens at the beginning of the answer in which stop strings do not end generation. A stop string
     /// that is complete within these tokens is ordinary text.
     pub min_tokens: usize,
-    /// The tokens that may end the sequence: `stop_token_ids`, and end-of-sequence tokens that are not special tokens.
+    /// The tokens that may end the sequence: the request's `stop_token_ids` and the end-of-sequence tokens. Special
+    /// tokens and the tokenizer's own end-of-sequence token need not be listed here.
     pub end_tokens: Vec<TokenId>,
 }
 

@@ -24,9 +24,10 @@ impl StoreMode {
 /// The rule that says how much of a prefix is computed even though a tier holds its KV.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Recompute {
-    /// The first blocks of the prefix are computed while the rest is read, so that both should end at the same time at
-    /// the rates measured so far. The whole prefix is computed if that is faster than reading it, and the whole prefix
-    /// is read while a rate is unknown.
+    /// The engine computes the first blocks of the prefix while it reads the rest from the tier. It divides the prefix
+    /// so that, at the rates measured so far, computing and reading end at the same time. If computing the whole prefix
+    /// is faster than reading the whole prefix, the engine computes all of it. While one of the rates is unknown, the
+    /// engine reads all of it.
     #[default]
     Measured,
     /// The given share of the prefix, from 0 to 1, is computed, whatever the rates are. The computed blocks are the
@@ -57,9 +58,10 @@ pub struct TierPolicy {
     pub mode: StoreMode,
     /// The rule that says how much of a prefix is computed even though the tier holds its KV.
     pub recompute: Recompute,
-    /// The time after which a computed block is written if no sequence holds it, whatever the mode is. If a sequence
-    /// holds the block at that time, the engine checks again after the same time. With `None`, blocks are not written
-    /// for being idle. When the engine stops, blocks that still wait are written at once.
+    /// The time after which the engine writes a computed block that has not been written yet, whatever the mode is. If
+    /// a sequence holds the block at that time, the engine does not write it, but checks again after the same time.
+    /// When the engine stops, it writes all blocks that still wait for this time. With `None`, only the mode decides
+    /// when blocks are written.
     pub idle_after: Option<Duration>,
     /// Whether the queue of computed blocks that wait to be written is limited to as many blocks as memory holds. If
     /// so, the oldest blocks are dropped from the queue when it becomes longer.

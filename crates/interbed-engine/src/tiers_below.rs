@@ -8,8 +8,8 @@ use crate::tier_policy::TierPolicy;
 
 /// A KV tier on disk or in a shared store, and the rules for its use.
 pub struct TierBelow {
-    /// The tier. It moves blocks from and to the memory that [`Runner::block_bytes`](crate::Runner::block_bytes)
-    /// returns.
+    /// The tier. It copies KV blocks from memory and to memory through the interface that
+    /// [`Runner::block_bytes`](crate::Runner::block_bytes) returns.
     pub tier: Box<dyn LowerTier>,
     /// The rules that say which blocks are written to the tier, and which are read from it.
     pub policy: TierPolicy,
@@ -42,8 +42,8 @@ impl TierBelow {
 pub struct LaterTiers {
     /// The channel that delivers the tiers, nearest first. If it closes without a delivery, no tiers are attached.
     pub tiers: Receiver<Vec<TierBelow>>,
-    /// The maximum length, in tokens, of a sequence that the tiers can keep although it does not fit in memory; 0 if
-    /// they can keep none. Until the tiers are attached, a sequence of at most this length that does not fit in memory
-    /// waits for them.
+    /// The maximum length, in tokens, of a sequence whose KV does not fit in memory, but fits in the tiers; 0 if the
+    /// tiers accept no such sequence. Until the tiers are attached, a sequence that does not fit in memory waits for
+    /// them if it has at most this length.
     pub long_tokens: usize,
 }

@@ -39,7 +39,8 @@ pub(crate) struct Charge {
 }
 
 impl UnreadBudget {
-    /// Creates a budget of `bytes` bytes. Even if the budget is used up, each stream may leave a few events unread.
+    /// Creates a budget of `bytes` bytes. One stream may leave at most a quarter of the budget unread. Even if the
+    /// budget is used up, each stream may leave 16 KiB of events, or one larger event, unread.
     pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { limit: bytes, bytes: AtomicUsize::new(0) })
     }

@@ -74,7 +74,8 @@ pub enum DirectoryError {
         /// Description of what is wrong with the file.
         problem: &'static str,
     },
-    /// A file has a name that Interbed uses, but this version of Interbed did not write it and would overwrite it.
+    /// The directory contains a file with a name that Interbed uses, but the file does not begin like a file of this
+    /// version of Interbed. Interbed would overwrite the file.
     #[error(
         "{} is not Interbed's, or is of an older version: it begins with \"{begin}\". Remove it if nobody needs it, or \
          name another directory",

@@ -74,7 +74,7 @@ struct FetchInFlight {
 
 /// Purpose of a read.
 enum Purpose {
-    /// A fetch reads blocks of the record. The positions are those of the blocks in the fetch.
+    /// A fetch reads blocks of the record. Each number is the index of such a block in the fetch's list of blocks.
     Fetch(FetchId, Vec<usize>),
     /// A swap reads blocks of the record into these blocks in memory.
     Slots(SwapId, Vec<BlockId>),
@@ -82,8 +82,8 @@ enum Purpose {
     Carry,
 }
 
-/// A KV tier that writes blocks to disk and reads them back. Only one thread calls it; threads of its own do the
-/// reading and writing.
+/// A KV tier that writes blocks to disk and reads them back. One thread calls the methods of the tier. The tier starts
+/// further threads, which read from the disk and write to it.
 pub struct DiskTier {
     shape: RecordShape,
     chain: KeyChain,
@@ -222,8 +222,8 @@ impl DiskTier {
         blocks * shape.block_bytes() + records + frames + READERS * shape.room_to_read()
     }
 
-    /// Returns the number of bytes of memory that a store takes to find the block of one slot. `block_size` is the
-    /// number of tokens of a block that can also be found by its key, or 0 if no block has a key.
+    /// Returns the number of bytes of memory that a store takes per slot to find the block in that slot. If blocks
+    /// in slots can also be found by their keys, `block_size` is the number of tokens in a block; otherwise it is 0.
     pub fn slot_bytes(block_size: usize) -> usize {
         KeptSlots::slot_bytes(block_size)
     }

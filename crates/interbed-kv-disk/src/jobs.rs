@@ -30,8 +30,8 @@ pub(crate) struct WriteJob {
 pub(crate) enum Blocks {
     /// Blocks to be stored, each in its own memory; nobody waits for the write.
     Staged(Vec<Staged>),
-    /// Blocks that are swapped out. The buffer has the layout of a record of a flat shape, in which blocks follow each
-    /// other.
+    /// Blocks that are swapped out. `buffer` has the layout of a flat record, in which whole blocks follow the header
+    /// one after the other.
     Swapped { id: SwapId, labels: Vec<BlockLabel>, buffer: AlignedBuffer },
 }
 
@@ -149,8 +149,8 @@ pub(crate) enum Done {
         job: WriteJob,
         outcome: Result<(), WriteFailure>,
     },
-    /// A sync of everything that was written before it has ended. `well` says whether the sync succeeded, so that all
-    /// of these bytes are on the disk.
+    /// A sync of all earlier writes has ended. If `well` is set, the sync succeeded, and everything that was written is
+    /// on the disk. `blocks` is the number of blocks with names that were written since the previous sync.
     Synced {
         blocks: u64,
         well: bool,

@@ -43,7 +43,7 @@ pub(crate) struct ObjectFormat {
 pub(crate) enum NotIt {
     /// The bytes are not signed with the secret, or are damaged.
     Damaged,
-    /// The bytes are signed, but belong to another model, block or version.
+    /// The object belongs to another model, block or format version, or has another length.
     Foreign,
     /// The object is older than the time for which objects may be read.
     Expired,

@@ -12,12 +12,14 @@ const UNMEASURED: Wait = Wait { first: Duration::from_millis(100), each: Duratio
 /// The rule for how long a sequence waits for blocks from a store before it computes the missing blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Patience {
-    /// The sequence first waits for a twentieth of the time that computing all requested blocks would take, but at
-    /// least 2 ms and at most 1 s. For each block that comes, it waits longer by the time that computing this block
-    /// would take.
+    /// The sequence waits for the first block for at most a twentieth of the time that computing all requested blocks
+    /// would take. This limit is never shorter than 2 ms and never longer than 1 s. Each block that comes extends the
+    /// wait by the time that computing one block would take. If the time of computing is not known, the sequence waits
+    /// 100 ms for the first block, and each block that comes extends the wait by 20 ms.
     #[default]
     Measured,
-    /// The sequence waits this long for the first block. For each block that comes, it waits longer by the same time.
+    /// The sequence waits for the first block for at most this time. Each block that comes extends the wait by the same
+    /// time.
     Fixed(Duration),
 }
 

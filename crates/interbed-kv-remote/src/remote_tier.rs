@@ -43,8 +43,9 @@ const MEASURED_BLOCKS: usize = 4;
 /// Options of a [`RemoteTier`].
 #[derive(Debug, Clone)]
 pub struct RemoteOptions {
-    /// The number of bytes of memory for blocks that are read; blocks that are written have as many bytes again. In
-    /// each direction, there is room for at least one block.
+    /// The number of bytes of memory for blocks that are being read. The tier takes the same number of bytes again for
+    /// blocks that are to be written. Each of these two parts has room for at least one block, even if the number is
+    /// smaller.
     pub buffer_bytes: usize,
     /// The maximum write rate, in bytes per day; `None` for no limit.
     pub writes_per_day: Option<u64>,
@@ -78,8 +79,8 @@ struct FetchInFlight {
     task: AbortHandle,
 }
 
-/// A KV tier that writes blocks to a shared store and reads them back. Only one thread calls it; threads of its own
-/// communicate with the store.
+/// A KV tier that writes blocks to a shared store and reads them back. One thread calls the methods of the tier. The
+/// tier starts further threads, which communicate with the store.
 pub struct RemoteTier {
     chain: KeyChain,
     workers: Workers,

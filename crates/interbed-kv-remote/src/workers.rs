@@ -46,7 +46,7 @@ pub(crate) enum Found {
 
 /// An event in a request to the store.
 pub(crate) enum Done {
-    /// The first block of a fetch has memory, and the store is now asked for the block.
+    /// Memory has been reserved for the first block of a fetch, and the store is now asked for this block.
     Asked { fetch: FetchId, at: Instant },
     /// The next block of a fetch has come, or could not be read. After a block that could not be read, no further block
     /// of the fetch comes.

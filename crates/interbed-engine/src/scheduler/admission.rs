@@ -41,22 +41,23 @@ pub(crate) enum Admission {
 /// The reason why a sequence has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// As many sequences run already as may run at the same time.
+    /// No more sequences may run, because `max_num_seqs` is reached.
     Seats,
-    /// More sequences may run, but not as many as the sequence has beams.
+    /// The sequence belongs to a beam search. More sequences may run, but fewer than the search has beams.
     BeamSeats,
     /// Another sequence comes first, because many later ones have overtaken it.
     AgedFirst,
     /// Another sequence comes first, because it is swapped out.
     SwappedFirst,
-    /// The sequence would take its tenant above its share, while another tenant, which holds nothing, waits for room.
+    /// The sequence is swapped out. With the sequence, its tenant would hold more than the tenant's share, while
+    /// another tenant that holds nothing waits for room.
     Claimed,
     /// A swap hangs. No other swap begins until it ends.
     SwapHangs,
     /// Other sequences are computing blocks that the sequence could share.
     Prefix,
-    /// The sequence would evict blocks that another tenant has cached within its share. It waits instead for the blocks
-    /// that its own tenant's running sequences will release.
+    /// The sequence would evict cached blocks of another tenant, although these blocks lie within that tenant's share.
+    /// The sequence waits instead until other sequences of its own tenant release blocks.
     Kept,
     /// Too few KV blocks are left for the tokens that the sequence already has.
     Blocks,

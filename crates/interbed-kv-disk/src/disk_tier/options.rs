@@ -12,9 +12,9 @@ use thiserror::Error;
 pub struct DiskOptions {
     /// Maximum number of bytes that the store takes on the disk.
     pub bytes: u64,
-    /// Number of bytes of memory for buffers: half for blocks to be written, and half for records to be read. If
-    /// necessary, the store takes more: enough for the blocks of one and a quarter records, and for one record to be
-    /// read.
+    /// Number of bytes of memory for buffers. One half is for blocks that wait to be written, and the other half is for
+    /// records that are being read. If a half is too small, the store takes more memory, so that there is always
+    /// room to write the blocks of 1.25 full records and to read one full record.
     pub buffer_bytes: usize,
     /// Maximum write rate, in bytes per day; `None` for no limit.
     pub writes_per_day: Option<u64>,
@@ -26,8 +26,8 @@ pub struct DiskOptions {
     /// blocks; the KV of a sequence that does not fit in memory is streamed from disk in frames. Both numbers are 0 if
     /// no KV is streamed.
     pub frames: (usize, usize),
-    /// Key chain of another tier, which must give equal blocks the same keys as this store; `None` if the store derives
-    /// keys from its own secret.
+    /// Key chain of another tier. The store derives its keys from this key chain, so that a block has the same key in
+    /// both tiers. With `None`, the store derives keys from its own secret.
     pub names: Option<KeyChain>,
     /// Coordination with other users of the disk, so that less urgent reads and writes wait for more urgent ones.
     pub turns: Arc<DiskTurns>,
@@ -40,8 +40,9 @@ pub struct DiskOptions {
 pub struct SlotRoom {
     /// Number of slots, each for one block; 0 if nothing is swapped to the store.
     pub num_slots: usize,
-    /// Maximum number of bytes of the segments in which swapped blocks lie, and which therefore cannot be emptied. The
-    /// number is rounded up to whole segments; `None` stands for a quarter of the store.
+    /// Maximum total size, in bytes, of the segments that contain swapped blocks. The store cannot empty a segment
+    /// while the segment contains swapped blocks. The maximum is rounded up to whole segments. `None` stands for a
+    /// quarter of the store.
     pub bytes: Option<u64>,
     /// Write and read times that were measured in a trial of the disk.
     pub trial: SwapTrial,
@@ -64,7 +65,7 @@ pub enum DiskTierError {
         /// Number of bytes that are needed.
         least: u64,
     },
-    /// The file has no room for a single block.
+    /// The file that was given to [`DiskTier::unnamed`](crate::DiskTier::unnamed) has no room for a single block.
     #[error("{got} bytes of disk hold no KV block, which takes {slot}")]
     NoBlock {
         /// Number of bytes of the file.

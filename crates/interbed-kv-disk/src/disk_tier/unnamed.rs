@@ -41,8 +41,8 @@ impl SwapShape {
         count.saturating_mul(records.record_bytes(records.blocks_per_record()) as u64)
     }
 
-    /// Returns the number of bytes of memory for buffers if about `wanted` bytes may be used. There are at least two
-    /// buffers, and each has room for a full record.
+    /// Returns the number of bytes of memory that a store takes for its buffers if the caller asks for about `wanted`
+    /// bytes. A store has at least two buffers, and each buffer has room for one full record.
     pub fn buffer_bytes(&self, wanted: usize) -> usize {
         let (size, count) = self.buffers(&self.records(), wanted);
         size * count
