@@ -28,8 +28,8 @@ pub(crate) struct Continuation {
     pub(crate) fault: Option<RequestError>,
 }
 
-/// Largest number of sequences whose sampling may be postponed at the same time because their token masks are not
-/// ready. The engine keeps a copy of the logits for each of them.
+/// Largest number of sequences that may be sampled late at the same time. A sequence is sampled late, from a copy of
+/// its logits, if its token mask is not ready when the logits come.
 pub const LATE_MAX: usize = 32;
 
 /// The conditions that end a continuation.

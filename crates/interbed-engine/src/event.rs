@@ -24,7 +24,7 @@ pub enum RequestError {
     /// The forward pass that computed the sequence failed. The string says why.
     #[error("the forward pass failed: {0}")]
     Forward(String),
-    /// The model computed logits, or hidden states of an embedding, that are not finite.
+    /// The model computed a logit that is NaN, or a hidden state for an embedding that is not finite.
     #[error(
         "the model computed numbers that are not finite; its weights may be damaged, or too large for the KV cache's \
          type: try --kv-dtype f32"
@@ -72,8 +72,8 @@ pub struct TokenLogprob {
 pub struct FoundBelow {
     /// [Name](interbed_kv::LowerTier::name) of the tier.
     pub tier: &'static str,
-    /// Number of tokens whose KV the tier was known to hold before anything was read from it. This is 0 if the tier
-    /// learns about its contents only by trying to read them.
+    /// Number of tokens whose KV the tier expected to have before it read anything. This is 0 for a tier that cannot
+    /// tell without reading.
     pub tokens: usize,
     /// Number of tokens whose KV was read from the tier.
     pub loaded: usize,
@@ -93,8 +93,8 @@ pub struct PromptDone {
     pub cached_tokens: usize,
     /// What each KV tier on disk or in a shared store contributed, nearest tier first.
     pub below: Vec<FoundBelow>,
-    /// Where and why the prefix stopped matching the cache, if `explain_miss` was set. Blocks that were read from disk
-    /// or from a shared store count as matched, so this agrees with `cached_tokens`.
+    /// Point at which the prompt stopped matching the prefix cache, and the reason, if `explain_miss` was set. Tokens
+    /// whose KV was read from disk or from a shared store count as matched, as they do in `cached_tokens`.
     pub miss: Option<Miss>,
     /// One entry per prompt token if `prompt_logprobs` was set; otherwise empty. The first entry is `None`, because no
     /// token precedes the first one.
@@ -111,7 +111,7 @@ pub struct PositionLogprobs {
 }
 
 impl PositionLogprobs {
-    /// Returns a copy with at most `top` of the most likely tokens.
+    /// Returns a copy that keeps at most `top` entries of the list of most likely tokens.
     #[must_use]
     pub fn best(&self, top: usize) -> Self {
         Self { chosen: self.chosen, top: self.top.iter().take(top).copied().collect() }
@@ -135,8 +135,8 @@ pub enum Event {
     /// The embedding of the prompt, of shape `[hidden_size]`, neither truncated nor normalised. It is sent instead of
     /// tokens if [`Request::embed`](crate::Request::embed) was set.
     Embedding(Vec<f32>),
-    /// The sequence was preempted. In a beam search, every client receives this event whenever the whole search is
-    /// preempted.
+    /// The sequence was preempted. In a beam search, a preemption affects the whole search: every stream receives one
+    /// such event for each preemption, but only when the search ends.
     Preempted {
         /// Whether the sequence's KV was swapped out. If not, the KV is computed again.
         swapped: bool,

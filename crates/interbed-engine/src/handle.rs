@@ -99,8 +99,8 @@ impl EngineHandle {
     /// Continuation `i`, counted from 0, uses the request's seed plus `i`, and equals the answer to a separate request
     /// with that seed. Dropping the stream of a continuation cancels only this continuation.
     ///
-    /// For a beam search, the streams carry the best hypotheses, best first. Their tokens come when the search is over.
-    /// Dropping all streams cancels the search.
+    /// For a beam search, the first stream carries the best hypothesis, the second stream the second best, and so on.
+    /// The events come when the search is over. Dropping all streams cancels the search.
     ///
     /// # Errors
     /// Fails if the request or `count` cannot be served ([`SubmitError::Invalid`]), if the queue is full
@@ -124,16 +124,16 @@ impl EngineHandle {
         self.shared.status_at(Instant::now())
     }
 
-    /// Starts to watch the engine. Until the returned watcher is dropped, the engine publishes its state several times
-    /// a second while something changes.
+    /// Returns a watcher of the engine's state. While a watcher exists and the state changes, the engine publishes the
+    /// state several times a second.
     pub fn watch(&self) -> Watcher {
         let watcher = Watcher::new(Arc::clone(&self.shared.board));
         self.shared.wake();
         watcher
     }
 
-    /// Blocks until the engine's status is one for which `holds` returns true, and returns this status. Returns `None`
-    /// if that takes longer than `within`.
+    /// Blocks until `holds` returns true for the engine's status, and returns that status. Returns `None` if this takes
+    /// longer than `within`.
     pub fn wait_until(&self, within: Duration, mut holds: impl FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
         let deadline = Instant::now() + within;
         let mut progress = lock(&self.shared.progress);
@@ -166,8 +166,9 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// Returns how long the continuation waited in the queue, or `None` if it has not been admitted yet. If a request
-    /// has several continuations, all but the first are admitted once the prompt has been computed.
+    /// Returns how long the continuation waited in the queue, or `None` if it has not been admitted yet. If several
+    /// continuations of a prompt are sampled, the first is admitted before the prompt is computed, and the others
+    /// afterwards.
     pub fn waited(&self) -> Option<Duration> {
         self.waited.get().copied()
     }

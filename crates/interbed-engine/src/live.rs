@@ -36,14 +36,15 @@ pub struct LiveSequence {
     pub place: LivePlace,
     /// Number of tokens in the prompt.
     pub prompt: usize,
-    /// Number of leading tokens, of prompt and answer together, whose KV the sequence holds in memory or on disk.
+    /// Number of tokens, counted from the start of the prompt and including the answer, whose KV the sequence holds in
+    /// memory or on disk.
     pub computed: usize,
     /// Number of tokens generated so far.
     pub generated: usize,
     /// Number of KV blocks that the sequence holds in memory.
     pub blocks: usize,
-    /// Number of leading KV blocks that are on disk and not in memory, for a sequence that is longer than memory.
-    /// Swapped-out blocks do not count.
+    /// Number of KV blocks, counted from the start of the sequence, that are on disk and not in memory. This is above 0
+    /// only if the sequence's KV does not fit in memory. Swapped-out blocks do not count.
     pub below: usize,
     /// Number of leading prompt tokens whose KV was found in memory, on disk or in a shared store when the request was
     /// first admitted.
@@ -59,7 +60,8 @@ pub struct LiveSequence {
 pub enum LivePlace {
     /// The sequence takes part in forward passes.
     Running,
-    /// The sequence takes part in forward passes and is longer than memory: the beginning of its KV stays on disk.
+    /// The sequence takes part in forward passes, but its KV does not fit in memory. The beginning of the KV stays on
+    /// disk.
     Long,
     /// The beginning of the sequence's KV is being read from disk or from a shared store.
     Fetching,
@@ -143,8 +145,8 @@ impl Watcher {
         true
     }
 
-    /// Copies the locations of the streamed weights to `sight`. Returns false if no new locations were published since
-    /// the last call, or if the weights are not streamed. New locations are published during forward passes, too.
+    /// Copies to `sight` which streamed weights are in memory. Returns false if nothing new was published since the
+    /// last call, or if the weights are not streamed. New data is published during forward passes, too.
     pub fn read_weights(&mut self, sight: &mut WindowSight) -> bool {
         let [_, seen] = &mut self.seen;
         let before = *seen;

@@ -164,8 +164,8 @@ struct UnderWay {
 pub(crate) enum Masked {
     /// The mask was applied: tokens that the constraint forbids have logits of minus infinity.
     Yes,
-    /// The allowed tokens are unknown for this row. The draft tokens before the row complete the answer, or the grammar
-    /// becomes too complex after one of them. No token is sampled.
+    /// The row has no mask, so no token is sampled from it. Either the draft tokens before the row complete the answer,
+    /// or the grammar becomes too complex after one of them.
     Unknown,
     /// The mask is still being computed.
     Late,

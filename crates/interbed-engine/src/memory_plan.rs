@@ -8,7 +8,7 @@ use crate::memory_trade::{MemoryTrade, TradeLimits};
 /// Memory that each part of the server needs.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryNeeds {
-    /// Memory of the process: code, tokenizer, threads, sampler, and what allocators retain.
+    /// Memory of the process: code, tokenizer, threads, sampler, and freed memory that allocators retain.
     pub process: Bytes,
     /// Memory that the process takes while it opens the model, before weights and KV blocks are in memory. This memory
     /// is freed afterwards.
@@ -30,8 +30,8 @@ pub struct MemoryNeeds {
     pub swap: Bytes,
     /// Memory of one KV block, including its bookkeeping.
     pub block: Bytes,
-    /// Part of the memory of a KV block that is freed while the block is withdrawn, that is, while it may not be used.
-    /// The rest stays allocated.
+    /// Part of a KV block's memory that is freed when KV gives the block up to make room for weights. The rest stays
+    /// allocated.
     pub block_returnable: Bytes,
     /// Upper limit on the number of KV blocks, even if memory is available for more; `usize::MAX` for no limit.
     pub blocks_most: usize,
@@ -54,8 +54,8 @@ impl MemoryNeeds {
         self.block_kept() <= self.block.0 / KEPT_SHARE
     }
 
-    /// Returns the needs for a device's own memory. On the device, a forward pass takes `scratch` and a KV block takes
-    /// `block`. The process, its requests and its buffers stay in host memory, so their needs become 0.
+    /// Returns these needs, converted for a device's own memory. There, a forward pass takes `scratch` and a KV block
+    /// takes `block`. What stays in host memory needs 0: the process, its requests, its schemas and its buffers.
     pub fn on_device(&self, scratch: Bytes, block: Bytes) -> Self {
         Self {
             process: Bytes(0),
@@ -70,7 +70,7 @@ impl MemoryNeeds {
     }
 }
 
-/// Memory that schemas and grammars need; 0 by default.
+/// Memory that schemas and grammars need. By default, all fields are 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SchemaNeeds {
     /// Memory of the compiled schemas and grammars that are in use. It is reserved only if there is also memory to
@@ -117,9 +117,10 @@ pub struct MemoryPlan {
     /// Context length, in tokens, that one sequence can have. This is the requested length, or what `num_blocks_max` KV
     /// blocks hold if that is less.
     pub max_model_len: usize,
-    /// Budget below which the weights would be streamed, and the number of KV blocks that streaming would allow with a
-    /// budget just below it. `None` if the weights are streamed already, or if streaming would not allow more KV blocks
-    /// than this plan.
+    /// A smaller budget that would allow more KV blocks, because the weights would then be streamed. The first value is
+    /// the budget below which they are streamed. The second value is the largest number of KV blocks with a budget just
+    /// below that. `None` if the weights are streamed already, or if streaming would not allow more KV blocks than this
+    /// plan.
     pub streams_below: Option<(Bytes, usize)>,
 }
 
@@ -155,8 +156,8 @@ impl BudgetTooSmall {
     }
 }
 
-/// Number of tokens for which every valid plan has KV blocks. If [`MemoryNeeds::max_model_len`] is less, a plan may
-/// have KV blocks for only that many tokens.
+/// Every valid plan has KV blocks for at least this many tokens. If [`MemoryNeeds::max_model_len`] is less, KV blocks
+/// for that many tokens suffice.
 pub const LEAST_CONTEXT: usize = 256;
 
 /// The divisor of the memory beyond the least that works: requests get one part in `REQUESTS_SHARE` of that memory, and
@@ -185,8 +186,8 @@ impl MemoryPlan {
         Least::of(needs).smallest(needs, needs.weights.min(needs.weights_streamed))
     }
 
-    /// Returns the smallest budget that works, in whole mebibytes, for needs that depend on the budget. `needs` returns
-    /// the needs for a given budget.
+    /// Returns the smallest budget that works, rounded up to whole mebibytes. The needs depend on the budget: `needs`
+    /// returns the needs for a given budget.
     pub fn least_within(needs: &dyn Fn(Bytes) -> MemoryNeeds) -> Bytes {
         let mut least = Bytes(0);
         loop {
@@ -198,7 +199,7 @@ impl MemoryPlan {
         }
     }
 
-    /// Divides the budget `total` for needs that depend on the budget. `needs` returns the needs for a given budget.
+    /// Divides the budget `total`. The needs depend on the budget: `needs` returns the needs for a given budget.
     ///
     /// # Errors
     /// Fails under the conditions of [`divide`](Self::divide). The error message recommends the budget that
@@ -212,8 +213,9 @@ impl MemoryPlan {
     /// weights do not fit, they are streamed. They then get the memory that the other parts leave, until KV needs more.
     ///
     /// # Errors
-    /// Fails if the budget leaves too little KV memory for a context of [`LEAST_CONTEXT`] tokens, or of the model's
-    /// whole context if that is shorter. The error names the smallest budget that works.
+    /// Fails if the budget is less than the smallest that works. A budget works only if it leaves memory for the KV of
+    /// [`LEAST_CONTEXT`] tokens, or of [`MemoryNeeds::max_model_len`] tokens if that is less. The error names the
+    /// smallest budget that works.
     pub fn divide(total: Bytes, needs: &MemoryNeeds) -> Result<Self, BudgetTooSmall> {
         let least = Least::of(needs);
         let kv_least = least.kv.0;
@@ -288,16 +290,15 @@ impl MemoryPlan {
         Ok(plan)
     }
 
-    /// Returns this plan with the number of KV blocks and the context length of `other`, which is the plan for the
-    /// memory that holds KV.
+    /// Returns this plan with the fields `num_blocks`, `num_blocks_max` and `max_model_len` of `other`. Here, `other`
+    /// is the plan for the device's memory, which holds the KV, and this plan is for host memory.
     pub fn with_kv_of(self, other: &Self) -> Self {
         let Self { num_blocks, num_blocks_max, max_model_len, .. } = *other;
         Self { num_blocks, num_blocks_max, max_model_len, ..self }
     }
 
-    /// Returns the [`MemoryTrade`] between streamed weights and KV. `weights_least` and `weights_most` are the smallest
-    /// and largest memory that the weights can use. Adapts the plan's number of KV blocks and its context length to
-    /// these limits.
+    /// Creates the [`MemoryTrade`] between streamed weights and KV. The weights use at least `weights_least` and at
+    /// most `weights_most`. Updates the plan's fields `num_blocks`, `num_blocks_max` and `max_model_len` accordingly.
     pub fn trade(&mut self, needs: &MemoryNeeds, weights_least: Bytes, weights_most: Bytes) -> MemoryTrade {
         let block = if self.num_blocks_max > self.num_blocks { needs.block_returnable.0 } else { 0 };
         let trade = MemoryTrade::new(TradeLimits {

@@ -18,15 +18,16 @@
 pub struct KvDemand {
     /// Number of blocks that have memory, whether they are used, cached or free.
     pub present: usize,
-    /// Number of present blocks that sequences hold.
+    /// Number of blocks that sequences hold. `present` includes these blocks.
     pub used: usize,
-    /// Number of present blocks that no sequence holds, but whose content the prefix cache can find.
+    /// Number of blocks that no sequence holds, but whose content the prefix cache can find. `present` includes these
+    /// blocks.
     pub cached: usize,
     /// Number of further blocks that the next forward passes could use, for the next tokens of running sequences and
     /// for waiting or swapped-out sequences.
     pub wanted: usize,
-    /// Seconds that restoring one evicted block takes: by computing it, or by reading it from disk if that is faster.
-    /// `None` until computing has been measured.
+    /// Time, in seconds, to restore one evicted block: the time to compute it, or to read it from disk if that is
+    /// faster. `None` until computing has been measured.
     pub recompute: Option<f64>,
 }
 
@@ -36,8 +37,8 @@ pub struct KvGrant {
     /// Number of blocks that may be used. If more blocks are in use, the excess ones stay until their sequences release
     /// them.
     pub blocks: usize,
-    /// Whether the division of memory is complete. If so, dividing the memory again for the same demand would change
-    /// nothing.
+    /// Whether the division of memory is final as long as the demand stays the same. An idle engine divides the memory
+    /// again from time to time until this is true.
     pub settled: bool,
 }
 
@@ -50,11 +51,11 @@ pub struct TradeLimits {
     pub weights_least: u64,
     /// Largest memory, in bytes, that is of use to the weights.
     pub weights_most: u64,
-    /// Memory, in bytes, that a KV block takes when it is added and gives back when it is withdrawn.
+    /// Memory, in bytes, that is allocated when a KV block is added and freed when it is withdrawn.
     pub block: u64,
     /// Number of KV blocks at the start. KV shrinks back to this number when it needs no more blocks.
     pub blocks_start: usize,
-    /// Largest number of KV blocks, however little memory the weights take.
+    /// Upper limit on the number of KV blocks, even if the weights leave memory for more.
     pub blocks_max: usize,
 }
 
@@ -87,9 +88,9 @@ const STEPS: u64 = 64;
 const PATIENCE: u32 = 16;
 
 impl MemoryTrade {
-    /// Creates a trade in which KV starts with [`TradeLimits::blocks_start`] blocks. Raises this number if the weights
-    /// have no use for the remaining memory. Lowers it and [`TradeLimits::blocks_max`] as far as needed to leave the
-    /// weights [`TradeLimits::weights_least`], but not below 1.
+    /// Creates a trade and adjusts its limits. If the weights could not use all memory that the KV blocks leave,
+    /// [`TradeLimits::blocks_start`] is raised. If the KV blocks would leave less than [`TradeLimits::weights_least`],
+    /// `blocks_start` and [`TradeLimits::blocks_max`] are lowered, but not below 1.
     pub fn new(mut limits: TradeLimits) -> Self {
         let blocks_beside = |weights: u64| {
             let blocks = limits.total.saturating_sub(weights).checked_div(limits.block);
@@ -126,8 +127,8 @@ impl MemoryTrade {
     }
 
     /// Records KV's demand and returns the memory, in bytes, that the weights may take from now on. `weights_worth` is
-    /// the time, in seconds, that each additional byte of weights in memory would have saved in the forward passes
-    /// since the last call.
+    /// an estimate for the forward passes since the last call: the time, in seconds, that they would have saved for
+    /// each additional byte of weights in memory.
     pub fn plan(&mut self, demand: KvDemand, weights_worth: f64) -> u64 {
         self.demand = demand;
         let TradeLimits { blocks_start, blocks_max, .. } = self.limits;
@@ -162,9 +163,9 @@ impl MemoryTrade {
         KvGrant { blocks, settled }
     }
 
-    /// Records that no memory could be allocated for `blocks` of the blocks that the last [`grant`](Self::grant)
-    /// allowed. Until KV shrinks, [`plan`](Self::plan) lowers the memory of the weights by the size of these blocks,
-    /// but not below [`TradeLimits::weights_least`].
+    /// Records a failed allocation: `blocks` of the blocks that the last [`grant`](Self::grant) allowed got no memory.
+    /// From then on, [`plan`](Self::plan) gives the weights less memory, by the size of these blocks, until KV shrinks.
+    /// The weights keep at least [`TradeLimits::weights_least`].
     pub fn lacks(&mut self, blocks: usize) {
         self.lost = self.lost.saturating_add(self.limits.block.saturating_mul(blocks as u64)).min(self.limits.total);
     }

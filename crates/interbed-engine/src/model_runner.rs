@@ -60,8 +60,8 @@ impl<D: Device> ModelRunner<D> {
         Self { model, device, weights, strips, timeline: None, failure: None }
     }
 
-    /// Starts to record when the device executes batches of commands, and returns the timeline that receives the
-    /// records.
+    /// Starts recording the times at which the device executes batches of commands. Returns the timeline that receives
+    /// the records.
     ///
     /// # Errors
     /// Fails if the device fails.
@@ -82,8 +82,8 @@ impl<D: Device> ModelRunner<D> {
         self.device.settle()
     }
 
-    /// Allocates memory for the first `count` KV blocks. This changes nothing on a device whose KV blocks always have
-    /// memory. It is meant for forward passes without an engine.
+    /// Allocates memory for the first `count` KV blocks. Call this to run forward passes without an engine. On a device
+    /// whose KV blocks always have memory, this changes nothing.
     ///
     /// # Errors
     /// Fails if the device has no memory for `count` blocks, or if the device fails.

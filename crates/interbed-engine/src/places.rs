@@ -33,7 +33,7 @@ impl<T: Eq + Hash + Copy> Places<T> {
         Arc::new(Self { limit, taken: Mutex::new(Taken { all: 0, by: HashMap::new() }) })
     }
 
-    /// Takes `count` places for `owner`, or none.
+    /// Takes `count` places for `owner`. If `owner` may not take that many, takes none.
     ///
     /// # Errors
     /// Fails if `owner` may not take `count` more places. The error is the number of places that all owners hold.

@@ -9,7 +9,7 @@ pub enum PreemptionMode {
     /// The KV is computed again or swapped, whichever is expected to take less time.
     #[default]
     Auto,
-    /// The KV is dropped, and computed again when the sequence comes back.
+    /// The KV is dropped, and computed again when the sequence is resumed.
     Recompute,
     /// The KV is swapped out if possible. Otherwise, for example if swap space is full, the KV is dropped and computed
     /// again.

@@ -39,11 +39,11 @@ pub struct Request {
     pub explain_miss: bool,
     /// Settings of beam search; `None` for sampling.
     pub beam: Option<BeamParams>,
-    /// Pooling method of the prompt's embedding; `None` for a continuation instead of an embedding. For an embedding,
+    /// Pooling method of an embedding request; `None` if the request asks for a continuation. For an embedding,
     /// `max_tokens` must be 0.
     pub embed: Option<Pooling>,
-    /// Shared limit on the memory of unread events in the streams of all requests with this budget; `None` for no
-    /// limit.
+    /// Limit on the memory of events that clients have not read yet; `None` for no limit. All requests with this budget
+    /// share the limit.
     pub unread: Option<Arc<UnreadBudget>>,
     /// Grammar that each continuation must follow. The grammar also decides where a continuation ends.
     pub constraint: Option<Constraint>,
@@ -76,7 +76,7 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Biases, each in [-100, 100], that are added to the logits of the given tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Tokens that may be generated; empty if all may.
+    /// Tokens that may be generated. If empty, all tokens may be generated.
     pub allowed_token_ids: Vec<TokenId>,
     /// Sequences of tokens that must not be generated. The last token of a sequence is forbidden whenever the generated
     /// tokens end with all its other tokens. None of the sequences may be empty.
@@ -88,11 +88,11 @@ pub struct SamplingParams {
     pub ignore_eos: bool,
     /// Tokens that end generation besides the model's end-of-sequence tokens.
     pub stop_token_ids: Vec<TokenId>,
-    /// Number of most likely tokens whose log-probabilities are reported for each generated token, in addition to that
-    /// of the generated token itself; `None` for no report.
+    /// Number of most likely tokens to report, with their log-probabilities, at the position of each generated token.
+    /// The generated token itself is reported, too. `None` for no report.
     pub logprobs: Option<usize>,
-    /// Number of most likely tokens whose log-probabilities are reported for each prompt token, in addition to that of
-    /// the prompt token itself; `None` for no report.
+    /// Number of most likely tokens to report, with their log-probabilities, at the position of each prompt token. The
+    /// prompt token itself is reported, too. `None` for no report.
     pub prompt_logprobs: Option<usize>,
 }
 
@@ -174,7 +174,7 @@ pub struct InvalidRequest {
     pub overflow: Option<ContextOverflow>,
 }
 
-/// Length and length limit of a prompt whose request does not fit into the context.
+/// Length of a prompt, and the limit on it, for a request that does not fit into the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
     /// Number of tokens in the prompt.
@@ -300,8 +300,9 @@ impl Request {
 
 impl BeamParams {
     /// Returns the largest number of tokens that each beam may generate after a prompt of `prompt_len` tokens. The
-    /// number is limited by the context length and by the KV blocks: they must suffice for a search that runs alone and
-    /// whose beams share only the full blocks of the prompt. Returns 0 if there is no room for any token.
+    /// context length and the number of KV blocks limit this number. The beams share the full blocks of the prompt; for
+    /// all other tokens, each beam needs blocks of its own. All KV blocks count as available. Returns 0 if there is no
+    /// room for any token.
     pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
         let block = limits.kv_block_tokens.max(1);
         let shared = prompt_len / block;

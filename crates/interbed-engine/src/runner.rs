@@ -100,7 +100,7 @@ impl From<ForwardError> for PassError {
     }
 }
 
-/// Memory of KV blocks, which can grow and shrink.
+/// Manages the memory of the KV blocks, which grows and shrinks while the engine runs.
 pub trait KvMemory {
     /// Returns the number of blocks that may be used when the engine starts.
     fn blocks_at_start(&mut self) -> usize;
@@ -116,8 +116,8 @@ pub trait KvMemory {
     fn resize(&mut self, came: &[u32], left: &[u32]);
 }
 
-/// Address space of strips. A strip is an address range in which the KV blocks of one sequence are mapped side by side.
-/// A thread maps blocks while forward passes run.
+/// Manages strips. A strip is an address range in which the KV blocks of one sequence are mapped side by side. A
+/// separate thread can change mappings while forward passes run.
 pub trait StripMemory {
     /// Returns the configuration of the strips.
     fn config(&self) -> StripConfig;
@@ -146,7 +146,7 @@ pub trait StripMemory {
     fn stats(&mut self) -> StripStats;
 }
 
-/// Publishes the state of streamed weights to watchers of the engine.
+/// Publishes the current locations of streamed weights to everyone who watches the engine.
 pub trait ShownWeights {
     /// Returns the monitor through which the state of the weights is published.
     fn monitor(&self) -> Arc<StreamMonitor>;

@@ -21,8 +21,9 @@ const GREEDY_BELOW: f32 = 1e-5;
 /// The largest `top_k` for which a row's greatest logits are taken instead of all logits.
 const BEST_TOP_K_MAX: usize = BEST_MAX - 1;
 
-/// Returns how many of a row's largest logits [`Sampler::sample_best`] needs to choose the next token after `generated`
-/// generated tokens. Returns `None` if sampling needs all logits.
+/// Returns the number of logits from which [`Sampler::sample_best`] can choose the next token. These are the largest
+/// logits of the row. `generated` is the number of tokens generated so far. Returns `None` if the choice needs all
+/// logits.
 pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
     let repeats = params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
     let rules_out = !params.allowed_token_ids.is_empty() || !params.bad_words.is_empty();
@@ -46,8 +47,8 @@ pub struct Sampled {
     pub logprobs: Option<PositionLogprobs>,
 }
 
-/// Part of a sequence's history on which sampling depends: counts of its tokens, its latest tokens, and its seed. The
-/// state survives preemptions.
+/// The state of a sequence that sampling needs: counts of its tokens, its latest tokens, and its seed. The state is
+/// kept when the sequence is preempted.
 #[derive(Debug, Clone)]
 pub struct SamplerState {
     /// The number of occurrences of each token among generated tokens; 0 for tokens that are only in the prompt. Empty
@@ -72,8 +73,8 @@ impl SamplerState {
         Self { occurrences, vocab_size, tracked, recent: Vec::new(), recent_max, seed: params.seed }
     }
 
-    /// Returns a copy of this state for continuation `number` of the prompt. The copy's seed is increased by `number`,
-    /// so that other tokens are drawn.
+    /// Returns a copy of this state for one of several continuations of the prompt. The copy's seed is increased by
+    /// `number`, the number of the continuation, so that each continuation draws different tokens.
     #[must_use]
     pub fn continuation(&self, number: u64) -> Self {
         Self { seed: self.seed.wrapping_add(number), ..self.clone() }
@@ -171,9 +172,9 @@ impl Sampler {
         Sampled { token, logprobs }
     }
 
-    /// Chooses the token that [`sample`](Self::sample) would choose, from the largest logits of a row alone. `best`
-    /// yields as many tokens with their logits as [`best_wanted`] returns, or all of them if the row has fewer. No
-    /// logit may be NaN.
+    /// Chooses the same token as [`sample`](Self::sample), but needs only the largest logits of a row. `best` yields
+    /// these logits with their tokens. [`best_wanted`] says how many are needed; if the row has fewer, `best` yields
+    /// all of them. No logit may be NaN.
     pub fn sample_best(
         &mut self,
         best: impl Iterator<Item = (TokenId, f32)>,

@@ -48,9 +48,9 @@ pub struct SchedulerConfig {
     pub max_num_batched_tokens: usize,
     /// Rule that says what happens to the KV of preempted sequences.
     pub preemption: PreemptionMode,
-    /// Intended limit on the time between two tokens of a sequence that generates. The scheduler gives a forward pass
-    /// only as much prefill as is expected to fit into this time. Some prefill always takes place, so the time can
-    /// still be exceeded. With `None`, prefill takes all the room that a forward pass has.
+    /// Intended limit on the time between two consecutive tokens that a sequence generates. The scheduler gives a
+    /// forward pass only as much prefill as is expected to fit into this time. Some prefill always takes place, so the
+    /// time can still be exceeded. With `None`, prefill takes all the room that a forward pass has.
     pub max_token_gap: Option<Duration>,
 }
 

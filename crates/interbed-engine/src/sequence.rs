@@ -66,8 +66,8 @@ pub(crate) struct Requested {
 pub(crate) enum Role {
     /// An answer that is generated independently of other sequences.
     Answer,
-    /// A beam of a search. All beams of a search are preempted together and come back together. A beam that runs counts
-    /// as `seats` running sequences, at least one. The `seats` of all beams add up to the width of the search.
+    /// A beam of a search. All beams of a search are preempted together and come back together. A running beam counts
+    /// as `seats` running sequences; `seats` is at least 1. The `seats` of all beams of a search add up to its width.
     Beam { seats: usize },
     /// The common beginning of all beams of a search, after the beams have lost their KV blocks. The trunk computes the
     /// tokens that the beams have in common.
@@ -287,8 +287,8 @@ impl Rank {
 pub(crate) enum SequenceStatus {
     /// The sequence waits in the queue and holds no KV blocks.
     Waiting,
-    /// The sequence holds KV blocks for all its tokens, except possibly the last. Part of its prompt may still be on
-    /// its way from disk or from a shared store.
+    /// The sequence holds KV blocks for all its tokens, except possibly the last. The KV of part of its prompt may
+    /// still have to arrive from disk or from a shared store.
     Running(Option<Ahead>),
     /// The sequence's blocks are being swapped out.
     Leaving,

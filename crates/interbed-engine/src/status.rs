@@ -34,17 +34,18 @@ pub struct EngineStatus {
     pub generation_tokens: u64,
     /// The number of requests that ended, by reason: `stop`, `length`, `cancelled`, `failed`.
     pub finished: FinishedCounts,
-    /// The number of times that a sequence, or all beams of a beam search together, gave up KV blocks to other
-    /// sequences.
+    /// The number of preemptions. In a preemption, a sequence, or a beam search with all its beams, gives up its KV
+    /// blocks to other sequences.
     pub preemptions: u64,
-    /// The number of preemptions in which the KV was swapped out. After every other preemption, the KV is computed
-    /// again.
+    /// The number of preemptions in which the KV was swapped out. In all other preemptions, the KV is dropped, and
+    /// computed again later.
     pub preemptions_swap: u64,
     /// Figures of the KV block manager.
     pub kv: KvStats,
     /// The memory that the weights and each KV block take, and the figures of a device that has its own memory.
     pub memory: RunnerMemory,
-    /// A histogram of the time per step that the engine takes to schedule sequences and to allocate their KV blocks.
+    /// A histogram of the time that the engine spends in each step on scheduling sequences and on allocating their KV
+    /// blocks.
     pub allocation_seconds: Histogram,
     /// Figures of the KV tiers on disk or in a shared store, nearest tier first.
     pub tiers: Vec<TierStatus>,
@@ -63,7 +64,7 @@ pub struct EngineStatus {
 }
 
 impl EngineStatus {
-    /// Returns the number of bytes of all KV blocks, except blocks whose memory was withdrawn.
+    /// Returns the memory of all KV blocks in bytes. Blocks whose memory was withdrawn do not count.
     pub fn kv_bytes(&self) -> u64 {
         self.memory.kv_block.0.saturating_mul(self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64)
     }
@@ -83,7 +84,7 @@ pub struct TierStatus {
     pub store: TierFigures,
     /// The number of computed blocks that wait for a free buffer before they can be written to the tier.
     pub fresh_blocks: usize,
-    /// The number of prompt tokens whose KV was requested from the tier, in fetches that have ended.
+    /// The number of prompt tokens whose KV was requested from the tier. Only fetches that have ended count.
     pub asked_tokens: u64,
     /// The number of prompt tokens whose KV was read from the tier.
     pub fetched_tokens: u64,
@@ -111,8 +112,8 @@ pub struct StripsStatus {
     /// The number of times that a forward pass read a sequence's blocks through a list of blocks because strips had no
     /// room for them. Sequences that are longer than a strip do not count.
     pub listed: u64,
-    /// The total time that steps took before their forward passes to plan strips, to map blocks, and to wait for
-    /// mappings in progress.
+    /// The total time that steps spent before their forward passes on planning strips, on mapping blocks, and on
+    /// waiting for mappings in progress.
     pub time: Duration,
     /// Statistics of changes to the mappings.
     pub work: StripStats,
@@ -134,7 +135,8 @@ pub enum Health {
 /// The numbers of requests that ended, by reason.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FinishedCounts {
-    /// The number of requests that ended at an end-of-sequence token, at a stop token, or with a complete constraint.
+    /// The number of requests that ended at an end-of-sequence token, at a stop token, or because their constraint was
+    /// complete and allowed no further token.
     pub stop: u64,
     /// The number of requests that reached `max_tokens` or the end of the context.
     pub length: u64,
@@ -159,8 +161,8 @@ impl FinishedCounts {
 /// A histogram of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Histogram {
-    /// The number of durations in each bucket. Bucket `i` counts durations of at most [`Histogram::BOUNDS`]`[i]`
-    /// seconds that exceed the previous bound; the last bucket counts all longer durations.
+    /// The number of durations in each bucket. Bucket `i` counts durations that are longer than the previous bound and
+    /// at most [`Histogram::BOUNDS`]`[i]` seconds; the last bucket counts all longer durations.
     pub counts: [u64; Histogram::BOUNDS.len() + 1],
     /// The sum of all durations, in seconds.
     pub sum: f64,
@@ -182,9 +184,8 @@ impl Histogram {
 /// A histogram of the number of tokens per forward pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TokenHistogram {
-    /// The number of forward passes in each bucket. Bucket `i` counts forward passes of at most
-    /// [`TokenHistogram::BOUNDS`]`[i]` tokens that exceed the previous bound; the last bucket counts all larger forward
-    /// passes.
+    /// The number of forward passes in each bucket. Bucket `i` counts forward passes with more tokens than the previous
+    /// bound and at most [`TokenHistogram::BOUNDS`]`[i]` tokens; the last bucket counts all larger forward passes.
     pub counts: [u64; TokenHistogram::BOUNDS.len() + 1],
     /// The total number of tokens of all forward passes.
     pub sum: u64,

@@ -151,8 +151,8 @@ impl ScriptedEngine {
         lock(&self.state.status).steps
     }
 
-    /// Sets the reason that the engine reports for not having cached the second half of a prompt. The default is
-    /// [`MissReason::OtherSalt`].
+    /// Sets the reason that the engine gives for the uncached part of a prompt. The engine reports the first half of
+    /// every prompt as cached, and the second half as uncached. The default reason is [`MissReason::OtherSalt`].
     pub fn set_miss(&self, reason: MissReason) {
         *lock(&self.state.miss) = reason;
     }

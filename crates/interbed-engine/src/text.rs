@@ -18,11 +18,11 @@ pub struct TextOptions {
     pub include_stop: bool,
     /// Whether special tokens are left out of the text.
     pub skip_special_tokens: bool,
-    /// The number of tokens at the beginning of the answer in which stop strings do not end generation. A stop string
-    /// that is complete within these tokens is ordinary text.
+    /// The number of tokens after which a stop string can end generation. A stop string that is complete within these
+    /// first tokens of the answer is ordinary text.
     pub min_tokens: usize,
     /// The tokens that may end the sequence: the request's `stop_token_ids` and the end-of-sequence tokens. Special
-    /// tokens and the tokenizer's own end-of-sequence token need not be listed here.
+    /// tokens and the tokenizer's own end-of-sequence token need not be listed, because the decoder already knows them.
     pub end_tokens: Vec<TokenId>,
 }
 
@@ -55,7 +55,7 @@ impl StopCause {
 /// string adds no text yet.
 #[derive(Debug, Default)]
 pub struct TextDelta {
-    /// The text that has become certain. Text is held back while it may be part of a stop string or of an incomplete
+    /// New text of the answer. The decoder holds text back while it may belong to a stop string or to an incomplete
     /// character.
     pub text: String,
     /// The generated token, with its log-probabilities if the request asked for them; `None` if the event carried no
@@ -239,9 +239,9 @@ impl StopStrings {
         Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
     }
 
-    /// Takes more text and appends to `output` all text that is certain not to be part of a stop string. If a stop
-    /// string is complete, returns it and appends only the text before it, followed by the stop string itself if
-    /// `include` is set. Unless `armed` is set, stop strings that become complete within `text` are ordinary text.
+    /// Takes more text, and appends to `output` all text that is certain not to be part of a stop string. If `text`
+    /// completes a stop string, returns that string; `output` then gets only the text before it, and the stop string
+    /// itself if `include` is set. If `armed` is false, stop strings that `text` completes are ordinary text.
     pub fn push(&mut self, text: &str, armed: bool, include: bool, output: &mut String) -> Option<String> {
         if self.stops.is_empty() {
             output.push_str(text);
@@ -260,8 +260,8 @@ impl StopStrings {
         None
     }
 
-    /// Returns the text that is still held back. The caller has no more text, so this text is not part of a stop
-    /// string.
+    /// Returns the text that is still held back. Call this when there is no more text, so that the held-back text
+    /// cannot become a stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

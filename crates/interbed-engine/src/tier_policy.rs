@@ -5,12 +5,13 @@ use std::time::Duration;
 /// The rule that says which blocks are written to a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreMode {
-    /// Blocks that are evicted from memory.
+    /// Blocks are written when they are evicted from memory.
     Evict,
-    /// Blocks of prompts as soon as they are computed, and other blocks when they are evicted from memory.
+    /// Blocks of prompts are written as soon as they are computed. Other blocks are written when they are evicted from
+    /// memory.
     #[default]
     Eager,
-    /// Every block, of prompts and of generated tokens, as soon as it is full.
+    /// All blocks are written as soon as they are full, whether they hold prompt tokens or generated tokens.
     Mirror,
 }
 
@@ -30,8 +31,8 @@ pub enum Recompute {
     /// engine reads all of it.
     #[default]
     Measured,
-    /// The given share of the prefix, from 0 to 1, is computed, whatever the rates are. The computed blocks are the
-    /// first ones.
+    /// The engine computes this share of the prefix, from 0 to 1, and reads the rest. It ignores the measured rates.
+    /// The computed blocks are the first ones of the prefix.
     Share(f64),
 }
 
@@ -58,13 +59,13 @@ pub struct TierPolicy {
     pub mode: StoreMode,
     /// The rule that says how much of a prefix is computed even though the tier holds its KV.
     pub recompute: Recompute,
-    /// The time after which the engine writes a computed block that has not been written yet, whatever the mode is. If
-    /// a sequence holds the block at that time, the engine does not write it, but checks again after the same time.
-    /// When the engine stops, it writes all blocks that still wait for this time. With `None`, only the mode decides
-    /// when blocks are written.
+    /// The time after which the engine writes a computed block that has not been written yet, in every mode. If a
+    /// sequence holds the block at that time, the engine does not write it, but checks again after the same time has
+    /// passed once more. When the engine stops, it writes these blocks without waiting. With `None`, only the mode
+    /// decides when blocks are written.
     pub idle_after: Option<Duration>,
-    /// Whether the queue of computed blocks that wait to be written is limited to as many blocks as memory holds. If
-    /// so, the oldest blocks are dropped from the queue when it becomes longer.
+    /// Whether the queue of computed blocks that wait to be written has a limit. The limit is the number of blocks that
+    /// memory can hold. If the queue becomes longer, its oldest blocks are dropped from it.
     pub drops_fresh: bool,
 }
 

@@ -42,8 +42,8 @@ impl TierBelow {
 pub struct LaterTiers {
     /// The channel that delivers the tiers, nearest first. If it closes without a delivery, no tiers are attached.
     pub tiers: Receiver<Vec<TierBelow>>,
-    /// The maximum length, in tokens, of a sequence whose KV does not fit in memory, but fits in the tiers; 0 if the
-    /// tiers accept no such sequence. Until the tiers are attached, a sequence that does not fit in memory waits for
-    /// them if it has at most this length.
+    /// The number of tokens that a sequence may have if its KV does not fit in memory; 0 if the tiers accept no such
+    /// sequence. Until the tiers are attached, a sequence of at most this length waits for them if it does not fit in
+    /// memory.
     pub long_tokens: usize,
 }

@@ -17,7 +17,8 @@ const STREAM_PART: usize = 4;
 /// The bytes that a stream may always leave unread. A stream with no more is not ended, however much others have.
 const ALWAYS_BYTES: usize = 16 << 10;
 
-/// A limit on the memory of events that clients have not read yet, in bytes. All streams with this budget share it.
+/// A limit, in bytes, on the memory of events that clients have not read yet. All streams that use a budget share its
+/// limit.
 #[derive(Debug)]
 pub struct UnreadBudget {
     limit: usize,

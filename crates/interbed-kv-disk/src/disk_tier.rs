@@ -74,11 +74,13 @@ struct FetchInFlight {
 
 /// Purpose of a read.
 enum Purpose {
-    /// A fetch reads blocks of the record. Each number is the index of such a block in the fetch's list of blocks.
+    /// Blocks of the record are read for a fetch. The numbers are the indices of these blocks in the fetch's list of
+    /// blocks.
     Fetch(FetchId, Vec<usize>),
-    /// A swap reads blocks of the record into these blocks in memory.
+    /// Blocks of the record are read for a swap. The tier copies them into the listed blocks in memory.
     Slots(SwapId, Vec<BlockId>),
-    /// The record's segment is being emptied, and blocks of the record are to be written to another segment.
+    /// Blocks of the record are read in order to write them to another segment, because the record's segment is being
+    /// emptied.
     Carry,
 }
 
@@ -126,9 +128,9 @@ pub struct DiskTier {
 }
 
 impl DiskTier {
-    /// Opens a store in `space` for KV blocks of this shape, of the model that `fingerprint` identifies. `secret` is
-    /// the [secret of the directory](crate::Directory::secret). The store recovers the blocks of this model that an
-    /// earlier process left in `space`.
+    /// Opens a store in `space` for the KV blocks of one model. `fingerprint` identifies the model, and `shape` is the
+    /// layout of the records. `secret` is the [secret of the directory](crate::Directory::secret). The store recovers
+    /// the blocks of this model that an earlier process left in `space`.
     ///
     /// # Errors
     /// Fails for one of the reasons in [`DiskTierError`].
@@ -222,13 +224,14 @@ impl DiskTier {
         blocks * shape.block_bytes() + records + frames + READERS * shape.room_to_read()
     }
 
-    /// Returns the number of bytes of memory that a store takes per slot to find the block in that slot. If blocks
-    /// in slots can also be found by their keys, `block_size` is the number of tokens in a block; otherwise it is 0.
+    /// Returns the number of bytes of memory in which a store remembers where the block of one slot lies on disk.
+    /// `block_size` is the number of tokens in a block, or 0 if the store cannot find blocks by their keys.
     pub fn slot_bytes(block_size: usize) -> usize {
         KeptSlots::slot_bytes(block_size)
     }
 
-    /// Returns the number of bytes of memory that the index of a store of `bytes` bytes takes when the store is full.
+    /// Returns the number of bytes of memory that the index of a full store takes. `bytes` is the size of the store on
+    /// disk.
     pub fn index_bytes(shape: &RecordShape, bytes: u64) -> u64 {
         // A hash map's entry of 64 bytes, at most 8/7 of which are in use and which doubles when it grows; and the list
         // of each segment's keys.
@@ -245,13 +248,13 @@ impl DiskTier {
         (blocks, (each / record).clamp(1, 16))
     }
 
-    /// Returns figures of what the store found on disk when it was opened.
+    /// Returns statistics about the data that the store found on disk when it was opened.
     pub fn recovered(&self) -> Recovered {
         self.recovered
     }
 
-    /// Returns the number of slots for swapped blocks that a store with this shape and these options would have: as
-    /// many as [`SlotRoom::num_slots`], or fewer if the store would have less room.
+    /// Returns the number of slots for swapped blocks in a store with this shape and these options. This number is
+    /// [`SlotRoom::num_slots`], or less if the segments for swapped blocks have room for fewer blocks.
     ///
     /// # Errors
     /// Fails with [`DiskTierError::TooSmall`] if the options give the store too few bytes.

@@ -17,12 +17,14 @@ use crate::shape::{HEADER_FIXED, entry_bytes};
 /// Number of bytes that are written at a time.
 const PIECE: usize = 1 << 20;
 
-/// Numbers of blocks and records that a call of [`erase`] has erased.
+/// Counts of the blocks and records that a call of [`erase`] has erased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Erased {
-    /// Number of erased blocks of the tenant, including swapped blocks whose tenant is not known.
+    /// Number of erased blocks that belong to the tenant, plus the number of erased swapped blocks whose tenant is
+    /// unknown.
     pub blocks: usize,
-    /// Number of blocks of other tenants that lay in the same records and were erased with them.
+    /// Number of blocks of other tenants that were erased because their record also held a block that
+    /// [`blocks`](Self::blocks) counts.
     pub others: usize,
     /// Number of records that were overwritten.
     pub records: usize,
@@ -33,7 +35,7 @@ pub struct Erased {
 /// another call completes the work.
 ///
 /// # Errors
-/// Fails if the system refuses a call. Segments that were not reached by then are unchanged.
+/// Fails if a system call fails. Erasing then stops, and the remaining segments are unchanged.
 pub fn erase(
     directory: &Directory,
     tenant: Option<u128>,

@@ -28,7 +28,7 @@ pub(crate) struct WriteJob {
 /// The blocks of a record that is to be written.
 #[derive(Debug)]
 pub(crate) enum Blocks {
-    /// Blocks to be stored, each in its own memory; nobody waits for the write.
+    /// Blocks to be stored, each in a buffer of its own. The write is not urgent.
     Staged(Vec<Staged>),
     /// Blocks that are swapped out. `buffer` has the layout of a flat record, in which whole blocks follow the header
     /// one after the other.
@@ -125,7 +125,7 @@ pub(crate) struct PieceDone {
 /// Reason why a record was not written.
 #[derive(Debug, Clone)]
 pub(crate) enum WriteFailure {
-    /// The disk has no room for the record's segment.
+    /// The disk has no room for the record's segment. The string is the error message.
     Full(String),
     /// The write failed for another reason, which the string says.
     Broken(String),
@@ -149,8 +149,8 @@ pub(crate) enum Done {
         job: WriteJob,
         outcome: Result<(), WriteFailure>,
     },
-    /// A sync of all earlier writes has ended. If `well` is set, the sync succeeded, and everything that was written is
-    /// on the disk. `blocks` is the number of blocks with names that were written since the previous sync.
+    /// A sync of all earlier writes has ended. If `well` is true, the sync succeeded, and all earlier writes are on the
+    /// disk. `blocks` is the number of blocks that have a key and were written since the previous sync.
     Synced {
         blocks: u64,
         well: bool,

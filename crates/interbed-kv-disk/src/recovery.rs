@@ -13,7 +13,7 @@ use crate::jobs::now;
 use crate::record::{NotAHeader, Seal};
 use crate::shape::RecordShape;
 
-/// Figures of what a store found on disk when it was opened.
+/// Statistics about the data that a store found on disk when it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// Number of blocks that can be read again.
@@ -24,7 +24,8 @@ pub struct Recovered {
     pub set_aside: usize,
     /// Number of record headers that were read because the index did not list their records.
     pub headers_read: usize,
-    /// Number of bytes of the records written within the last hour, which count against the limit of writes per day.
+    /// Number of bytes in records that were written within the last hour. These bytes count against the limit of writes
+    /// per day.
     pub recent_bytes: u64,
 }
 

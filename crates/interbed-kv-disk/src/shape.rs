@@ -75,7 +75,7 @@ impl RecordShape {
         self.blocks_per_record
     }
 
-    /// Returns the number of bytes of the header of a record of `count` blocks.
+    /// Returns the length, in bytes, of the header of a record that holds `count` blocks.
     pub fn header_bytes(&self, count: usize) -> usize {
         let sums = self.layers.len() * size_of::<u64>();
         (HEADER_FIXED + count * entry_bytes(self.block_size) + sums).next_multiple_of(DIRECT_ALIGN)
@@ -99,7 +99,7 @@ impl RecordShape {
         })
     }
 
-    /// Returns the number of bytes of a record of `count` blocks, or 0 if `count` is 0.
+    /// Returns the length, in bytes, of a record that holds `count` blocks, or 0 if `count` is 0.
     pub fn record_bytes(&self, count: usize) -> usize {
         if count == 0 {
             return 0;

@@ -72,8 +72,8 @@ struct Segment {
 }
 
 impl FaultySegments {
-    /// Creates an empty disk whose fault rates are all 0. `seed` is the seed of the random numbers that choose the
-    /// faults.
+    /// Creates an empty disk whose fault rates are all 0 at first. `seed` seeds the random number generator that
+    /// decides which operations fail.
     pub fn new(seed: u64) -> Self {
         let faults = Faults { rates: FaultRates::default(), random: seed, injected: 0 };
         Self { segments: Mutex::default(), index: Mutex::default(), faults: Arc::new(Mutex::new(faults)) }

@@ -126,7 +126,7 @@ impl fmt::Debug for StoreAddress {
 
 impl StoreAddress {
     /// Returns the store at this address without contacting it. If `ttl` is given and the store supports it, the store
-    /// deletes objects after this time.
+    /// deletes each object when this time has passed since it was written.
     ///
     /// # Errors
     /// Fails with [`AddressError::Refused`] if the store cannot be opened, for example because an environment variable
@@ -141,7 +141,8 @@ impl StoreAddress {
         })
     }
 
-    /// Asks the store at this address for an object and waits a few seconds at most for the answer.
+    /// Checks whether the store at this address can be used. Asks it for an object, which need not exist, and waits at
+    /// most a few seconds for the answer.
     ///
     /// # Errors
     /// Fails if the store cannot be used. The string says why, and what to do next.

@@ -12,8 +12,8 @@ pub(crate) const ANSWER: Duration = Duration::from_secs(30);
 /// The name of an object that is asked for to find out whether a store answers.
 pub(crate) const CHECKED: &str = "check";
 
-/// A future of a store's answer. If the future is dropped before the answer comes, the store may or may not have
-/// carried out the request.
+/// A future that resolves to a store's answer. If the future is dropped before the answer comes, the store may or may
+/// not have carried out the request.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
 /// A store of named objects, which are byte strings. Other processes may write to the store as well.

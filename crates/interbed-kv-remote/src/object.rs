@@ -45,9 +45,10 @@ pub(crate) enum NotIt {
     Damaged,
     /// The object belongs to another model, block or format version, or has another length.
     Foreign,
-    /// The object is older than the time for which objects may be read.
+    /// The object has expired: it is too old to be read.
     Expired,
-    /// The bytes do not begin like an object of this program; an older version may have written them.
+    /// The bytes do not begin with the marker of this program's objects. An older version of the program may have
+    /// written them.
     NotOurs,
 }
 

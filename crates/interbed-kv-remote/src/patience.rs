@@ -14,8 +14,8 @@ const UNMEASURED: Wait = Wait { first: Duration::from_millis(100), each: Duratio
 pub enum Patience {
     /// The sequence waits for the first block for at most a twentieth of the time that computing all requested blocks
     /// would take. This limit is never shorter than 2 ms and never longer than 1 s. Each block that comes extends the
-    /// wait by the time that computing one block would take. If the time of computing is not known, the sequence waits
-    /// 100 ms for the first block, and each block that comes extends the wait by 20 ms.
+    /// wait by the time that computing one block would take. If the time that computing would take is not known, the
+    /// sequence waits at most 100 ms for the first block, and each block that comes extends the wait by 20 ms.
     #[default]
     Measured,
     /// The sequence waits for the first block for at most this time. Each block that comes extends the wait by the same

@@ -44,12 +44,12 @@ const MEASURED_BLOCKS: usize = 4;
 #[derive(Debug, Clone)]
 pub struct RemoteOptions {
     /// The number of bytes of memory for blocks that are being read. The tier takes the same number of bytes again for
-    /// blocks that are to be written. Each of these two parts has room for at least one block, even if the number is
-    /// smaller.
+    /// blocks that are to be written. Each of these two parts has room for at least one block, even if `buffer_bytes`
+    /// is less than that.
     pub buffer_bytes: usize,
     /// The maximum write rate, in bytes per day; `None` for no limit.
     pub writes_per_day: Option<u64>,
-    /// The time for which a block may be read after it was written; `None` for no limit.
+    /// The time from the write of a block until the block expires and can no longer be read; `None` for no limit.
     pub ttl: Option<Duration>,
     /// The rule for how long sequences wait for blocks from the store.
     pub patience: Patience,
@@ -102,9 +102,9 @@ pub struct RemoteTier {
 }
 
 impl RemoteTier {
-    /// Creates a tier in `store` for KV blocks of the model that `fingerprint` identifies. `shape` is the number of
-    /// tokens in a block and the number of bytes in a block. Blocks are named and signed with `secret`, so servers
-    /// share blocks only if they have the same `secret`.
+    /// Creates a tier that keeps KV blocks in `store`. `fingerprint` identifies the model of the blocks. `shape` is the
+    /// number of tokens in a block and the number of bytes in a block. Blocks are named and signed with `secret`, so
+    /// servers share blocks only if they have the same `secret`.
     ///
     /// # Errors
     /// Fails for one of the reasons in [`RemoteTierError`].
@@ -137,8 +137,9 @@ impl RemoteTier {
         })
     }
 
-    /// Returns the number of bytes of memory that a tier takes for blocks in flight, and to remember which blocks are
-    /// in the store. `wanted` is the value of [`RemoteOptions::buffer_bytes`].
+    /// Returns the number of bytes of memory that a tier takes. This memory holds the blocks that are being read or
+    /// written, and the tier's list of the blocks that are in the store. `wanted` is the value of
+    /// [`RemoteOptions::buffer_bytes`].
     pub fn memory_bytes((block_size, block_bytes): (usize, usize), wanted: usize) -> usize {
         let object = ObjectFormat::new(&[0; 32], [0; 32], (block_size, block_bytes), None).len();
         // An entry of the hash map has 24 bytes, and the map doubles when it grows.

@@ -13,7 +13,7 @@ pub struct StoreFaults {
     pub read_error: u32,
     /// The number of reads in 1,000 that return one wrong bit.
     pub read_flip: u32,
-    /// The number of reads in 1,000 that return another object.
+    /// The number of reads in 1,000 that return a randomly chosen object instead of the requested one.
     pub read_other: u32,
     /// The number of reads in 1,000 that the store never answers.
     pub read_silent: u32,
@@ -21,15 +21,15 @@ pub struct StoreFaults {
     pub reads_answered: Option<u64>,
     /// The number of writes in 1,000 that the store never answers.
     pub write_silent: u32,
-    /// The number of writes in 1,000 that report an error, whether or not the object was stored.
+    /// The number of writes in 1,000 that report an error. Such a write may still have stored the object.
     pub write_error: u32,
     /// The number of writes in 1,000 that panic, as if the store's library had a bug.
     pub write_panic: u32,
     /// The number of writes in 1,000 that store only a part of the object.
     pub write_torn: u32,
-    /// The number of writes in 1,000 that do not store the object, even if they report success.
+    /// The number of writes in 1,000 that do not store the object. Such a write may still report success.
     pub forgotten: u32,
-    /// The delay of each answer.
+    /// The time that the store waits before each answer.
     pub delay: Duration,
 }
 
@@ -47,7 +47,8 @@ struct State {
 pub struct FaultyStore(Arc<Mutex<State>>);
 
 impl FaultyStore {
-    /// Creates an empty store without faults. `seed` is the seed of the random numbers that choose later faults.
+    /// Creates an empty store without faults. `seed` seeds the random number generator that decides which operations
+    /// fail after [`set_faults`](Self::set_faults).
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State { random: seed, ..State::default() })))
     }
@@ -73,7 +74,7 @@ impl FaultyStore {
         self.lock().objects.iter_mut().for_each(|(name, object)| change(name, object));
     }
 
-    /// Forgets all objects.
+    /// Removes all objects from the store.
     pub fn clear(&self) {
         self.lock().objects.clear();
     }

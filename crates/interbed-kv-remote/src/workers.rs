@@ -34,22 +34,24 @@ const COPIES: usize = 4;
 
 /// The result of looking for a block.
 pub(crate) enum Found {
-    /// The checked object of the block. The object counts against the memory limit until the permit is dropped.
+    /// The block's object, which has passed all checks. The object counts against the memory limit until the permit is
+    /// dropped.
     Block(Vec<u8>, OwnedSemaphorePermit),
     /// The store has no object with the block's name.
     Nothing,
-    /// The store has an object with the block's name, but it is not the object of the block.
+    /// The store has an object with the block's name, but the object failed the checks. The [`NotIt`] value is the
+    /// reason.
     Else(NotIt),
-    /// The store failed for this reason.
+    /// The read failed. The string says why.
     Failed(String),
 }
 
 /// An event in a request to the store.
 pub(crate) enum Done {
-    /// Memory has been reserved for the first block of a fetch, and the store is now asked for this block.
+    /// The tier has reserved memory for the first block of a fetch, and now asks the store for this block.
     Asked { fetch: FetchId, at: Instant },
-    /// The next block of a fetch has come, or could not be read. After a block that could not be read, no further block
-    /// of the fetch comes.
+    /// `found` is the result for the next block of a fetch. If the block could not be read, no further result follows
+    /// for this fetch.
     Read { fetch: FetchId, found: Found, at: Instant },
     /// A write has ended. `written` is the length of the object in bytes, or the reason why the write failed.
     Written { key: BlockKey, written: Result<usize, String> },

@@ -33,11 +33,11 @@ pub struct EngineConfig {
     pub limits: Limits,
     /// End-of-sequence tokens of the model.
     pub eos_token_ids: Vec<TokenId>,
-    /// Time after which the health becomes [`Health::Stalled`](crate::Health::Stalled) if the engine has work but
-    /// completes no step.
+    /// If the engine has work but completes no step for this time, its health becomes
+    /// [`Health::Stalled`](crate::Health::Stalled).
     pub stall: Duration,
-    /// Time for which an idle engine sleeps between two turns while it still has background work, such as moving memory
-    /// from KV to weights.
+    /// Interval at which an engine without requests continues its background work, such as moving memory from KV to
+    /// weights.
     pub idle_turn: Duration,
     /// Whether the engine verifies after each step that its queues and KV blocks are consistent. The check takes time
     /// proportional to the length of all queues and the number of blocks, so it is meant for tests.
@@ -49,7 +49,8 @@ pub struct EngineConfig {
 pub struct Attachments {
     /// KV tiers on disk or in a shared store, nearest first, that are attached when the engine starts.
     pub below: Vec<TierBelow>,
-    /// KV tiers on disk or in a shared store that are attached while the engine runs. Give either these or `below`.
+    /// KV tiers on disk or in a shared store that are attached while the engine runs. Set this only if the field
+    /// `below` is empty.
     pub later: Option<LaterTiers>,
     /// Tier that keeps only swapped-out KV blocks. With `None`, swapped-out blocks go to the nearest of the other tiers
     /// that accepts them.

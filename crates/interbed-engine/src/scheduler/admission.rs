@@ -43,32 +43,33 @@ pub(crate) enum Admission {
 pub(crate) enum Wait {
     /// No more sequences may run, because `max_num_seqs` is reached.
     Seats,
-    /// The sequence belongs to a beam search. More sequences may run, but fewer than the search has beams.
+    /// The sequence belongs to a beam search. There is room for more running sequences, but not for all beams of the
+    /// search.
     BeamSeats,
     /// Another sequence comes first, because many later ones have overtaken it.
     AgedFirst,
     /// Another sequence comes first, because it is swapped out.
     SwappedFirst,
-    /// The sequence is swapped out. With the sequence, its tenant would hold more than the tenant's share, while
-    /// another tenant that holds nothing waits for room.
+    /// The sequence is swapped out, and gives way to another tenant, which holds nothing and waits for room. If the
+    /// sequence came back, its own tenant would hold more than its share.
     Claimed,
     /// A swap hangs. No other swap begins until it ends.
     SwapHangs,
     /// Other sequences are computing blocks that the sequence could share.
     Prefix,
-    /// The sequence would evict cached blocks of another tenant, although these blocks lie within that tenant's share.
-    /// The sequence waits instead until other sequences of its own tenant release blocks.
+    /// The sequence would have to evict cached blocks that lie within another tenant's share. It waits instead until
+    /// other sequences of its own tenant release blocks.
     Kept,
     /// Too few KV blocks are left for the tokens that the sequence already has.
     Blocks,
     /// Enough KV blocks are left for the tokens that the sequence already has, but not for the expected growth of all
     /// sequences.
     Growth,
-    /// The sequence is longer than memory. It waits for the KV tier on disk, which is attached once the model's
-    /// identity is known.
+    /// The KV of the sequence does not fit in memory. The sequence waits for the KV tier on disk, which is attached
+    /// once the model's identity is known.
     Identity,
-    /// The sequence must not be preempted again. Too few KV blocks are left for it and all other such sequences to
-    /// reach their maximum length.
+    /// The sequence was preempted too often, and must not be preempted again. There are too few KV blocks for all such
+    /// sequences, including this one, to reach their maximum length.
     VeryEnd,
 }
 

@@ -23,8 +23,8 @@ pub(super) struct LongLimits {
     most: usize,
 }
 
-/// Returns the number of KV blocks that a sequence needs in memory while its other blocks are on disk. A block holds
-/// `block_size` tokens, and a forward pass has at most `batched_tokens` tokens.
+/// Returns the smallest number of KV blocks in memory with which a sequence can run if its other blocks are on disk. A
+/// block holds `block_size` tokens, and a forward pass has at most `batched_tokens` tokens.
 pub fn blocks_beside_disk(block_size: usize, batched_tokens: usize) -> usize {
     STRETCH.div_ceil(block_size) + CHUNK_LEAST.min(batched_tokens).div_ceil(block_size) + 1
 }

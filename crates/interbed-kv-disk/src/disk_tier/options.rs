@@ -13,18 +13,18 @@ pub struct DiskOptions {
     /// Maximum number of bytes that the store takes on the disk.
     pub bytes: u64,
     /// Number of bytes of memory for buffers. One half is for blocks that wait to be written, and the other half is for
-    /// records that are being read. If a half is too small, the store takes more memory, so that there is always
-    /// room to write the blocks of 1.25 full records and to read one full record.
+    /// records that are being read. The first half needs room for the blocks of 1.25 full records, and the second half
+    /// for one full record. If a half is smaller than that, the store takes more memory.
     pub buffer_bytes: usize,
     /// Maximum write rate, in bytes per day; `None` for no limit.
     pub writes_per_day: Option<u64>,
-    /// Time for which a block may be read after it was written; `None` for no limit.
+    /// Time from the write of a block until the block expires and can no longer be read; `None` for no limit.
     pub ttl: Option<Duration>,
     /// Gate that decides which blocks are looked up again often enough to be worth writing.
     pub gate: Gate,
-    /// Number of blocks per frame, and number of frames that are read ahead. A frame holds one layer's KV of that many
-    /// blocks; the KV of a sequence that does not fit in memory is streamed from disk in frames. Both numbers are 0 if
-    /// no KV is streamed.
+    /// Number of blocks per frame, and number of frames that are read ahead. If the KV of a sequence does not fit in
+    /// memory, it is streamed from disk in frames. Each frame holds the KV of one layer for the given number of blocks.
+    /// Both numbers are 0 if no KV is streamed.
     pub frames: (usize, usize),
     /// Key chain of another tier. The store derives its keys from this key chain, so that a block has the same key in
     /// both tiers. With `None`, the store derives keys from its own secret.
@@ -65,7 +65,7 @@ pub enum DiskTierError {
         /// Number of bytes that are needed.
         least: u64,
     },
-    /// The file that was given to [`DiskTier::unnamed`](crate::DiskTier::unnamed) has no room for a single block.
+    /// The file that was given to [`DiskTier::unnamed`](crate::DiskTier::unnamed) is too small for even one block.
     #[error("{got} bytes of disk hold no KV block, which takes {slot}")]
     NoBlock {
         /// Number of bytes of the file.

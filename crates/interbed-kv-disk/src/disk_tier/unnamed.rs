@@ -34,7 +34,8 @@ impl SwapShape {
         self.records_of(1).record_bytes(1)
     }
 
-    /// Returns the number of bytes on disk that `blocks` blocks take in full records, rounded up to whole records.
+    /// Returns the number of bytes on disk that `blocks` blocks take if they are stored in full records. A last record
+    /// that is not full counts as a full one.
     pub fn bytes_of(&self, blocks: usize) -> u64 {
         let records = self.records();
         let count = blocks.div_ceil(records.blocks_per_record()) as u64;
