@@ -28,8 +28,8 @@ pub(crate) struct Continuation {
     pub(crate) fault: Option<RequestError>,
 }
 
-/// Largest number of sequences that may be sampled late at the same time. A sequence is sampled late, from a copy of
-/// its logits, if its token mask is not ready when the logits come.
+/// Largest number of sequences that may be sampled late at the same time. If the token mask of a sequence is not ready
+/// when its logits have been computed, the engine copies the logits and samples the sequence later.
 pub const LATE_MAX: usize = 32;
 
 /// The conditions that end a continuation.

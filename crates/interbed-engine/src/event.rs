@@ -17,14 +17,14 @@ pub enum FinishReason {
     Length,
 }
 
-/// Reason why a sequence failed after its request was accepted. The server answers with HTTP 500, or with an error
+/// Reason why a sequence failed after its request was accepted. The server answers with an HTTP error, or with an error
 /// event if the response is streamed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RequestError {
     /// The forward pass that computed the sequence failed. The string says why.
     #[error("the forward pass failed: {0}")]
     Forward(String),
-    /// The model computed a logit that is NaN, or a hidden state for an embedding that is not finite.
+    /// The model computed a logit that is NaN, or an embedding's hidden state contains a number that is not finite.
     #[error(
         "the model computed numbers that are not finite; its weights may be damaged, or too large for the KV cache's \
          type: try --kv-dtype f32"
@@ -55,7 +55,7 @@ pub enum RequestError {
     Stopped,
 }
 
-/// A token with its natural-log probability under the model, before temperature and penalties.
+/// A token and the natural logarithm of its probability under the model, before temperature and penalties are applied.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenLogprob {
     /// Id of the token.
@@ -72,8 +72,8 @@ pub struct TokenLogprob {
 pub struct FoundBelow {
     /// [Name](interbed_kv::LowerTier::name) of the tier.
     pub tier: &'static str,
-    /// Number of tokens whose KV the tier expected to have before it read anything. This is 0 for a tier that cannot
-    /// tell without reading.
+    /// Number of tokens whose KV the tier held, according to a look-up before the read. This is 0 for a tier that can
+    /// find out only by reading.
     pub tokens: usize,
     /// Number of tokens whose KV was read from the tier.
     pub loaded: usize,
@@ -93,8 +93,8 @@ pub struct PromptDone {
     pub cached_tokens: usize,
     /// What each KV tier on disk or in a shared store contributed, nearest tier first.
     pub below: Vec<FoundBelow>,
-    /// Point at which the prompt stopped matching the prefix cache, and the reason, if `explain_miss` was set. Tokens
-    /// whose KV was read from disk or from a shared store count as matched, as they do in `cached_tokens`.
+    /// If `explain_miss` was set, the point at which the prompt stopped matching the prefix cache, and the reason.
+    /// Tokens whose KV was read from disk or from a shared store count as matched. They also count in `cached_tokens`.
     pub miss: Option<Miss>,
     /// One entry per prompt token if `prompt_logprobs` was set; otherwise empty. The first entry is `None`, because no
     /// token precedes the first one.

@@ -145,8 +145,8 @@ impl Watcher {
         true
     }
 
-    /// Copies to `sight` which streamed weights are in memory. Returns false if nothing new was published since the
-    /// last call, or if the weights are not streamed. New data is published during forward passes, too.
+    /// Copies the last published state of the streamed weights to `sight`. Returns false if nothing new was published
+    /// since the last call, or if the weights are not streamed. New states are published during forward passes, too.
     pub fn read_weights(&mut self, sight: &mut WindowSight) -> bool {
         let [_, seen] = &mut self.seen;
         let before = *seen;
@@ -155,8 +155,8 @@ impl Watcher {
     }
 
     /// Returns the name and size of each group of streamed weights, or `None` if the weights are not streamed. The
-    /// groups are in the same order as their units in the [`WindowSight`] that [`read_weights`](Self::read_weights)
-    /// fills.
+    /// groups are in the order in which a forward pass uses them. [`WindowSight::units`] lists the units of the first
+    /// group, then those of the second group, and so on.
     pub fn weight_groups(&self) -> Option<&[GroupShape]> {
         self.board.weights.as_ref().map(|monitor| monitor.groups())
     }

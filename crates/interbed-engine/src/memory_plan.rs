@@ -19,8 +19,8 @@ pub struct MemoryNeeds {
     pub weights_streamed: Bytes,
     /// Memory of the scratch arena for a forward pass.
     pub scratch: Bytes,
-    /// Smallest memory for requests outside the engine: request bodies, texts and token ids. With a large budget,
-    /// requests get more.
+    /// Smallest memory for what the server keeps of requests outside the engine: request bodies, texts and token ids.
+    /// With a large budget, more memory is planned for this.
     pub requests: Bytes,
     /// Memory of the schemas and grammars that constrain answers. This memory is reserved only if the budget has enough
     /// left.
@@ -54,8 +54,9 @@ impl MemoryNeeds {
         self.block_kept() <= self.block.0 / KEPT_SHARE
     }
 
-    /// Returns these needs, converted for a device's own memory. There, a forward pass takes `scratch` and a KV block
-    /// takes `block`. What stays in host memory needs 0: the process, its requests, its schemas and its buffers.
+    /// Returns the needs in a device's own memory, where a forward pass takes `scratch` and a KV block takes `block`.
+    /// The fields `process`, `opening`, `requests`, `schemas` and `swap` become 0, because they describe host memory.
+    /// All other fields keep their values.
     pub fn on_device(&self, scratch: Bytes, block: Bytes) -> Self {
         Self {
             process: Bytes(0),
@@ -73,8 +74,8 @@ impl MemoryNeeds {
 /// Memory that schemas and grammars need. By default, all fields are 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SchemaNeeds {
-    /// Memory of the compiled schemas and grammars that are in use. It is reserved only if there is also memory to
-    /// compile at least one.
+    /// Memory of the compiled schemas and grammars that are in use. This memory is reserved only if there is also
+    /// enough memory to compile at least one schema or grammar.
     pub in_use: Bytes,
     /// Memory for compiling one schema or grammar.
     pub compiling: Bytes,
@@ -99,7 +100,7 @@ impl SchemaNeeds {
 /// A valid division of the memory budget.
 #[derive(Debug, Clone)]
 pub struct MemoryPlan {
-    /// Total budget and the memory that each part takes of it.
+    /// Total budget, and how much of it is reserved for each part.
     pub budget: Budget,
     /// Memory that the weights may take.
     pub weights: Bytes,
@@ -110,17 +111,16 @@ pub struct MemoryPlan {
     /// Largest number of KV blocks, reached when the streamed weights have shrunk to their minimum. If weights and KV
     /// do not trade memory, this equals `num_blocks`.
     pub num_blocks_max: usize,
-    /// Memory that requests outside the engine may take.
+    /// Memory for what the server keeps of requests outside the engine.
     pub requests: Bytes,
     /// Number of schemas and grammars that can be compiled at the same time; 0 if there is no memory for any.
     pub schemas: usize,
     /// Context length, in tokens, that one sequence can have. This is the requested length, or what `num_blocks_max` KV
     /// blocks hold if that is less.
     pub max_model_len: usize,
-    /// A smaller budget that would allow more KV blocks, because the weights would then be streamed. The first value is
-    /// the budget below which they are streamed. The second value is the largest number of KV blocks with a budget just
-    /// below that. `None` if the weights are streamed already, or if streaming would not allow more KV blocks than this
-    /// plan.
+    /// `Some` if all weights stay in memory, but a smaller budget would allow more KV blocks because the weights would
+    /// be streamed. The first value is the budget below which the weights are streamed. The second value is the largest
+    /// number of KV blocks that a budget just below the first value allows.
     pub streams_below: Option<(Bytes, usize)>,
 }
 
@@ -156,8 +156,8 @@ impl BudgetTooSmall {
     }
 }
 
-/// Every valid plan has KV blocks for at least this many tokens. If [`MemoryNeeds::max_model_len`] is less, KV blocks
-/// for that many tokens suffice.
+/// Smallest number of tokens that the KV blocks of a valid plan can hold. If [`MemoryNeeds::max_model_len`] is less,
+/// that length applies instead.
 pub const LEAST_CONTEXT: usize = 256;
 
 /// The divisor of the memory beyond the least that works: requests get one part in `REQUESTS_SHARE` of that memory, and

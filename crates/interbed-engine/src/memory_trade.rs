@@ -88,9 +88,10 @@ const STEPS: u64 = 64;
 const PATIENCE: u32 = 16;
 
 impl MemoryTrade {
-    /// Creates a trade and adjusts its limits. If the weights could not use all memory that the KV blocks leave,
-    /// [`TradeLimits::blocks_start`] is raised. If the KV blocks would leave less than [`TradeLimits::weights_least`],
-    /// `blocks_start` and [`TradeLimits::blocks_max`] are lowered, but not below 1.
+    /// Creates a trade and adjusts its limits. If [`TradeLimits::blocks_start`] blocks leave more memory than
+    /// [`TradeLimits::weights_most`], `blocks_start` is raised. If [`TradeLimits::blocks_max`] blocks leave less than
+    /// [`TradeLimits::weights_least`], `blocks_max` is lowered, but not below 1. Afterwards, `blocks_start` is at most
+    /// `blocks_max`.
     pub fn new(mut limits: TradeLimits) -> Self {
         let blocks_beside = |weights: u64| {
             let blocks = limits.total.saturating_sub(weights).checked_div(limits.block);
@@ -126,9 +127,9 @@ impl MemoryTrade {
         self.limits.blocks_max
     }
 
-    /// Records KV's demand and returns the memory, in bytes, that the weights may take from now on. `weights_worth` is
-    /// an estimate for the forward passes since the last call: the time, in seconds, that they would have saved for
-    /// each additional byte of weights in memory.
+    /// Records KV's demand and returns the memory, in bytes, that the weights may take from now on. `weights_worth`
+    /// estimates what more memory for the weights would have gained: by how many seconds each additional byte would
+    /// have shortened the forward passes since the last call.
     pub fn plan(&mut self, demand: KvDemand, weights_worth: f64) -> u64 {
         self.demand = demand;
         let TradeLimits { blocks_start, blocks_max, .. } = self.limits;
@@ -163,9 +164,9 @@ impl MemoryTrade {
         KvGrant { blocks, settled }
     }
 
-    /// Records a failed allocation: `blocks` of the blocks that the last [`grant`](Self::grant) allowed got no memory.
-    /// From then on, [`plan`](Self::plan) gives the weights less memory, by the size of these blocks, until KV shrinks.
-    /// The weights keep at least [`TradeLimits::weights_least`].
+    /// Records that the last [`grant`](Self::grant) allowed `blocks` more blocks than memory could be allocated for.
+    /// Until KV shrinks, [`plan`](Self::plan) reduces the memory of the weights by the size of these blocks. The
+    /// weights keep at least [`TradeLimits::weights_least`].
     pub fn lacks(&mut self, blocks: usize) {
         self.lost = self.lost.saturating_add(self.limits.block.saturating_mul(blocks as u64)).min(self.limits.total);
     }

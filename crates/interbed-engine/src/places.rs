@@ -5,8 +5,8 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A limited number of places, for example in a queue, that several owners share. While places are free, any owner may
-/// take them. When none is free, an owner may still take places up to an equal share of the limit. The number of taken
-/// places can therefore exceed the limit.
+/// take them. When none is free, an owner may still take places until it holds its equal share, which is the limit
+/// divided by the number of owners. The number of taken places can therefore exceed the limit.
 #[derive(Debug)]
 pub struct Places<T> {
     limit: usize,
@@ -36,7 +36,7 @@ impl<T: Eq + Hash + Copy> Places<T> {
     /// Takes `count` places for `owner`. If `owner` may not take that many, takes none.
     ///
     /// # Errors
-    /// Fails if `owner` may not take `count` more places. The error is the number of places that all owners hold.
+    /// Fails if `owner` may not take `count` more places. The error is the total number of places that owners hold.
     pub fn take(self: &Arc<Self>, owner: T, count: usize) -> Result<Vec<Place<T>>, usize> {
         let mut taken = self.taken();
         let own = taken.by.get(&owner).copied().unwrap_or(0);
@@ -55,7 +55,7 @@ impl<T: Eq + Hash + Copy> Places<T> {
         Ok((0..count).map(|_| Place { places: Arc::clone(self), owner }).collect())
     }
 
-    /// Returns the number of places that all owners hold.
+    /// Returns the total number of places that owners hold.
     pub fn taken_in_all(&self) -> usize {
         self.taken().all
     }

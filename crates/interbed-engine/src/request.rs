@@ -157,8 +157,9 @@ pub struct Limits {
     /// Largest beam width that a request may ask for. It is at most the number of sequences that can run at the same
     /// time.
     pub max_beam_width: usize,
-    /// Number of continuations that may wait in the queue at the same time. Further continuations are refused as
-    /// overload, unless their tenant has less than an equal share of the queue.
+    /// Limit on the number of continuations that wait in the queue at the same time. Further continuations are refused
+    /// with [`SubmitError::Overloaded`]. Only a tenant that has less than its equal share of the queue may exceed the
+    /// limit.
     pub max_waiting: usize,
 }
 

@@ -21,9 +21,8 @@ const GREEDY_BELOW: f32 = 1e-5;
 /// The largest `top_k` for which a row's greatest logits are taken instead of all logits.
 const BEST_TOP_K_MAX: usize = BEST_MAX - 1;
 
-/// Returns the number of logits from which [`Sampler::sample_best`] can choose the next token. These are the largest
-/// logits of the row. `generated` is the number of tokens generated so far. Returns `None` if the choice needs all
-/// logits.
+/// Returns how many logits of a row [`Sampler::sample_best`] needs; it always needs the largest ones. `generated` is
+/// the number of tokens generated so far. Returns `None` if the sampler needs all logits.
 pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
     let repeats = params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
     let rules_out = !params.allowed_token_ids.is_empty() || !params.bad_words.is_empty();
@@ -137,8 +136,8 @@ impl Sampler {
     /// The sampler first rules out tokens that would end the sequence before `min_tokens`, tokens that are not allowed,
     /// and tokens that would complete a bad word. It then applies `logit_bias`, penalties, temperature, `min_p`,
     /// `top_k` and `top_p`, in this order, each to the result of the previous one. `logits` has one entry per token of
-    /// the vocabulary. After the call, it holds the logits as they were after the penalties. NaN counts as minus
-    /// infinity.
+    /// the vocabulary. After the call, `logits` holds the values after the penalties and before the temperature. NaN
+    /// counts as minus infinity.
     pub fn sample(
         &mut self,
         logits: &mut [f32],

@@ -69,8 +69,8 @@ pub(crate) enum Role {
     /// A beam of a search. All beams of a search are preempted together and come back together. A running beam counts
     /// as `seats` running sequences; `seats` is at least 1. The `seats` of all beams of a search add up to its width.
     Beam { seats: usize },
-    /// The common beginning of all beams of a search, after the beams have lost their KV blocks. The trunk computes the
-    /// tokens that the beams have in common.
+    /// A sequence that replaces all beams of a search after they have lost their KV blocks. It consists of the leading
+    /// tokens that the beams have in common, and computes their KV.
     Trunk { seats: usize },
 }
 

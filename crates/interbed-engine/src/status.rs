@@ -64,7 +64,8 @@ pub struct EngineStatus {
 }
 
 impl EngineStatus {
-    /// Returns the memory of all KV blocks in bytes. Blocks whose memory was withdrawn do not count.
+    /// Returns the memory of all KV blocks in bytes. Blocks that were withdrawn from the pool do not count, because
+    /// they have no memory.
     pub fn kv_bytes(&self) -> u64 {
         self.memory.kv_block.0.saturating_mul(self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64)
     }
@@ -109,8 +110,8 @@ pub struct StripsStatus {
     pub mappings_max: usize,
     /// The number of KV blocks that are mapped in strips. A block counts once for each strip that maps it.
     pub mapped_blocks: usize,
-    /// The number of times that a forward pass read a sequence's blocks through a list of blocks because strips had no
-    /// room for them. Sequences that are longer than a strip do not count.
+    /// The number of times that a sequence's blocks were not mapped for a forward pass because strips had no room for
+    /// them. The forward pass then reads the blocks through a block table. Sequences longer than a strip do not count.
     pub listed: u64,
     /// The total time that steps spent before their forward passes on planning strips, on mapping blocks, and on
     /// waiting for mappings in progress.
@@ -122,7 +123,7 @@ pub struct StripsStatus {
 /// The engine's health: whether the engine makes *progress*, and not only whether the process runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Health {
-    /// The engine is idle, or its steps are completing.
+    /// The engine is idle, or it has work and completes steps.
     #[default]
     Ok,
     /// There is work, but no step has completed for a while, or nothing could be scheduled for many steps. The string

@@ -14,15 +14,16 @@ pub struct TextOptions {
     /// The strings that end generation wherever they appear in the text, even across tokens. If several appear, the one
     /// that ends first counts; if several end at the same place, the longest counts.
     pub stop: Vec<String>,
-    /// Whether the text includes the stop string, or the text of the stop token, that ended generation.
+    /// Whether the text includes what ended generation: the stop string, or the text of the stop token.
     pub include_stop: bool,
     /// Whether special tokens are left out of the text.
     pub skip_special_tokens: bool,
     /// The number of tokens after which a stop string can end generation. A stop string that is complete within these
     /// first tokens of the answer is ordinary text.
     pub min_tokens: usize,
-    /// The tokens that may end the sequence: the request's `stop_token_ids` and the end-of-sequence tokens. Special
-    /// tokens and the tokenizer's own end-of-sequence token need not be listed, because the decoder already knows them.
+    /// The tokens that may end the sequence: the request's `stop_token_ids` and the end-of-sequence tokens. The list
+    /// may leave out special tokens and the tokenizer's own end-of-sequence token, because the decoder already knows
+    /// them.
     pub end_tokens: Vec<TokenId>,
 }
 
@@ -187,8 +188,8 @@ impl TextStream {
         Self { events: Some(events), decoder: TextDecoder::new(tokenizer, options) }
     }
 
-    /// Returns how long the continuation waited in the queue, or `None` if it is not admitted yet or the text has
-    /// ended. [`EventStream::waited`] explains when a continuation is admitted.
+    /// Returns how long this stream's continuation of the prompt waited in the queue. Returns `None` if it has not been
+    /// admitted yet, or if the text has ended. [`EventStream::waited`] explains when a continuation is admitted.
     pub fn waited(&self) -> Option<Duration> {
         self.events.as_ref().and_then(EventStream::waited)
     }
@@ -239,9 +240,10 @@ impl StopStrings {
         Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
     }
 
-    /// Takes more text, and appends to `output` all text that is certain not to be part of a stop string. If `text`
-    /// completes a stop string, returns that string; `output` then gets only the text before it, and the stop string
-    /// itself if `include` is set. If `armed` is false, stop strings that `text` completes are ordinary text.
+    /// Takes more text, and appends to `output` all text that cannot be part of a stop string. If `text` completes a
+    /// stop string, returns that string. In this case, `output` receives only the text before the stop string and, if
+    /// `include` is true, the stop string itself. If `armed` is false, stop strings that `text` completes are ordinary
+    /// text.
     pub fn push(&mut self, text: &str, armed: bool, include: bool, output: &mut String) -> Option<String> {
         if self.stops.is_empty() {
             output.push_str(text);

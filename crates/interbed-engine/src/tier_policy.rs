@@ -59,10 +59,10 @@ pub struct TierPolicy {
     pub mode: StoreMode,
     /// The rule that says how much of a prefix is computed even though the tier holds its KV.
     pub recompute: Recompute,
-    /// The time after which the engine writes a computed block that has not been written yet, in every mode. If a
-    /// sequence holds the block at that time, the engine does not write it, but checks again after the same time has
-    /// passed once more. When the engine stops, it writes these blocks without waiting. With `None`, only the mode
-    /// decides when blocks are written.
+    /// The time after which, in every mode, the engine writes a computed block that has not been written yet. If a
+    /// sequence still holds the block then, the engine waits for the same time again, and then checks the block again.
+    /// When the engine stops, it writes these blocks at once. With `None`, only the mode decides when blocks are
+    /// written.
     pub idle_after: Option<Duration>,
     /// Whether the queue of computed blocks that wait to be written has a limit. The limit is the number of blocks that
     /// memory can hold. If the queue becomes longer, its oldest blocks are dropped from it.

@@ -8,7 +8,7 @@ use crate::tier_policy::TierPolicy;
 
 /// A KV tier on disk or in a shared store, and the rules for its use.
 pub struct TierBelow {
-    /// The tier. It copies KV blocks from memory and to memory through the interface that
+    /// The tier. It reads and writes the KV blocks in memory through the interface that
     /// [`Runner::block_bytes`](crate::Runner::block_bytes) returns.
     pub tier: Box<dyn LowerTier>,
     /// The rules that say which blocks are written to the tier, and which are read from it.
@@ -42,8 +42,7 @@ impl TierBelow {
 pub struct LaterTiers {
     /// The channel that delivers the tiers, nearest first. If it closes without a delivery, no tiers are attached.
     pub tiers: Receiver<Vec<TierBelow>>,
-    /// The number of tokens that a sequence may have if its KV does not fit in memory; 0 if the tiers accept no such
-    /// sequence. Until the tiers are attached, a sequence of at most this length waits for them if it does not fit in
-    /// memory.
+    /// The maximum number of tokens of a sequence whose KV does not fit in memory; 0 if the tiers accept no such
+    /// sequence. If a sequence within this limit does not fit in memory, it waits until the tiers are attached.
     pub long_tokens: usize,
 }

@@ -74,8 +74,8 @@ pub enum DirectoryError {
         /// Description of what is wrong with the file.
         problem: &'static str,
     },
-    /// The directory contains a file that Interbed would overwrite, because Interbed uses a file of this name. The file
-    /// does not begin like a file of this version of Interbed.
+    /// The directory contains a file with a name that Interbed uses, but the file does not begin with the bytes that
+    /// this version of Interbed writes. To protect the file, Interbed does not use the directory.
     #[error(
         "{} is not Interbed's, or is of an older version: it begins with \"{begin}\". Remove it if nobody needs it, or \
          name another directory",

@@ -224,8 +224,9 @@ impl DiskTier {
         blocks * shape.block_bytes() + records + frames + READERS * shape.room_to_read()
     }
 
-    /// Returns the number of bytes of memory in which a store remembers where the block of one slot lies on disk.
-    /// `block_size` is the number of tokens in a block, or 0 if the store cannot find blocks by their keys.
+    /// Returns the number of bytes of memory that a store takes for each slot. The store uses this memory to remember
+    /// where the slot's block is on disk. `block_size` is the number of tokens in a block, or 0 if the store cannot
+    /// find blocks by their keys.
     pub fn slot_bytes(block_size: usize) -> usize {
         KeptSlots::slot_bytes(block_size)
     }

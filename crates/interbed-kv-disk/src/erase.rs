@@ -30,8 +30,8 @@ pub struct Erased {
     pub records: usize,
 }
 
-/// Erases all blocks of `tenant`; `None` stands for the blocks without a tenant. Calls `progress` before each segment
-/// and at the end, with the number of segments that are done and the number of all segments. If a call is interrupted,
+/// Erases all blocks of `tenant`; `None` stands for the blocks without a tenant. Before each segment and at the end,
+/// calls `progress` with the number of finished segments and the total number of segments. If a call is interrupted,
 /// another call completes the work.
 ///
 /// # Errors

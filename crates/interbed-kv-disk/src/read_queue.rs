@@ -9,9 +9,9 @@ use crate::jobs::{PieceJob, ReadJob};
 
 /// A read of any kind.
 pub(crate) enum Read {
-    /// A read of a part of a frame, for which a forward pass waits.
+    /// A read of a part of a frame. A forward pass waits for this read.
     Piece(PieceJob),
-    /// A read of a record, for which a sequence may be waiting.
+    /// A read of a record. A sequence may be waiting for this read.
     Record(ReadJob),
 }
 

@@ -17,9 +17,9 @@ pub(crate) fn entry_bytes(block_size: usize) -> usize {
     3 * KEY_BYTES + block_size * size_of::<TokenId>()
 }
 
-/// Layout of the records that hold the KV blocks of one model. A record is a header followed by one *run* per layer,
-/// which holds that layer's part of every block in the record. The lengths of header and runs are multiples of
-/// [`DIRECT_ALIGN`], so that one read returns one layer of a record.
+/// Layout of the records that hold the KV blocks of one model. A record is a header followed by one *run* per layer.
+/// A run holds one layer's part of every block in the record. The lengths of the header and of each run are multiples
+/// of [`DIRECT_ALIGN`]. One read can therefore return exactly one layer of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordShape {
     block_size: usize,

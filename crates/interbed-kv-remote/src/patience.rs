@@ -12,14 +12,12 @@ const UNMEASURED: Wait = Wait { first: Duration::from_millis(100), each: Duratio
 /// The rule for how long a sequence waits for blocks from a store before it computes the missing blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Patience {
-    /// The sequence waits for the first block for at most a twentieth of the time that computing all requested blocks
-    /// would take. This limit is never shorter than 2 ms and never longer than 1 s. Each block that comes extends the
-    /// wait by the time that computing one block would take. If the time that computing would take is not known, the
-    /// sequence waits at most 100 ms for the first block, and each block that comes extends the wait by 20 ms.
+    /// The first block must come within a twentieth of the time that computing all requested blocks would take. This
+    /// limit is at least 2 ms and at most 1 s. Each block that comes extends the wait by the time that computing one
+    /// block would take. If the computing times are not known, the limit is 100 ms and each extension is 20 ms.
     #[default]
     Measured,
-    /// The sequence waits for the first block for at most this time. Each block that comes extends the wait by the same
-    /// time.
+    /// The first block must come within this time. Each block that comes extends the wait by the same time.
     Fixed(Duration),
 }
 

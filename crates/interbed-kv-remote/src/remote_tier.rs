@@ -43,9 +43,8 @@ const MEASURED_BLOCKS: usize = 4;
 /// Options of a [`RemoteTier`].
 #[derive(Debug, Clone)]
 pub struct RemoteOptions {
-    /// The number of bytes of memory for blocks that are being read. The tier takes the same number of bytes again for
-    /// blocks that are to be written. Each of these two parts has room for at least one block, even if `buffer_bytes`
-    /// is less than that.
+    /// The number of bytes of memory for blocks that are being read. The tier takes the same amount again for blocks
+    /// that wait to be written. Each of the two amounts is rounded up to one block if it is smaller than a block.
     pub buffer_bytes: usize,
     /// The maximum write rate, in bytes per day; `None` for no limit.
     pub writes_per_day: Option<u64>,

@@ -69,7 +69,7 @@ impl FaultyStore {
         (state.reads, state.writes)
     }
 
-    /// Calls `change` on the name and the bytes of each object.
+    /// Calls `change` for each object, with the object's name and its bytes. `change` may alter the bytes.
     pub fn tamper(&self, mut change: impl FnMut(&str, &mut Vec<u8>)) {
         self.lock().objects.iter_mut().for_each(|(name, object)| change(name, object));
     }

@@ -47,7 +47,7 @@ pub struct EngineConfig {
 /// Optional parts of an engine.
 #[derive(Default)]
 pub struct Attachments {
-    /// KV tiers on disk or in a shared store, nearest first, that are attached when the engine starts.
+    /// KV tiers on disk or in a shared store that are attached when the engine starts. The nearest tier comes first.
     pub below: Vec<TierBelow>,
     /// KV tiers on disk or in a shared store that are attached while the engine runs. Set this only if the field
     /// `below` is empty.

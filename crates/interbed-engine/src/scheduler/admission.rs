@@ -50,8 +50,8 @@ pub(crate) enum Wait {
     AgedFirst,
     /// Another sequence comes first, because it is swapped out.
     SwappedFirst,
-    /// The sequence is swapped out, and gives way to another tenant, which holds nothing and waits for room. If the
-    /// sequence came back, its own tenant would hold more than its share.
+    /// The sequence is swapped out. If it came back, its tenant would hold more than its share. Another tenant holds
+    /// nothing and waits for room, so that tenant goes first.
     Claimed,
     /// A swap hangs. No other swap begins until it ends.
     SwapHangs,

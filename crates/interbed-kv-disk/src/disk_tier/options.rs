@@ -20,16 +20,18 @@ pub struct DiskOptions {
     pub writes_per_day: Option<u64>,
     /// Time from the write of a block until the block expires and can no longer be read; `None` for no limit.
     pub ttl: Option<Duration>,
-    /// Gate that decides which blocks are looked up again often enough to be worth writing.
+    /// Gate that decides which blocks are worth writing. A class of blocks is worth writing if the blocks of this class
+    /// are looked up again often enough.
     pub gate: Gate,
     /// Number of blocks per frame, and number of frames that are read ahead. If the KV of a sequence does not fit in
     /// memory, it is streamed from disk in frames. Each frame holds the KV of one layer for the given number of blocks.
     /// Both numbers are 0 if no KV is streamed.
     pub frames: (usize, usize),
-    /// Key chain of another tier. The store derives its keys from this key chain, so that a block has the same key in
-    /// both tiers. With `None`, the store derives keys from its own secret.
+    /// Key chain of another tier. If it is given, the store derives its keys from this key chain, and a block has the
+    /// same key in both tiers. With `None`, the store derives its keys from its own secret.
     pub names: Option<KeyChain>,
-    /// Coordination with other users of the disk, so that less urgent reads and writes wait for more urgent ones.
+    /// Counter of urgent disk accesses, which is shared with other users of the disk. Less urgent reads and writes wait
+    /// for more urgent ones.
     pub turns: Arc<DiskTurns>,
     /// Room for swapped blocks.
     pub slots: SlotRoom,
