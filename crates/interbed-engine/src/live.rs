@@ -43,8 +43,8 @@ pub struct LiveSequence {
     pub generated: usize,
     /// Number of KV blocks that the sequence holds in memory.
     pub blocks: usize,
-    /// Number of KV blocks, counted from the start of the sequence, that are on disk and not in memory. This is above 0
-    /// only if the sequence's KV does not fit in memory. Swapped-out blocks do not count.
+    /// Number of leading KV blocks that are on disk and not in memory because the sequence's KV does not fit in memory.
+    /// The number is 0 for every other sequence, even if it is swapped out.
     pub below: usize,
     /// Number of leading prompt tokens whose KV was found in memory, on disk or in a shared store when the request was
     /// first admitted.

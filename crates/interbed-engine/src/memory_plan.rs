@@ -290,8 +290,8 @@ impl MemoryPlan {
         Ok(plan)
     }
 
-    /// Returns this plan with the fields `num_blocks`, `num_blocks_max` and `max_model_len` of `other`. Here, `other`
-    /// is the plan for the device's memory, which holds the KV, and this plan is for host memory.
+    /// Returns this plan, which is for host memory, with the fields `num_blocks`, `num_blocks_max` and `max_model_len`
+    /// of `other`. `other` is the plan for the memory of the device that holds the KV.
     pub fn with_kv_of(self, other: &Self) -> Self {
         let Self { num_blocks, num_blocks_max, max_model_len, .. } = *other;
         Self { num_blocks, num_blocks_max, max_model_len, ..self }

@@ -110,8 +110,8 @@ pub struct StripsStatus {
     pub mappings_max: usize,
     /// The number of KV blocks that are mapped in strips. A block counts once for each strip that maps it.
     pub mapped_blocks: usize,
-    /// The number of times that a sequence's blocks were not mapped for a forward pass because strips had no room for
-    /// them. The forward pass then reads the blocks through a block table. Sequences longer than a strip do not count.
+    /// The number of times that a forward pass read a sequence's blocks through a block table because no strip (range
+    /// of consecutive addresses) had room for them. Sequences longer than a strip do not count.
     pub listed: u64,
     /// The total time that steps spent before their forward passes on planning strips, on mapping blocks, and on
     /// waiting for mappings in progress.

@@ -89,7 +89,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts an engine without attachments.
+    /// Starts an engine without KV tiers, without swapping, and without the other optional parts in [`Attachments`].
     ///
     /// # Errors
     /// Fails for one of the reasons in [`StartError`].

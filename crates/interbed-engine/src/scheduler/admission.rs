@@ -50,8 +50,8 @@ pub(crate) enum Wait {
     AgedFirst,
     /// Another sequence comes first, because it is swapped out.
     SwappedFirst,
-    /// The sequence is swapped out. If it came back, its tenant would hold more than its share. Another tenant holds
-    /// nothing and waits for room, so that tenant goes first.
+    /// The sequence is swapped out. If it came back, its tenant would hold more than its share. A tenant that holds
+    /// nothing and waits for room goes first.
     Claimed,
     /// A swap hangs. No other swap begins until it ends.
     SwapHangs,
