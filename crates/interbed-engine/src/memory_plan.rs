@@ -54,9 +54,9 @@ impl MemoryNeeds {
         self.block_kept() <= self.block.0 / KEPT_SHARE
     }
 
-    /// Returns the needs in a device's own memory, where a forward pass takes `scratch` and a KV block takes `block`.
-    /// The fields `process`, `opening`, `requests`, `schemas` and `swap` become 0, because they describe host memory.
-    /// All other fields keep their values.
+    /// Returns what is needed of a device's own memory. On the device, a forward pass takes `scratch` bytes and a KV
+    /// block takes `block` bytes. The fields `process`, `opening`, `requests`, `schemas` and `swap` become 0, because
+    /// they describe host memory. All other fields keep their values.
     pub fn on_device(&self, scratch: Bytes, block: Bytes) -> Self {
         Self {
             process: Bytes(0),
@@ -156,8 +156,8 @@ impl BudgetTooSmall {
     }
 }
 
-/// Smallest number of tokens that the KV blocks of a valid plan can hold. If [`MemoryNeeds::max_model_len`] is less,
-/// that length applies instead.
+/// The KV blocks of every valid plan have room for at least this many tokens, or for [`MemoryNeeds::max_model_len`]
+/// tokens if that is less.
 pub const LEAST_CONTEXT: usize = 256;
 
 /// The divisor of the memory beyond the least that works: requests get one part in `REQUESTS_SHARE` of that memory, and

@@ -116,7 +116,7 @@ pub struct StripsStatus {
     /// The total time that steps spent before their forward passes on planning strips, on mapping blocks, and on
     /// waiting for mappings in progress.
     pub time: Duration,
-    /// Statistics of changes to the mappings.
+    /// Counts and times of the work of mapping KV blocks into strips and removing them.
     pub work: StripStats,
 }
 

@@ -262,8 +262,8 @@ impl StopStrings {
         None
     }
 
-    /// Returns the text that is still held back. Call this when there is no more text, so that the held-back text
-    /// cannot become a stop string.
+    /// Returns the text that was held back because a stop string could begin in it. Call this only when there is no
+    /// more text.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
