@@ -7,7 +7,8 @@ use thiserror::Error;
 /// Reason why a sequence ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model generated an end-of-sequence token. This token is not part of the answer's text.
+    /// The model generated an end-of-sequence token. The text of this token is not part of the answer unless
+    /// [`TextOptions::include_stop`](crate::text::TextOptions::include_stop) is set.
     EndOfSequence,
     /// The model generated one of the request's `stop_token_ids`.
     StopToken(TokenId),
@@ -21,7 +22,8 @@ pub enum FinishReason {
 /// event if the response is streamed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RequestError {
-    /// The forward pass that computed the sequence failed. The string says why.
+    /// A forward pass with the sequence failed, or the sequence's KV does not fit in memory and could not be written to
+    /// disk or read back. The string says why.
     #[error("the forward pass failed: {0}")]
     Forward(String),
     /// The model computed a logit that is NaN, or an embedding's hidden state contains a number that is not finite.
@@ -55,7 +57,9 @@ pub enum RequestError {
     Stopped,
 }
 
-/// A token and the natural logarithm of its probability under the model, before temperature and penalties are applied.
+/// A token and the natural logarithm of its probability under the model. The probability does not depend on logit
+/// biases, penalties or temperature. If a constraint restricts the token's position, the probability is relative to all
+/// tokens that the constraint allows there.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenLogprob {
     /// Id of the token.
@@ -66,22 +70,24 @@ pub struct TokenLogprob {
     pub rank: u32,
 }
 
-/// What one KV tier on disk or in a shared store contributed to a prompt. Tokens whose KV was in memory or in a nearer
-/// tier do not count.
+/// Result of searching one KV tier, on disk or in a shared store, for the KV of a prompt. Tokens whose KV was found in
+/// memory, or in a tier that was searched earlier, are not included.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FoundBelow {
     /// [Name](interbed_kv::LowerTier::name) of the tier.
     pub tier: &'static str,
-    /// Number of tokens whose KV the tier held, according to a look-up before the read. This is 0 for a tier that can
-    /// find out only by reading.
+    /// Number of tokens whose KV was found by a look-up, before anything was read. This is 0 for a tier that must be
+    /// read to find out what it holds.
     pub tokens: usize,
-    /// Number of tokens whose KV was read from the tier.
+    /// Number of tokens whose KV was taken from the tier instead of being computed. The engine reads this KV into
+    /// memory. If the KV of the whole sequence does not fit in memory, part of it stays on disk, and each forward pass
+    /// reads this part again.
     pub loaded: usize,
-    /// Number of tokens whose KV the engine computed instead of reading it from the tier, because of the rule
-    /// [`TierPolicy::recompute`](crate::TierPolicy::recompute). If `loaded` and `computed` add up to less than
-    /// `tokens`, the other tokens were not read, for example because the read failed.
+    /// Number of tokens whose KV the tier held but the engine computed, because the rule
+    /// [`TierPolicy::recompute`](crate::TierPolicy::recompute) says so. If `loaded` and `computed` add up to less than
+    /// `tokens`, the KV of the other tokens was not used for another reason, for example because the read failed.
     pub computed: usize,
-    /// Duration of the read from the tier, in seconds.
+    /// Time from the beginning to the end of the read from the tier, in seconds; 0 if nothing was read.
     pub seconds: f64,
 }
 
@@ -91,10 +97,11 @@ pub struct PromptDone {
     /// Number of prompt tokens whose KV was found in memory, on disk or in a shared store, and was therefore not
     /// computed.
     pub cached_tokens: usize,
-    /// What each KV tier on disk or in a shared store contributed, nearest tier first.
+    /// One entry for each KV tier, on disk or in a shared store, that was searched, in the order of the search.
     pub below: Vec<FoundBelow>,
-    /// If `explain_miss` was set, the point at which the prompt stopped matching the prefix cache, and the reason.
-    /// Tokens whose KV was read from disk or from a shared store count as matched. They also count in `cached_tokens`.
+    /// Number of leading tokens whose KV was found, and the reason why the KV of the next tokens was not found, if
+    /// `explain_miss` was set. Tokens whose KV was read from disk or from a shared store are included, as they are in
+    /// `cached_tokens`.
     pub miss: Option<Miss>,
     /// One entry per prompt token if `prompt_logprobs` was set; otherwise empty. The first entry is `None`, because no
     /// token precedes the first one.
@@ -111,7 +118,7 @@ pub struct PositionLogprobs {
 }
 
 impl PositionLogprobs {
-    /// Returns a copy that keeps at most `top` entries of the list of most likely tokens.
+    /// Returns a copy in which the list of most likely tokens is cut to its first `top` entries.
     #[must_use]
     pub fn best(&self, top: usize) -> Self {
         Self { chosen: self.chosen, top: self.top.iter().take(top).copied().collect() }
@@ -135,8 +142,9 @@ pub enum Event {
     /// The embedding of the prompt, of shape `[hidden_size]`, neither truncated nor normalised. It is sent instead of
     /// tokens if [`Request::embed`](crate::Request::embed) was set.
     Embedding(Vec<f32>),
-    /// The sequence was preempted. In a beam search, a preemption affects the whole search: every stream receives one
-    /// such event for each preemption, but only when the search ends.
+    /// The sequence was preempted: it gave up its KV blocks to other sequences, and continues later. In a beam search,
+    /// all beams are preempted together. Each stream of the search receives one such event per preemption, but only
+    /// when the search ends.
     Preempted {
         /// Whether the sequence's KV was swapped out. If not, the KV is computed again.
         swapped: bool,

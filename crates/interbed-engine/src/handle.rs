@@ -124,8 +124,8 @@ impl EngineHandle {
         self.shared.status_at(Instant::now())
     }
 
-    /// Returns a watcher of the engine's state. While a watcher exists and the state changes, the engine publishes the
-    /// state several times a second.
+    /// Returns a watcher, which reads the engine's state for display. While a watcher exists, the engine publishes its
+    /// state between steps, at most ten times a second.
     pub fn watch(&self) -> Watcher {
         let watcher = Watcher::new(Arc::clone(&self.shared.board));
         self.shared.wake();
@@ -156,8 +156,8 @@ impl EngineHandle {
 }
 
 /// Stream of the events of one continuation. The number of events is limited by the request's `max_tokens` and by the
-/// number of preemptions. If the request has an [`UnreadBudget`](crate::UnreadBudget), this budget limits the memory of
-/// unread events.
+/// number of preemptions. If the request has an [`UnreadBudget`](crate::UnreadBudget), this budget limits the memory
+/// that unread events take.
 #[derive(Debug)]
 pub struct EventStream {
     receiver: mpsc::UnboundedReceiver<(Event, Option<Charge>)>,
@@ -166,9 +166,10 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// Returns how long the continuation waited in the queue, or `None` if it has not been admitted yet. If several
-    /// continuations of a prompt are sampled, the first is admitted before the prompt is computed, and the others
-    /// afterwards.
+    /// Returns the time from the submission of the continuation to its first admission, or `None` if it has not been
+    /// admitted yet. If KV of the prompt is read from disk or from a shared store, the continuation counts as admitted
+    /// when the read has ended. If several continuations of a prompt are sampled, the first is admitted before the
+    /// prompt is computed, and the others afterwards.
     pub fn waited(&self) -> Option<Duration> {
         self.waited.get().copied()
     }

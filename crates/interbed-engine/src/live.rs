@@ -16,38 +16,39 @@ pub const SHOWN_MAX: usize = 512;
 /// State of the engine between two steps, for display.
 #[derive(Debug, Clone, Default)]
 pub struct LiveState {
-    /// At most [`SHOWN_MAX`] sequences, running ones first. Sequences with equal [`place`](LiveSequence::place) are in
-    /// the order of their queue.
+    /// At most [`SHOWN_MAX`] sequences. Those that take part in forward passes come first, and those that wait in the
+    /// queue come last. Waiting sequences are in the order of the queue.
     pub sequences: Vec<LiveSequence>,
-    /// Use of each KV block: entry `i` says how block `i` is used. If a sequence holds the block, the entry contains
-    /// the [`LiveSequence::number`] of this sequence.
+    /// Use of each KV block: entry `i` says how block `i` is used. If sequences hold the block, the entry contains the
+    /// lowest [`LiveSequence::number`] of these sequences.
     pub blocks: Vec<BlockUse>,
 }
 
 /// A sequence as it is shown to watchers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveSequence {
-    /// Id of the sequence. Later sequences have higher ids.
+    /// Id of the sequence. A sequence that is created later has a higher id.
     pub id: u64,
-    /// Number that identifies the sequence in [`LiveState::blocks`]. Another sequence may get the number once this
-    /// sequence holds neither KV blocks nor swap slots.
+    /// Number that stands for the sequence in [`LiveState::blocks`] while the sequence holds KV blocks or swap slots.
+    /// Afterwards, another sequence may get the number. All sequences without a number of their own have the highest
+    /// number, [`BlockUse::OWNERS_MAX`]` - 1`.
     pub number: u16,
     /// Scheduling state of the sequence.
     pub place: LivePlace,
     /// Number of tokens in the prompt.
     pub prompt: usize,
-    /// Number of tokens, counted from the start of the prompt and including the answer, whose KV the sequence holds in
-    /// memory or on disk.
+    /// Number of leading tokens whose KV the sequence holds in memory or on disk. The tokens of the prompt come first,
+    /// and the generated tokens follow. The number is 0 while the sequence waits in the queue.
     pub computed: usize,
     /// Number of tokens generated so far.
     pub generated: usize,
     /// Number of KV blocks that the sequence holds in memory.
     pub blocks: usize,
-    /// Number of leading KV blocks that are on disk and not in memory because the sequence's KV does not fit in memory.
-    /// The number is 0 for every other sequence, even if it is swapped out.
+    /// Number of the sequence's leading KV blocks that are only on disk, because the KV of the whole sequence does not
+    /// fit in memory. The number is 0 for a sequence whose KV fits in memory, even if the sequence is swapped out.
     pub below: usize,
     /// Number of leading prompt tokens whose KV was found in memory, on disk or in a shared store when the request was
-    /// first admitted.
+    /// first admitted; 0 before the admission.
     pub cached: usize,
     /// Tenant to which the sequence's request belongs.
     pub tenant: Option<TenantId>,
@@ -63,7 +64,7 @@ pub enum LivePlace {
     /// The sequence takes part in forward passes, but its KV does not fit in memory. The beginning of the KV stays on
     /// disk.
     Long,
-    /// The beginning of the sequence's KV is being read from disk or from a shared store.
+    /// Part of the sequence's KV is being read from disk or from a shared store.
     Fetching,
     /// The sequence's KV is being swapped in.
     Arriving,
@@ -131,8 +132,9 @@ impl Watcher {
         Self { board, seen: [0; 2] }
     }
 
-    /// Copies the last published state to `state`. Returns false, and leaves `state` unchanged, if no new state was
-    /// published since the last call. The call never waits for a step.
+    /// Copies the state that the engine published last to `state`, and returns true. If this watcher has already read
+    /// that state, or if no state was published yet, the call returns false and leaves `state` unchanged. The call
+    /// never waits for a step to end.
     pub fn read(&mut self, state: &mut LiveState) -> bool {
         let [seen, _] = &mut self.seen;
         if self.board.number.load(Ordering::Acquire) == *seen {
@@ -145,8 +147,10 @@ impl Watcher {
         true
     }
 
-    /// Copies the last published state of the streamed weights to `sight`. Returns false if nothing new was published
-    /// since the last call, or if the weights are not streamed. New states are published during forward passes, too.
+    /// Copies the state of the streamed weights that was published last to `sight`, and returns true. Streamed weights
+    /// are weights that forward passes read from disk. If this watcher has already read that state, if no state was
+    /// published yet, or if the weights are not streamed, the call returns false and leaves `sight` unchanged. States
+    /// are published during forward passes, too.
     pub fn read_weights(&mut self, sight: &mut WindowSight) -> bool {
         let [_, seen] = &mut self.seen;
         let before = *seen;
@@ -161,8 +165,8 @@ impl Watcher {
         self.board.weights.as_ref().map(|monitor| monitor.groups())
     }
 
-    /// Returns the statistics of weight streaming so far, or `None` if the weights are not streamed. The statistics are
-    /// updated during forward passes, too.
+    /// Returns the statistics of weight streaming since the weights were opened, or `None` if the weights are not
+    /// streamed. The statistics are updated during forward passes, too.
     pub fn stream_stats(&self) -> Option<StreamStats> {
         self.board.stream_stats()
     }

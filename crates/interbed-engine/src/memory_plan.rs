@@ -10,34 +10,35 @@ use crate::memory_trade::{MemoryTrade, TradeLimits};
 pub struct MemoryNeeds {
     /// Memory of the process: code, tokenizer, threads, sampler, and freed memory that allocators retain.
     pub process: Bytes,
-    /// Memory that the process takes while it opens the model, before weights and KV blocks are in memory. This memory
-    /// is freed afterwards.
+    /// Peak memory of the whole process while it opens the model, before weights and KV blocks are in memory. The
+    /// budget must be at least this large. The other needs are not added to this number.
     pub opening: Bytes,
-    /// Memory of all weights. They all stay in memory if they fit.
+    /// Memory that the weights take if all of them stay in memory.
     pub weights: Bytes,
-    /// Smallest memory with which the weights can be streamed if they do not fit.
+    /// Least amount of memory with which the weights can be streamed. Streaming is used if not all weights fit in
+    /// memory: forward passes then load the missing weights each time.
     pub weights_streamed: Bytes,
-    /// Memory of the scratch arena for a forward pass.
+    /// Memory of the scratch arena, which holds the intermediate results of a forward pass.
     pub scratch: Bytes,
-    /// Smallest memory for what the server keeps of requests outside the engine: request bodies, texts and token ids.
-    /// With a large budget, more memory is planned for this.
+    /// Least amount of memory for the request bodies, texts and token ids that the server keeps outside the engine.
+    /// With a large budget, [`MemoryPlan::requests`] can be larger.
     pub requests: Bytes,
     /// Memory of the schemas and grammars that constrain answers. This memory is reserved only if the budget has enough
-    /// left.
+    /// left after the least amounts that all other parts need.
     pub schemas: SchemaNeeds,
     /// Memory of the buffers through which KV moves to disk and back, and of the bookkeeping for KV on disk; 0 if KV
     /// never moves to disk.
     pub swap: Bytes,
     /// Memory of one KV block, including its bookkeeping.
     pub block: Bytes,
-    /// Part of a KV block's memory that is freed when KV gives the block up to make room for weights. The rest stays
+    /// Part of `block` that is freed when KV gives up one block to make room for weights. The rest of `block` stays
     /// allocated.
     pub block_returnable: Bytes,
     /// Upper limit on the number of KV blocks, even if memory is available for more; `usize::MAX` for no limit.
     pub blocks_most: usize,
     /// Number of tokens in one KV block.
     pub block_size: usize,
-    /// Context length, in tokens, that one sequence should be able to use.
+    /// Requested context length, in tokens, of one sequence. If memory is short, a plan may allow less.
     pub max_model_len: usize,
     /// Largest number of sequences that run at the same time.
     pub max_num_seqs: usize,
@@ -54,9 +55,9 @@ impl MemoryNeeds {
         self.block_kept() <= self.block.0 / KEPT_SHARE
     }
 
-    /// Returns what is needed of a device's own memory. On the device, a forward pass takes `scratch` bytes and a KV
-    /// block takes `block` bytes. The fields `process`, `opening`, `requests`, `schemas` and `swap` become 0, because
-    /// they describe host memory. All other fields keep their values.
+    /// Returns the needs for the memory of a device that has its own memory, such as a GPU. There, a forward pass takes
+    /// `scratch` bytes and a KV block takes `block` bytes. The fields `process`, `opening`, `requests`, `schemas` and
+    /// `swap` become 0, because they describe host memory. All other fields keep their values.
     pub fn on_device(&self, scratch: Bytes, block: Bytes) -> Self {
         Self {
             process: Bytes(0),
@@ -74,7 +75,7 @@ impl MemoryNeeds {
 /// Memory that schemas and grammars need. By default, all fields are 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SchemaNeeds {
-    /// Memory of the compiled schemas and grammars that are in use. This memory is reserved only if there is also
+    /// Memory of the compiled schemas and grammars that requests use. This memory is reserved only if there is also
     /// enough memory to compile at least one schema or grammar.
     pub in_use: Bytes,
     /// Memory for compiling one schema or grammar.
@@ -97,34 +98,34 @@ impl SchemaNeeds {
     }
 }
 
-/// A valid division of the memory budget.
+/// A valid division of a memory budget among the parts of the server.
 #[derive(Debug, Clone)]
 pub struct MemoryPlan {
     /// Total budget, and how much of it is reserved for each part.
     pub budget: Budget,
-    /// Memory that the weights may take.
+    /// Memory that the weights may take when the engine starts.
     pub weights: Bytes,
-    /// Whether the weights are streamed because they do not fit in memory.
+    /// Whether the weights are streamed because not all of them fit in memory.
     pub streamed: bool,
     /// Number of KV blocks that the engine starts with.
     pub num_blocks: usize,
-    /// Largest number of KV blocks, reached when the streamed weights have shrunk to their minimum. If weights and KV
-    /// do not trade memory, this equals `num_blocks`.
+    /// Largest number of KV blocks. KV has this many blocks when the streamed weights have shrunk to their minimum. If
+    /// KV cannot take memory from the weights later, this equals `num_blocks`.
     pub num_blocks_max: usize,
-    /// Memory for what the server keeps of requests outside the engine.
+    /// Memory for the request bodies, texts and token ids that the server keeps outside the engine.
     pub requests: Bytes,
     /// Number of schemas and grammars that can be compiled at the same time; 0 if there is no memory for any.
     pub schemas: usize,
-    /// Context length, in tokens, that one sequence can have. This is the requested length, or what `num_blocks_max` KV
-    /// blocks hold if that is less.
+    /// Context length, in tokens, that one sequence can have. This is [`MemoryNeeds::max_model_len`], or the number of
+    /// tokens whose KV fits in `num_blocks_max` KV blocks if that is less.
     pub max_model_len: usize,
-    /// `Some` if all weights stay in memory, but a smaller budget would allow more KV blocks because the weights would
-    /// be streamed. The first value is the budget below which the weights are streamed. The second value is the largest
-    /// number of KV blocks that a budget just below the first value allows.
+    /// `Some` if all weights stay in memory, but a smaller budget would allow more KV blocks. With a budget below the
+    /// first value, the weights are streamed and take less memory. The second value is the largest number of KV blocks
+    /// with a budget just below the first value.
     pub streams_below: Option<(Bytes, usize)>,
 }
 
-/// The error for a budget that is too small.
+/// Error for a memory budget that is too small.
 #[derive(Debug, Clone, Error)]
 #[error(
     "a budget of {total} cannot work: weights {weights} (streamed, with all else on disk), scratch {scratch}, requests \
@@ -143,7 +144,7 @@ pub struct BudgetTooSmall {
     kv: Bytes,
     tokens: usize,
     sum: Bytes,
-    /// Smallest budget that works.
+    /// Smallest budget that [`MemoryPlan::divide`] accepts for the same needs.
     pub smallest: Bytes,
     advice: u64,
 }
@@ -156,8 +157,8 @@ impl BudgetTooSmall {
     }
 }
 
-/// The KV blocks of every valid plan have room for at least this many tokens, or for [`MemoryNeeds::max_model_len`]
-/// tokens if that is less.
+/// Number of tokens for whose KV every valid plan has room. If [`MemoryNeeds::max_model_len`] is less, a valid plan may
+/// have room for only that many tokens.
 pub const LEAST_CONTEXT: usize = 256;
 
 /// The divisor of the memory beyond the least that works: requests get one part in `REQUESTS_SHARE` of that memory, and
@@ -181,13 +182,13 @@ const STREAMED_KV_SHARE: u64 = 16;
 const CACHE_FACTOR: usize = 2;
 
 impl MemoryPlan {
-    /// Returns the smallest budget that works.
+    /// Returns the smallest budget that [`divide`](Self::divide) accepts for `needs`.
     pub fn least(needs: &MemoryNeeds) -> Bytes {
         Least::of(needs).smallest(needs, needs.weights.min(needs.weights_streamed))
     }
 
-    /// Returns the smallest budget that works, rounded up to whole mebibytes. The needs depend on the budget: `needs`
-    /// returns the needs for a given budget.
+    /// Returns the smallest budget that [`divide_within`](Self::divide_within) accepts, rounded up to whole mebibytes.
+    /// The function `needs` returns the needs for a given budget, because some needs grow with the budget.
     pub fn least_within(needs: &dyn Fn(Bytes) -> MemoryNeeds) -> Bytes {
         let mut least = Bytes(0);
         loop {
@@ -199,23 +200,24 @@ impl MemoryPlan {
         }
     }
 
-    /// Divides the budget `total`. The needs depend on the budget: `needs` returns the needs for a given budget.
+    /// Divides the budget `total`. The function `needs` returns the needs for a given budget, because some needs grow
+    /// with the budget.
     ///
     /// # Errors
-    /// Fails under the conditions of [`divide`](Self::divide). The error message recommends the budget that
+    /// Fails if [`divide`](Self::divide) fails for `total` and its needs. The error message recommends the budget that
     /// [`least_within`](Self::least_within) returns.
     pub fn divide_within(total: Bytes, needs: &dyn Fn(Bytes) -> MemoryNeeds) -> Result<Self, BudgetTooSmall> {
         Self::divide(total, &needs(total)).map_err(|refused| refused.advising(Self::least_within(needs)))
     }
 
-    /// Divides the budget `total`. The process, scratch memory and weights get what they need. Requests, schemas and KV
-    /// blocks share the rest, but no more KV blocks are planned than sequences and the prefix cache could use. If the
-    /// weights do not fit, they are streamed. They then get the memory that the other parts leave, until KV needs more.
+    /// Divides the budget `total`. If all weights fit, the process, scratch memory and weights get what they need.
+    /// Requests, schemas and KV blocks share the rest, but the plan has no more KV blocks than sequences and the prefix
+    /// cache could use. If not all weights fit, they are streamed. KV then starts with few blocks, and the weights get
+    /// the memory that the other parts leave, until KV needs more.
     ///
     /// # Errors
-    /// Fails if the budget is less than the smallest that works. A budget works only if it leaves memory for the KV of
-    /// [`LEAST_CONTEXT`] tokens, or of [`MemoryNeeds::max_model_len`] tokens if that is less. The error names the
-    /// smallest budget that works.
+    /// Fails if the budget is too small. The budget must leave memory for the KV of [`LEAST_CONTEXT`] tokens, or of
+    /// [`MemoryNeeds::max_model_len`] tokens if that is less. The error names the smallest budget that works.
     pub fn divide(total: Bytes, needs: &MemoryNeeds) -> Result<Self, BudgetTooSmall> {
         let least = Least::of(needs);
         let kv_least = least.kv.0;
@@ -290,15 +292,17 @@ impl MemoryPlan {
         Ok(plan)
     }
 
-    /// Returns this plan, which is for host memory, with the fields `num_blocks`, `num_blocks_max` and `max_model_len`
-    /// of `other`. `other` is the plan for the memory of the device that holds the KV.
+    /// Returns this plan with the fields `num_blocks`, `num_blocks_max` and `max_model_len` of `other`. Call this if a
+    /// device with its own memory holds the KV: this plan divides host memory, and `other` divides the device's memory.
     pub fn with_kv_of(self, other: &Self) -> Self {
         let Self { num_blocks, num_blocks_max, max_model_len, .. } = *other;
         Self { num_blocks, num_blocks_max, max_model_len, ..self }
     }
 
-    /// Creates the [`MemoryTrade`] between streamed weights and KV. The weights use at least `weights_least` and at
-    /// most `weights_most`. Updates the plan's fields `num_blocks`, `num_blocks_max` and `max_model_len` accordingly.
+    /// Creates the [`MemoryTrade`], which moves memory between streamed weights and KV while the engine runs.
+    /// `weights_least` is the least amount of memory with which the weights can be streamed, and `weights_most` is the
+    /// largest amount that they can use. Updates the plan's fields `num_blocks`, `num_blocks_max` and `max_model_len`
+    /// accordingly.
     pub fn trade(&mut self, needs: &MemoryNeeds, weights_least: Bytes, weights_most: Bytes) -> MemoryTrade {
         let block = if self.num_blocks_max > self.num_blocks { needs.block_returnable.0 } else { 0 };
         let trade = MemoryTrade::new(TradeLimits {

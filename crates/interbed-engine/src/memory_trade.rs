@@ -13,32 +13,33 @@
 //! weights give up bands, and KV grows once they have. Or KV withdraws blocks, and weights grow once the pages of the
 //! blocks have been given back.
 
-/// KV's demand for blocks between two forward passes.
+/// Numbers of KV blocks that are in use and that are needed, determined between two forward passes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct KvDemand {
     /// Number of blocks that have memory, whether they are used, cached or free.
     pub present: usize,
     /// Number of blocks that sequences hold. `present` includes these blocks.
     pub used: usize,
-    /// Number of blocks that no sequence holds, but whose content the prefix cache can find. `present` includes these
+    /// Number of blocks that no sequence holds, but whose KV the prefix cache can still reuse. `present` includes these
     /// blocks.
     pub cached: usize,
-    /// Number of further blocks that the next forward passes could use, for the next tokens of running sequences and
-    /// for waiting or swapped-out sequences.
+    /// Number of blocks, in addition to `used`, that the next forward passes could use. They are needed for the next
+    /// tokens of running sequences and for waiting or swapped-out sequences.
     pub wanted: usize,
-    /// Time, in seconds, to restore one evicted block: the time to compute it, or to read it from disk if that is
-    /// faster. `None` until computing has been measured.
+    /// Estimated time, in seconds, to restore the KV of one evicted block. This is the time to compute the KV again, or
+    /// the time to read it from disk or from a shared store if that is faster. `None` until the speed of computing has
+    /// been measured.
     pub recompute: Option<f64>,
 }
 
-/// Number of blocks that KV gets.
+/// Number of blocks that KV may use after memory has been divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvGrant {
-    /// Number of blocks that may be used. If more blocks are in use, the excess ones stay until their sequences release
-    /// them.
+    /// Number of blocks that sequences and the prefix cache may use. If more blocks are in use, the excess ones stay
+    /// until their sequences release them.
     pub blocks: usize,
-    /// Whether the division of memory is final as long as the demand stays the same. An idle engine divides the memory
-    /// again from time to time until this is true.
+    /// Whether the division of memory stays the same until the demand changes. While this is false, an idle engine
+    /// repeats the division from time to time.
     pub settled: bool,
 }
 
@@ -47,20 +48,20 @@ pub struct KvGrant {
 pub struct TradeLimits {
     /// Memory, in bytes, that weights and KV blocks may take together.
     pub total: u64,
-    /// Smallest memory, in bytes, with which the weights can be streamed.
+    /// Least amount of memory, in bytes, with which the weights can be streamed.
     pub weights_least: u64,
-    /// Largest memory, in bytes, that is of use to the weights.
+    /// Largest amount of memory, in bytes, that the weights can use.
     pub weights_most: u64,
-    /// Memory, in bytes, that is allocated when a KV block is added and freed when it is withdrawn.
+    /// Memory, in bytes, that is allocated when a KV block is added and freed when a KV block is withdrawn.
     pub block: u64,
-    /// Number of KV blocks at the start. KV shrinks back to this number when it needs no more blocks.
+    /// Number of KV blocks when the engine starts. KV shrinks back to this number when it needs no more blocks.
     pub blocks_start: usize,
     /// Upper limit on the number of KV blocks, even if the weights leave memory for more.
     pub blocks_max: usize,
 }
 
-/// Divides memory between weights and KV anew before each forward pass. Call [`plan`](Self::plan) first, apply its
-/// result to the weights, and then call [`grant`](Self::grant).
+/// Divides memory between weights and KV anew before each forward pass. Each time, call [`plan`](Self::plan), set the
+/// memory of the weights to what it returns, and then call [`grant`](Self::grant).
 #[derive(Debug, Clone)]
 pub struct MemoryTrade {
     limits: TradeLimits,
@@ -88,10 +89,10 @@ const STEPS: u64 = 64;
 const PATIENCE: u32 = 16;
 
 impl MemoryTrade {
-    /// Creates a trade and adjusts its limits. If [`TradeLimits::blocks_start`] blocks leave more memory than
-    /// [`TradeLimits::weights_most`], `blocks_start` is raised. If [`TradeLimits::blocks_max`] blocks leave less than
-    /// [`TradeLimits::weights_least`], `blocks_max` is lowered, but not below 1. Afterwards, `blocks_start` is at most
-    /// `blocks_max`.
+    /// Creates a trade from `limits`, after adjusting them. If [`TradeLimits::blocks_start`] blocks leave the weights
+    /// more memory than [`TradeLimits::weights_most`], `blocks_start` is raised. If [`TradeLimits::blocks_max`] blocks
+    /// leave the weights less than [`TradeLimits::weights_least`], `blocks_max` is lowered, but not below 1.
+    /// Afterwards, `blocks_start` is at most `blocks_max`.
     pub fn new(mut limits: TradeLimits) -> Self {
         let blocks_beside = |weights: u64| {
             let blocks = limits.total.saturating_sub(weights).checked_div(limits.block);
@@ -117,18 +118,19 @@ impl MemoryTrade {
         trade
     }
 
-    /// Returns the number of blocks that KV starts with and shrinks back to.
+    /// Returns the number of blocks that KV has when the engine starts, and to which it shrinks back later.
     pub fn blocks_start(&self) -> usize {
         self.limits.blocks_start
     }
 
-    /// Returns the number of blocks that KV has when the weights have shrunk to their minimum.
+    /// Returns the largest number of blocks that KV can get. KV can get this many when the weights have shrunk to their
+    /// minimum.
     pub fn blocks_max(&self) -> usize {
         self.limits.blocks_max
     }
 
-    /// Records KV's demand and returns the memory, in bytes, that the weights may take from now on. `weights_worth`
-    /// estimates what more memory for the weights would have gained: by how many seconds each additional byte would
+    /// Records KV's demand and returns the memory, in bytes, that the weights may take from now on. `weights_worth` is
+    /// the estimated benefit of one more byte of memory for the weights: the number of seconds by which that byte would
     /// have shortened the forward passes since the last call.
     pub fn plan(&mut self, demand: KvDemand, weights_worth: f64) -> u64 {
         self.demand = demand;
@@ -150,7 +152,7 @@ impl MemoryTrade {
         self.weights[0]
     }
 
-    /// Returns whether the last call of [`plan`](Self::plan) changed the memory that the weights may take.
+    /// Returns whether the last call to [`plan`](Self::plan) changed the memory that the weights may take.
     pub fn weights_are_to_change(&self) -> bool {
         self.weights[0] != self.weights[1]
     }
@@ -164,9 +166,9 @@ impl MemoryTrade {
         KvGrant { blocks, settled }
     }
 
-    /// Records that the last [`grant`](Self::grant) allowed `blocks` more blocks than memory could be allocated for.
-    /// Until KV shrinks, [`plan`](Self::plan) reduces the memory of the weights by the size of these blocks. The
-    /// weights keep at least [`TradeLimits::weights_least`].
+    /// Records that memory could not be allocated for `blocks` of the blocks that the last call to
+    /// [`grant`](Self::grant) allowed. From then on, [`plan`](Self::plan) gives the weights less memory, by the size of
+    /// these blocks, until KV shrinks. The weights keep at least [`TradeLimits::weights_least`].
     pub fn lacks(&mut self, blocks: usize) {
         self.lost = self.lost.saturating_add(self.limits.block.saturating_mul(blocks as u64)).min(self.limits.total);
     }

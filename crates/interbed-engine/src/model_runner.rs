@@ -23,24 +23,25 @@ pub struct ModelRunner<D> {
     pub model: Model,
     /// Device, with the KV blocks.
     pub device: D,
-    /// Memory of the model's weights.
+    /// Description of the memory that the model's weights take.
     pub weights: WeightMemory,
     /// Configuration of the device's strips; `None` if the device has none. A strip is an address range in which the KV
-    /// blocks of one sequence lie side by side.
+    /// blocks of one sequence are mapped side by side.
     pub strips: Option<StripConfig>,
     timeline: Option<Arc<DeviceTimeline>>,
     /// The reason why a write to blocks failed. Once it is set, nothing more is computed over the blocks.
     failure: Option<String>,
 }
 
-/// Memory of the weights that a runner computes with.
+/// Describes the memory of the weights that a runner computes with.
 pub struct WeightMemory {
-    /// Memory that the weights take. This number is not used if the memory of the weights varies between forward
-    /// passes.
+    /// Memory that the weights take if this amount is fixed. If the amount can change between forward passes, the
+    /// weights report it themselves, and this number is not used.
     pub bytes: Bytes,
-    /// Monitor of weight streaming, which forward passes update; `None` if all weights stay in memory.
+    /// Monitor through which other threads see the statistics and locations of streamed weights; `None` if all weights
+    /// stay in memory.
     pub monitor: Option<Arc<StreamMonitor>>,
-    /// Division of memory between streamed weights and KV; `None` if they do not trade memory.
+    /// Planner that divides memory between streamed weights and KV; `None` if this division does not change.
     pub trade: Option<MemoryTrade>,
 }
 
@@ -52,7 +53,8 @@ impl WeightMemory {
 }
 
 impl<D: Device> ModelRunner<D> {
-    /// Creates a runner that computes the model of `blueprint` on `device`, with the weights of `source`.
+    /// Creates a runner that computes the model that `blueprint` describes. The model runs on `device` and takes its
+    /// weights from `source`. `weights` describes the memory of these weights.
     pub fn new(mut device: D, blueprint: Blueprint, source: Box<dyn WeightSource>, weights: WeightMemory) -> Self {
         let (layout, num_blocks) = (device.kv_layout().clone(), device.num_blocks());
         let strips = device.strips().map(|strips| strip_config(strips.shape(), num_blocks));
@@ -60,8 +62,8 @@ impl<D: Device> ModelRunner<D> {
         Self { model, device, weights, strips, timeline: None, failure: None }
     }
 
-    /// Starts recording the times at which the device executes batches of commands. Returns the timeline that receives
-    /// the records.
+    /// Starts recording the times at which the device executes batches of commands. Returns a timeline, to which each
+    /// forward pass adds its records.
     ///
     /// # Errors
     /// Fails if the device fails.
@@ -82,8 +84,8 @@ impl<D: Device> ModelRunner<D> {
         self.device.settle()
     }
 
-    /// Allocates memory for the first `count` KV blocks. Call this to run forward passes without an engine. On a device
-    /// whose KV blocks always have memory, this changes nothing.
+    /// Allocates memory for the first `count` KV blocks. Code that runs forward passes without an engine calls this
+    /// first. On a device whose KV blocks always have memory, this changes nothing.
     ///
     /// # Errors
     /// Fails if the device has no memory for `count` blocks, or if the device fails.
@@ -109,8 +111,8 @@ impl<D: Device> ModelRunner<D> {
 }
 
 impl ModelRunner<CpuDevice> {
-    /// Creates a runner that computes the model of `blueprint` on the CPU, with the weights of `source`. A forward pass
-    /// has at most `max_tokens` tokens.
+    /// Creates a runner that computes the model that `blueprint` describes on the CPU, with weights from `source`.
+    /// `weights` describes the memory of these weights. A forward pass has at most `max_tokens` tokens.
     ///
     /// # Errors
     /// Fails if the system cannot allocate the memory for such a forward pass.

@@ -14,52 +14,55 @@ use crate::unread::UnreadBudget;
 /// total number of tokens in `bad_words`.
 pub const TOKEN_LIST_MAX: usize = 1024;
 
-/// Identifies the tenant that a request belongs to, if several tenants share an engine. Each tenant has a share of the
-/// KV blocks.
+/// Identifies the tenant that a request belongs to, if several tenants share an engine. All tenants with requests in
+/// the engine have equal shares of the KV blocks. A tenant may also use what the others leave free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u128);
 
-/// A request to continue a prompt, or to compute its embedding. [`submit_many`](crate::EngineHandle::submit_many)
-/// produces several continuations of one request.
+/// A request to continue a prompt, or to compute its embedding. [`submit_many`](crate::EngineHandle::submit_many) can
+/// produce several continuations of the prompt.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     /// Prompt tokens; at least one.
     pub prompt: Vec<TokenId>,
     /// Parameters that control sampling and the end of generation.
     pub params: SamplingParams,
-    /// Salt of the prefix cache. Requests with different salts never share cached KV. Requests with `None` share cached
-    /// KV with each other.
+    /// Salt of the prefix cache. Requests share cached KV only if they have the same tenant and the same salt. `None`
+    /// counts as a salt of its own.
     pub cache_salt: Option<String>,
-    /// Priority; 0 by default. Requests with a lower number run first. Requests with equal numbers run in the order of
-    /// arrival.
+    /// Priority; 0 by default. Among the waiting requests of one tenant, those with lower numbers run first. Among
+    /// equal numbers, preempted requests run first, and the others run in the order of arrival. A request that was
+    /// preempted or overtaken many times runs before all of these, whatever its number.
     pub priority: i32,
     /// Tenant to which the request belongs. All requests without a tenant together count as one tenant.
     pub tenant: Option<TenantId>,
-    /// Whether [`PromptDone::miss`](crate::PromptDone::miss) is to say where and why the prefix was not cached.
+    /// Whether [`PromptDone::miss`](crate::PromptDone::miss) reports the point at which the prompt stopped matching the
+    /// prefix cache, and the reason.
     pub explain_miss: bool,
     /// Settings of beam search; `None` for sampling.
     pub beam: Option<BeamParams>,
     /// Pooling method of an embedding request; `None` if the request asks for a continuation. For an embedding,
     /// `max_tokens` must be 0.
     pub embed: Option<Pooling>,
-    /// Limit on the memory of events that clients have not read yet; `None` for no limit. All requests with this budget
-    /// share the limit.
+    /// Limit on the memory of events that the client has not read yet; `None` for no limit. All requests that hold the
+    /// same budget share its limit.
     pub unread: Option<Arc<UnreadBudget>>,
-    /// Grammar that each continuation must follow. The grammar also decides where a continuation ends.
+    /// Grammar that each continuation must follow; `None` for no constraint. The grammar also decides where a
+    /// continuation may end.
     pub constraint: Option<Constraint>,
 }
 
 /// Sampling parameters. The defaults are those of the OpenAI API.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// Largest number of tokens to generate. With 0, the engine only computes the prompt, for its log-probabilities or
-    /// its embedding.
+    /// Largest number of tokens to generate. With 0, nothing is generated, and the engine computes only the
+    /// log-probabilities or the embedding of the prompt.
     pub max_tokens: usize,
     /// Number of tokens that must be generated before an end-of-sequence token or a stop token may end the sequence.
     pub min_tokens: usize,
     /// Number by which logits are divided before sampling. With 0, the most likely token is always chosen.
     pub temperature: f32,
-    /// Number of most likely tokens that sampling keeps; `None` keeps all tokens.
+    /// Number of tokens that sampling keeps, which are the most likely ones; `None` keeps all tokens.
     pub top_k: Option<usize>,
     /// Cumulative probability, in [0, 1]. Sampling keeps the smallest set of most likely tokens, at least one, whose
     /// total probability reaches this number.
@@ -76,17 +79,17 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Biases, each in [-100, 100], that are added to the logits of the given tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Tokens that may be generated. If empty, all tokens may be generated.
+    /// Tokens that may be generated. If this list is empty, all tokens may be generated.
     pub allowed_token_ids: Vec<TokenId>,
-    /// Sequences of tokens that must not be generated. The last token of a sequence is forbidden whenever the generated
-    /// tokens end with all its other tokens. None of the sequences may be empty.
+    /// Sequences of tokens that must not be generated. If the generated tokens end with all tokens of such a sequence
+    /// except its last, that last token cannot be generated next. None of the sequences may be empty.
     pub bad_words: Vec<Vec<TokenId>>,
-    /// Seed of the random number generator. The random number for the n-th generated token depends only on the seed and
-    /// n.
+    /// Seed of the random number generator. Continuation `i` of a request, counted from 0, uses the seed plus `i`. The
+    /// random number for the n-th generated token depends only on that sum and n.
     pub seed: u64,
-    /// Whether generation continues after an end-of-sequence token.
+    /// Whether generation continues after the model's end-of-sequence tokens.
     pub ignore_eos: bool,
-    /// Tokens that end generation besides the model's end-of-sequence tokens.
+    /// Tokens that end generation, in addition to the model's end-of-sequence tokens.
     pub stop_token_ids: Vec<TokenId>,
     /// Number of most likely tokens to report, with their log-probabilities, at the position of each generated token.
     /// The generated token itself is reported, too. `None` for no report.
@@ -125,8 +128,9 @@ impl Default for SamplingParams {
 pub struct BeamParams {
     /// Number of beams that are extended at the same time; at least 1. A search with 1 beam is greedy.
     pub width: usize,
-    /// Exponent, in [-10, 10], of the length normalisation. The score of a hypothesis is its summed log-probability,
-    /// divided by its length to the power of this exponent. Values above 0 favour longer hypotheses; 1 is usual.
+    /// Exponent, in [-10, 10], of the length normalisation. A hypothesis is a continuation that the search considers.
+    /// The score of a hypothesis is its summed log-probability, divided by its length to the power of this exponent.
+    /// The length includes the prompt. Values above 0 favour longer hypotheses; 1 is usual.
     pub length_penalty: f32,
     /// Whether the search ends as soon as `width` hypotheses are finished, even if an unfinished one could still score
     /// higher.
@@ -139,16 +143,16 @@ impl Default for BeamParams {
     }
 }
 
-/// Limits that requests are checked against. They are known once the model is loaded and memory is divided.
+/// Limits that requests are checked against. They are known once the model is loaded and memory has been divided.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Number of tokens in the vocabulary. All token ids must be smaller.
+    /// Number of tokens in the vocabulary. All token ids must be less than this number.
     pub vocab_size: usize,
-    /// Largest number of tokens of prompt and answer together.
+    /// Largest total number of tokens in the prompt and the answer.
     pub max_model_len: usize,
     /// Context length, in tokens, that the model itself supports.
     pub model_context: usize,
-    /// Number of tokens that all KV blocks together can hold.
+    /// Number of tokens whose KV fits in all KV blocks of the engine together.
     pub kv_capacity_tokens: usize,
     /// Number of tokens in one KV block.
     pub kv_block_tokens: usize,
@@ -157,25 +161,25 @@ pub struct Limits {
     /// Largest beam width that a request may ask for. It is at most the number of sequences that can run at the same
     /// time.
     pub max_beam_width: usize,
-    /// Limit on the number of continuations that wait in the queue at the same time. Further continuations are refused
-    /// with [`SubmitError::Overloaded`]. Only a tenant that has less than its equal share of the queue may exceed the
-    /// limit.
+    /// Limit on the number of continuations that wait in the queue at the same time. A request whose continuations
+    /// would exceed the limit is refused with [`SubmitError::Overloaded`]. It is accepted nevertheless if its tenant
+    /// then has no more than an equal share of the queue.
     pub max_waiting: usize,
 }
 
-/// Error for a request with a parameter that cannot be served. The request is refused before it is queued.
+/// Error for a request with an invalid parameter. Such a request is refused before it is queued.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct InvalidRequest {
-    /// Name of the parameter, as the OpenAI API spells it.
+    /// Name of the parameter in the OpenAI API.
     pub param: &'static str,
     /// Message that says what was expected, what was received, and how to correct the request.
     pub message: String,
-    /// Length of the prompt and its limit, if the request does not fit into the context.
+    /// Length of the prompt and the limit on this length, if the request does not fit into the context.
     pub overflow: Option<ContextOverflow>,
 }
 
-/// Length of a prompt, and the limit on it, for a request that does not fit into the context.
+/// Length of a prompt and the limit on this length, for a request that does not fit into the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
     /// Number of tokens in the prompt.
@@ -191,10 +195,10 @@ pub enum SubmitError {
     /// The request has an invalid parameter (HTTP 400).
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// Too many requests are waiting (HTTP 429 with `Retry-After`).
+    /// Too many continuations are waiting in the queue (HTTP 429 with `Retry-After`).
     #[error("{waiting} requests are waiting already, and no more may (--max-waiting); try again later")]
     Overloaded {
-        /// The number of requests in the waiting queue.
+        /// Number of continuations in the waiting queue.
         waiting: usize,
     },
     /// The engine has shut down, or is shutting down (HTTP 503).
@@ -206,7 +210,8 @@ impl Request {
     /// Checks every parameter against `limits`.
     ///
     /// # Errors
-    /// Fails for the first parameter that cannot be served. The error message names the limit.
+    /// Fails if a parameter is invalid. The error is for the first invalid parameter that is found. The error message
+    /// says how to correct the request.
     pub fn check(&self, limits: &Limits) -> Result<(), InvalidRequest> {
         if self.prompt.is_empty() {
             return refuse("prompt", "the prompt has no tokens; send at least one".into());
@@ -300,10 +305,10 @@ impl Request {
 }
 
 impl BeamParams {
-    /// Returns the largest number of tokens that each beam may generate after a prompt of `prompt_len` tokens. The
-    /// context length and the number of KV blocks limit this number. The beams share the full blocks of the prompt; for
-    /// all other tokens, each beam needs blocks of its own. All KV blocks count as available. Returns 0 if there is no
-    /// room for any token.
+    /// Returns the largest number of tokens that each beam may generate after a prompt of `prompt_len` tokens, or 0 if
+    /// there is room for none. The context length and the total number of KV blocks limit this number. Blocks that
+    /// other sequences use are not subtracted. The beams share the blocks that the prompt fills. For all other tokens,
+    /// each beam needs blocks of its own.
     pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
         let block = limits.kv_block_tokens.max(1);
         let shared = prompt_len / block;

@@ -100,7 +100,8 @@ impl From<ForwardError> for PassError {
     }
 }
 
-/// Manages the memory of the KV blocks, which grows and shrinks while the engine runs.
+/// Manages the memory of the KV blocks. While the engine runs, the runner adds memory to the KV blocks and takes memory
+/// away from them, so the number of usable blocks changes.
 pub trait KvMemory {
     /// Returns the number of blocks that may be used when the engine starts.
     fn blocks_at_start(&mut self) -> usize;
@@ -116,8 +117,9 @@ pub trait KvMemory {
     fn resize(&mut self, came: &[u32], left: &[u32]);
 }
 
-/// Manages strips. A strip is an address range in which the KV blocks of one sequence are mapped side by side. A
-/// separate thread can change mappings while forward passes run.
+/// Manages strips. A strip is an address range in which the KV blocks of one sequence are mapped one after another, so
+/// that a forward pass needs no block table for the sequence. A separate thread can change mappings while forward
+/// passes run.
 pub trait StripMemory {
     /// Returns the configuration of the strips.
     fn config(&self) -> StripConfig;
@@ -146,7 +148,8 @@ pub trait StripMemory {
     fn stats(&mut self) -> StripStats;
 }
 
-/// Publishes the current locations of streamed weights to everyone who watches the engine.
+/// Publishes which streamed weights are in host memory and which are in the device's memory, for those who watch the
+/// engine.
 pub trait ShownWeights {
     /// Returns the monitor through which the state of the weights is published.
     fn monitor(&self) -> Arc<StreamMonitor>;
@@ -155,13 +158,14 @@ pub trait ShownWeights {
     fn show(&mut self);
 }
 
-/// Memory that a runner takes.
+/// The amounts of memory that a runner uses, with statistics of its device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunnerMemory {
-    /// Memory that all weights take.
+    /// Amount of memory that the weights use now. If weights are streamed, this amount can change.
     pub weights: Bytes,
-    /// Memory that one KV block takes.
+    /// Amount of memory that one KV block uses.
     pub kv_block: Bytes,
-    /// Statistics of the device; `None` if the device has no memory of its own.
+    /// Statistics of the device's memory and of the transfers between host and device. `None` if the device has no
+    /// memory of its own.
     pub device: Option<DeviceStats>,
 }

@@ -39,18 +39,19 @@ pub(crate) use plan::{Admitted, PlannedTokens, Rejected, StepPlan};
 use queues::Queues;
 use tenants::Tenants;
 
-/// Limits of a forward pass, and the rule for preemption when KV blocks run out.
+/// Limits on the running sequences and on each forward pass, and the rule for preemption when KV blocks run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// Largest number of sequences that run at the same time.
+    /// Largest number of sequences that may run at the same time.
     pub max_num_seqs: usize,
-    /// Largest number of tokens in a forward pass, prefill chunks and decodes together.
+    /// Largest number of tokens in a forward pass. Tokens of prefill chunks and decode tokens count together.
     pub max_num_batched_tokens: usize,
-    /// Rule that says what happens to the KV of preempted sequences.
+    /// Whether the KV of preempted sequences is swapped out or computed again.
     pub preemption: PreemptionMode,
-    /// Intended limit on the time between two consecutive tokens that a sequence generates. The scheduler gives a
-    /// forward pass only as much prefill as is expected to fit into this time. Some prefill always takes place, so the
-    /// time can still be exceeded. With `None`, prefill takes all the room that a forward pass has.
+    /// Target for the longest time between two consecutive tokens that a sequence generates. While any sequence
+    /// generates tokens, a forward pass computes only as much prefill as is expected to keep the pass within this time.
+    /// Prefill never stops completely, so the time can still be exceeded. With `None`, prefill takes all the room that
+    /// a forward pass has.
     pub max_token_gap: Option<Duration>,
 }
 

@@ -66,11 +66,13 @@ pub(crate) struct Requested {
 pub(crate) enum Role {
     /// An answer that is generated independently of other sequences.
     Answer,
-    /// A beam of a search. All beams of a search are preempted together and come back together. A running beam counts
-    /// as `seats` running sequences; `seats` is at least 1. The `seats` of all beams of a search add up to its width.
+    /// A beam of a beam search. All beams of a search are preempted together and return together. A running beam counts
+    /// as `seats` sequences towards `max_num_seqs`, and `seats` is at least 1. The `seats` of all beams of a search add
+    /// up to the width of the search.
     Beam { seats: usize },
     /// A sequence that replaces all beams of a search after they have lost their KV blocks. It consists of the leading
-    /// tokens that the beams have in common, and computes their KV.
+    /// tokens that the beams have in common, and computes the KV of these tokens again. It has the `seats` of all these
+    /// beams together.
     Trunk { seats: usize },
 }
 
@@ -287,16 +289,18 @@ impl Rank {
 pub(crate) enum SequenceStatus {
     /// The sequence waits in the queue and holds no KV blocks.
     Waiting,
-    /// The sequence holds KV blocks for all its tokens, except possibly the last. The KV of part of its prompt may
-    /// still have to arrive from disk or from a shared store.
+    /// The sequence runs. It holds KV blocks for all its tokens, except possibly the last, unless its KV does not fit
+    /// in memory. If there is an [`Ahead`], part of the prompt's KV is fetched from disk or from a shared store while
+    /// the sequence computes the tokens before that part.
     Running(Option<Ahead>),
     /// The sequence's blocks are being swapped out.
     Leaving,
-    /// The sequence's KV is in swap space.
+    /// The sequence's KV is in swap space, and the sequence waits to be swapped in.
     Swapped,
     /// The sequence's KV is being swapped in.
     Arriving,
-    /// The beginning of the sequence's KV is being read from disk or from a shared store.
+    /// Part of the KV of the sequence's prompt is being read from disk or from a shared store, and the sequence waits
+    /// for it.
     Fetching,
 }
 

@@ -11,19 +11,20 @@ use crate::{Event, EventStream, FinishReason, PositionLogprobs, PromptDone, Requ
 /// Options for turning the tokens of one request into text.
 #[derive(Debug, Clone, Default)]
 pub struct TextOptions {
-    /// The strings that end generation wherever they appear in the text, even across tokens. If several appear, the one
-    /// that ends first counts; if several end at the same place, the longest counts.
+    /// The strings that end generation as soon as the text contains one of them. Such a string may span several tokens.
+    /// If the text contains several of them, the one that ends first counts; if several end at the same place, the
+    /// longest counts.
     pub stop: Vec<String>,
     /// Whether the text includes what ended generation: the stop string, or the text of the stop token.
     pub include_stop: bool,
     /// Whether special tokens are left out of the text.
     pub skip_special_tokens: bool,
-    /// The number of tokens after which a stop string can end generation. A stop string that is complete within these
-    /// first tokens of the answer is ordinary text.
+    /// The number of tokens at the start of the answer that cannot complete a stop string. A stop string that ends
+    /// within these tokens is ordinary text.
     pub min_tokens: usize,
     /// The tokens that may end the sequence: the request's `stop_token_ids` and the end-of-sequence tokens. The list
-    /// may leave out special tokens and the tokenizer's own end-of-sequence token, because the decoder already knows
-    /// them.
+    /// may leave out special tokens and the tokenizer's own end-of-sequence token, because the decoder treats these as
+    /// possible ends in any case.
     pub end_tokens: Vec<TokenId>,
 }
 
@@ -34,11 +35,11 @@ pub enum StopCause {
     EndOfSequence,
     /// The model generated one of the request's stop tokens.
     StopToken(TokenId),
-    /// The text contains one of the request's stop strings.
+    /// The text reached this string, which is one of the request's stop strings.
     StopString(String),
-    /// The request's constraint is complete and allows no further token.
+    /// The answer is complete, because the request's constraint, such as a grammar, allows no further token.
     Complete,
-    /// The answer reached `max_tokens` or the end of the context.
+    /// The answer reached `max_tokens`, or the sequence reached the maximum context length.
     Length,
 }
 
@@ -52,8 +53,8 @@ impl StopCause {
     }
 }
 
-/// What one event adds to the answer. Any part may be absent: for example, a token whose text may be part of a stop
-/// string adds no text yet.
+/// What one event adds to the answer. Each field may be empty or `None`. For example, a token whose text may be part of
+/// a stop string adds no text yet.
 #[derive(Debug, Default)]
 pub struct TextDelta {
     /// New text of the answer. The decoder holds text back while it may belong to a stop string or to an incomplete
@@ -62,11 +63,12 @@ pub struct TextDelta {
     /// The generated token, with its log-probabilities if the request asked for them; `None` if the event carried no
     /// token.
     pub token: Option<(TokenId, Option<PositionLogprobs>)>,
-    /// Facts about the prompt; `None` unless the event reports that the prompt has been computed.
+    /// Information about the prompt; `None` unless the event reports that the prompt has been computed.
     pub prompt: Option<PromptDone>,
     /// The prompt's embedding; `None` unless the event carried an embedding.
     pub embedding: Option<Vec<f32>>,
-    /// The outcome of the request; `None` unless this is the last event.
+    /// The outcome of the request: the reason why the text ended, or the error with which the request failed. The
+    /// outcome is `None` unless the text ends with this event.
     pub finished: Option<Result<StopCause, RequestError>>,
 }
 
@@ -91,18 +93,20 @@ impl TextDecoder {
         Self { options, detokenizer, stops, undecided: None, tokens: 0, preemptions: 0, ended: false }
     }
 
-    /// Returns the number of tokens generated so far, including the one that ends the sequence (`completion_tokens`).
+    /// Returns the number of tokens generated so far, including the token that ended the sequence, if one did. The
+    /// OpenAI API calls this number `completion_tokens`.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Returns how often the sequence was preempted. For a beam search, the number is known only after the search has
-    /// ended.
+    /// Returns the number of times that the sequence has been preempted so far. The preemptions of a beam search are
+    /// counted only when the search ends.
     pub fn preemptions(&self) -> u32 {
         self.preemptions
     }
 
-    /// Takes the next event and returns what it adds to the answer. Events after the end add nothing.
+    /// Takes the next event and returns what it adds to the answer. After the event that ends the text, further events
+    /// add nothing.
     pub fn push(&mut self, event: Event) -> TextDelta {
         let mut delta = TextDelta::default();
         if self.ended {
@@ -175,7 +179,8 @@ impl TextDecoder {
     }
 }
 
-/// The text of a request in flight. Dropping the stream, or reaching a stop string, cancels the request.
+/// The stream of the text that one request generates. The engine cancels the request when the stream is dropped, or
+/// when the text reaches a stop string.
 #[derive(Debug)]
 pub struct TextStream {
     events: Option<EventStream>,
@@ -188,20 +193,22 @@ impl TextStream {
         Self { events: Some(events), decoder: TextDecoder::new(tokenizer, options) }
     }
 
-    /// Returns how long this stream's continuation of the prompt waited in the queue. Returns `None` if it has not been
-    /// admitted yet, or if the text has ended. [`EventStream::waited`] explains when a continuation is admitted.
+    /// Returns how long this stream's continuation of the prompt waited in the queue, from the submission of the
+    /// request until the engine admitted the continuation. Returns `None` before that, and after the text has ended.
+    /// [`EventStream::waited`] explains when a continuation is admitted.
     pub fn waited(&self) -> Option<Duration> {
         self.events.as_ref().and_then(EventStream::waited)
     }
 
-    /// Waits for the next event and returns what it adds to the answer, or `None` after the end. Dropping the future
-    /// loses no event.
+    /// Waits for the next event and returns what it adds to the answer. Returns `None` once the text has ended or
+    /// [`end`](Self::end) was called. Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<TextDelta> {
         let event = self.events.as_mut()?.next().await;
         self.received(event)
     }
 
-    /// Blocks until the next event comes. This is [`TextStream::next`] for callers outside an async runtime.
+    /// Blocks the thread until the next event comes, and returns what it adds to the answer. This is
+    /// [`TextStream::next`] for callers outside an async runtime.
     pub fn blocking_next(&mut self) -> Option<TextDelta> {
         let event = self.events.as_mut()?.blocking_next();
         self.received(event)
@@ -212,7 +219,7 @@ impl TextStream {
         &self.decoder
     }
 
-    /// Cancels the request. Later calls of [`TextStream::next`] return `None`.
+    /// Cancels the request. Later calls to [`TextStream::next`] return `None`.
     pub fn end(&mut self) {
         self.events = None;
     }
@@ -226,7 +233,7 @@ impl TextStream {
     }
 }
 
-/// Finds stop strings in text that comes piece by piece, and holds back text that may be the start of one.
+/// Finds stop strings in text that arrives in pieces, and holds back text that may be the beginning of a stop string.
 #[derive(Debug)]
 pub struct StopStrings {
     stops: Vec<String>,
@@ -240,10 +247,10 @@ impl StopStrings {
         Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
     }
 
-    /// Takes more text, and appends to `output` all text that cannot be part of a stop string. If `text` completes a
-    /// stop string, returns that string. In this case, `output` receives only the text before the stop string and, if
-    /// `include` is true, the stop string itself. If `armed` is false, stop strings that `text` completes are ordinary
-    /// text.
+    /// Takes the next piece of text. Appends to `output` all text that cannot be part of a stop string, including text
+    /// that earlier calls held back. If `text` completes a stop string, returns that string. In this case, `output`
+    /// receives only the text before the stop string and, if `include` is true, the stop string itself. If `armed` is
+    /// false, a stop string that `text` completes is treated as ordinary text.
     pub fn push(&mut self, text: &str, armed: bool, include: bool, output: &mut String) -> Option<String> {
         if self.stops.is_empty() {
             output.push_str(text);
@@ -262,8 +269,8 @@ impl StopStrings {
         None
     }
 
-    /// Returns the text that was held back because a stop string could begin in it. Call this only when there is no
-    /// more text.
+    /// Returns the text that was held back because it may be the beginning of a stop string. Call this only after the
+    /// last piece of text.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The rule that says which blocks are written to a tier.
+/// The rule for when KV blocks in memory are written to a tier, which is on disk or in a shared store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreMode {
     /// Blocks are written when they are evicted from memory.
@@ -22,7 +22,7 @@ impl StoreMode {
     }
 }
 
-/// The rule that says how much of a prefix is computed even though a tier holds its KV.
+/// The rule for how much of a prompt's prefix the engine computes although a tier holds the KV of this prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Recompute {
     /// The engine computes the first blocks of the prefix while it reads the rest from the tier. It divides the prefix
@@ -55,17 +55,18 @@ impl Recompute {
 /// The rules for one tier: which blocks are written to it, and which are computed even though it holds them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierPolicy {
-    /// The rule that says which blocks are written.
+    /// The rule for when blocks are written to the tier.
     pub mode: StoreMode,
-    /// The rule that says how much of a prefix is computed even though the tier holds its KV.
+    /// The rule for how much of a prompt's prefix the engine computes although the tier holds the KV of this prefix.
     pub recompute: Recompute,
-    /// The time after which, in every mode, the engine writes a computed block that has not been written yet. If a
-    /// sequence still holds the block then, the engine waits for the same time again, and then checks the block again.
-    /// When the engine stops, it writes these blocks at once. With `None`, only the mode decides when blocks are
-    /// written.
+    /// The time from the computation of a block until the engine writes the block, if it is not written before. This
+    /// applies in every mode. If a sequence still holds the block when the time has passed, the engine waits for the
+    /// same time again, and then checks the block again. When the engine stops, it writes all blocks that still wait.
+    /// With `None`, only the mode decides when blocks are written.
     pub idle_after: Option<Duration>,
-    /// Whether the queue of computed blocks that wait to be written has a limit. The limit is the number of blocks that
-    /// memory can hold. If the queue becomes longer, its oldest blocks are dropped from it.
+    /// Whether the queue of computed blocks that wait to be written has a maximum length. The maximum is the number of
+    /// KV blocks for which the engine has memory. When the queue exceeds it, the engine drops the oldest blocks from
+    /// the queue.
     pub drops_fresh: bool,
 }
 

@@ -8,10 +8,11 @@ use crate::tier_policy::TierPolicy;
 
 /// A KV tier on disk or in a shared store, and the rules for its use.
 pub struct TierBelow {
-    /// The tier. It reads and writes the KV blocks in memory through the interface that
+    /// The tier. The engine gives it access to the KV blocks in memory through the interface that
     /// [`Runner::block_bytes`](crate::Runner::block_bytes) returns.
     pub tier: Box<dyn LowerTier>,
-    /// The rules that say which blocks are written to the tier, and which are read from it.
+    /// The rules that say when blocks are written to the tier, and which blocks are computed even though the tier holds
+    /// them.
     pub policy: TierPolicy,
 }
 
@@ -38,11 +39,14 @@ impl TierBelow {
     }
 }
 
-/// KV tiers that are attached while the engine runs. Until they are attached, no KV is written to them.
+/// KV tiers that are not open yet when the engine starts. The engine attaches them while it runs, and does not use them
+/// before.
 pub struct LaterTiers {
-    /// The channel that delivers the tiers, nearest first. If it closes without a delivery, no tiers are attached.
+    /// The channel that delivers the list of tiers. The tier nearest to memory, which the engine asks first, comes
+    /// first. If the channel closes without a delivery, no tiers are attached.
     pub tiers: Receiver<Vec<TierBelow>>,
-    /// The maximum number of tokens of a sequence whose KV does not fit in memory; 0 if the tiers accept no such
-    /// sequence. If a sequence within this limit does not fit in memory, it waits until the tiers are attached.
+    /// The maximum length, in tokens, of a sequence whose KV does not fit in memory and is partly kept in one of the
+    /// tiers; 0 if no tier keeps KV in this way. Until the tiers are attached, a sequence of at most this length waits
+    /// if its KV does not fit in memory.
     pub long_tokens: usize,
 }

@@ -11,8 +11,8 @@ use thiserror::Error;
 
 use crate::{index_file, record};
 
-/// Storage for the segments of a store. A segment has a number and a fixed length in bytes, and holds records of KV
-/// blocks.
+/// Storage for the segments of a store of KV on disk. A segment has a number and a fixed length in bytes. It holds
+/// records; a record is a header followed by one or more KV blocks.
 pub trait SegmentSpace: Send + Sync {
     /// Returns the numbers of the segments that are there, in no order.
     ///
@@ -51,7 +51,7 @@ pub trait SegmentSpace: Send + Sync {
 /// Reason why a directory cannot be used.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
-    /// A system call failed, or another user owns the directory or can write to it.
+    /// A system call failed, or another user owns the directory or one of its files, or can write to one of them.
     #[error(transparent)]
     Io(#[from] IoError),
     /// Another process uses the directory.
@@ -89,8 +89,9 @@ pub enum DirectoryError {
     },
 }
 
-/// A directory for KV on disk. Only this process uses it, and no other user can write to it. Only the owner can read
-/// the directory's files.
+/// A directory that stores KV on disk. While a process has the directory open, a lock keeps other processes from
+/// opening it, if the file system supports locks. The directory belongs to the user that runs this process, and no
+/// other user can write to it. No other user can read the files that Interbed creates in it.
 #[derive(Debug)]
 pub struct Directory {
     folder: PrivateFolder,
@@ -131,7 +132,8 @@ impl Directory {
         Ok(Self { folder, secret, _lock: lock })
     }
 
-    /// Returns whether `path` is a directory that [`Directory::open`] has set up.
+    /// Returns whether an earlier call to [`Directory::open`] has set up the directory at `path`. Checks only whether
+    /// the directory contains a file with the name of the secret's file.
     pub fn is_one(path: impl AsRef<Path>) -> bool {
         path.as_ref().join(SECRET).is_file()
     }
@@ -141,8 +143,8 @@ impl Directory {
         self.folder.path()
     }
 
-    /// Returns the secret with which the keys of blocks and the signatures of headers are computed. The secret is
-    /// chosen at random when the directory is first opened.
+    /// Returns the directory's secret. A store uses it to compute block keys and to sign the headers of its records.
+    /// The secret is chosen at random when the directory is first opened.
     pub fn secret(&self) -> [u8; 32] {
         self.secret
     }

@@ -77,15 +77,15 @@ enum Purpose {
     /// Blocks of the record are read for a fetch. The numbers are the indices of these blocks in the fetch's list of
     /// blocks.
     Fetch(FetchId, Vec<usize>),
-    /// Blocks of the record are read for a swap. The tier copies them into the listed blocks in memory.
+    /// Blocks of the record are read to swap them in. The tier copies them into the listed blocks in memory.
     Slots(SwapId, Vec<BlockId>),
     /// Blocks of the record are read in order to write them to another segment, because the record's segment is being
     /// emptied.
     Carry,
 }
 
-/// A KV tier that writes blocks to disk and reads them back. One thread calls the methods of the tier. The tier starts
-/// further threads, which read from the disk and write to it.
+/// A tier of KV storage below the KV blocks in memory. It writes blocks to disk and reads them back. One thread calls
+/// the methods of the tier. The tier starts threads of its own, which read from the disk and write to it.
 pub struct DiskTier {
     shape: RecordShape,
     chain: KeyChain,
@@ -224,15 +224,15 @@ impl DiskTier {
         blocks * shape.block_bytes() + records + frames + READERS * shape.room_to_read()
     }
 
-    /// Returns the number of bytes of memory that a store takes for each slot. The store uses this memory to remember
-    /// where the slot's block is on disk. `block_size` is the number of tokens in a block, or 0 if the store cannot
-    /// find blocks by their keys.
+    /// Returns the number of bytes of memory that a store takes for each slot, which stands for one swapped block. The
+    /// store uses this memory to remember where the slot's block is on disk. `block_size` is the number of tokens in a
+    /// block, or 0 if the store cannot find blocks by their keys.
     pub fn slot_bytes(block_size: usize) -> usize {
         KeptSlots::slot_bytes(block_size)
     }
 
-    /// Returns the number of bytes of memory that the index of a full store takes. `bytes` is the size of the store on
-    /// disk.
+    /// Returns the number of bytes of memory that a full store takes for its index, which maps the keys of blocks to
+    /// their locations on disk. `bytes` is the size of the store on disk.
     pub fn index_bytes(shape: &RecordShape, bytes: u64) -> u64 {
         // A hash map's entry of 64 bytes, at most 8/7 of which are in use and which doubles when it grows; and the list
         // of each segment's keys.
@@ -254,8 +254,9 @@ impl DiskTier {
         self.recovered
     }
 
-    /// Returns the number of slots for swapped blocks in a store with this shape and these options. This number is
-    /// [`SlotRoom::num_slots`], or less if the segments for swapped blocks have room for fewer blocks.
+    /// Returns the number of slots, each for one swapped block, in a store with this shape and these options. This
+    /// number is [`SlotRoom::num_slots`], or less if the segments that may contain swapped blocks have room for fewer
+    /// blocks.
     ///
     /// # Errors
     /// Fails with [`DiskTierError::TooSmall`] if the options give the store too few bytes.
@@ -264,8 +265,8 @@ impl DiskTier {
         Ok(options.slots.num_slots.min(segments_max * config.blocks_per_segment()))
     }
 
-    /// Returns the maximum length, in tokens, of a sequence whose KV is sure to fit in a store with this shape and
-    /// these options.
+    /// Returns the length, in tokens, of the longest sequence whose KV is guaranteed to fit in a store with this shape
+    /// and these options.
     ///
     /// # Errors
     /// Fails with [`DiskTierError::TooSmall`] if the options give the store too few bytes.

@@ -17,7 +17,7 @@ use crate::shape::{HEADER_FIXED, entry_bytes};
 /// Number of bytes that are written at a time.
 const PIECE: usize = 1 << 20;
 
-/// Counts of the blocks and records that a call of [`erase`] has erased.
+/// Counts of the blocks and records that one call to [`erase`] has erased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Erased {
     /// Number of erased blocks that belong to the tenant, plus the number of erased swapped blocks whose tenant is
@@ -30,9 +30,9 @@ pub struct Erased {
     pub records: usize,
 }
 
-/// Erases all blocks of `tenant`; `None` stands for the blocks without a tenant. Before each segment and at the end,
-/// calls `progress` with the number of finished segments and the total number of segments. If a call is interrupted,
-/// another call completes the work.
+/// Erases all blocks of `tenant`, or all blocks without a tenant if `tenant` is `None`. Also erases all swapped blocks
+/// whose tenant is unknown. Before each segment and at the end, `erase` calls `progress` with the number of finished
+/// segments and the total number of segments. If a call to `erase` is interrupted, another call completes the work.
 ///
 /// # Errors
 /// Fails if a system call fails. Erasing then stops, and the remaining segments are unchanged.

@@ -149,8 +149,8 @@ pub(crate) enum Done {
         job: WriteJob,
         outcome: Result<(), WriteFailure>,
     },
-    /// A sync of all earlier writes has ended. If `well` is true, the sync succeeded, and all earlier writes are on the
-    /// disk. `blocks` is the number of blocks that have a key and were written since the previous sync.
+    /// A sync of the writes since the previous sync has ended. If `well` is true, the sync succeeded, and these writes
+    /// are on the disk. `blocks` is the number of blocks with a key in these writes.
     Synced {
         blocks: u64,
         well: bool,

@@ -76,7 +76,7 @@ pub(crate) struct Header {
 pub(crate) enum NotAHeader {
     /// The bytes were not written by this program, or are damaged.
     Damaged,
-    /// The header is intact, but belongs to another model, layout or version.
+    /// The bytes begin like a header, but one of another model, KV layout or format version.
     Foreign,
 }
 

@@ -16,16 +16,18 @@ use crate::shape::RecordShape;
 /// Statistics about the data that a store found on disk when it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
-    /// Number of blocks that can be read again.
+    /// Number of blocks that the store found on disk and can read.
     pub blocks: usize,
-    /// Number of bytes of all records that were found, including records that are too old to be read.
+    /// Total size, in bytes, of the records that the store found, including records that are too old to be read.
     pub bytes: u64,
-    /// Number of segments that belong to another model or version. The store overwrites these segments first.
+    /// Number of segments that belong to another model or format version. The store overwrites these segments before it
+    /// overwrites segments whose blocks it can read.
     pub set_aside: usize,
-    /// Number of record headers that were read because the index did not list their records.
+    /// Number of record headers that the store read because the index from the previous process did not list their
+    /// records.
     pub headers_read: usize,
-    /// Number of bytes in records that were written within the last hour. These bytes count against the limit of writes
-    /// per day.
+    /// Total size, in bytes, of the readable records that were written in the hour before the store was opened. These
+    /// bytes count against the limit in [`DiskOptions::writes_per_day`](crate::DiskOptions::writes_per_day).
     pub recent_bytes: u64,
 }
 

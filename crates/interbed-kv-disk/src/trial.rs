@@ -11,11 +11,12 @@ use crate::DiskTierError;
 /// block is larger.
 pub(crate) const PART_BYTES: usize = 1 << 20;
 
-/// Measures how fast `file` can be written and read. Writes `bytes` bytes, or as many as fit in the file, and reads
-/// them back. This overwrites the file's content.
+/// Measures how long it takes to write to `file` and to read from it. Overwrites the first `bytes` bytes of the file
+/// with zeros, or the whole file if it is shorter, and then reads them back. The number of bytes is rounded down to a
+/// multiple of [`DIRECT_ALIGN`].
 ///
 /// # Errors
-/// Fails if the system refuses memory, a write or a read.
+/// Fails if the memory for the buffer cannot be allocated, or if a write or a read fails.
 pub fn try_out(file: &dyn DirectWrite, bytes: usize) -> Result<SwapTrial, DiskTierError> {
     let no_memory = DiskTierError::Memory { bytes: PART_BYTES };
     let mut buffer = AlignedBuffer::new_zeroed(PART_BYTES).ok_or(no_memory)?;

@@ -20,7 +20,8 @@ const ROOT: &str = "interbed/";
 /// The longest time for which [`StoreAddress::check`] waits for an answer.
 const CHECK: Duration = Duration::from_secs(3);
 
-/// The address of a store that servers share. Printing the address omits the password that it may contain.
+/// The address of a store that servers share. The `Display` and `Debug` output of an address omits any user name and
+/// password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreAddress {
     kind: Kind,
@@ -36,7 +37,7 @@ enum Kind {
 /// The reason why an address cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// The text is not an address of a store.
+    /// The text cannot be parsed as the address of a store.
     #[error("{reason}; write it as redis://HOST:6379, rediss://USER:PASSWORD@HOST:6380/1 or s3://BUCKET/PREFIX")]
     Malformed {
         /// A description of what is wrong.
@@ -125,8 +126,8 @@ impl fmt::Debug for StoreAddress {
 }
 
 impl StoreAddress {
-    /// Returns the store at this address without contacting it. If `ttl` is given and the store supports it, the store
-    /// deletes each object when this time has passed since it was written.
+    /// Opens the store at this address, without contacting it yet. If `ttl` is given, a Redis or Valkey server deletes
+    /// each object when this time has passed since the object was written. An S3 store ignores `ttl`.
     ///
     /// # Errors
     /// Fails with [`AddressError::Refused`] if the store cannot be opened, for example because an environment variable
@@ -141,8 +142,8 @@ impl StoreAddress {
         })
     }
 
-    /// Checks whether the store at this address can be used. Asks it for an object, which need not exist, and waits at
-    /// most a few seconds for the answer.
+    /// Checks whether the store at this address can be used. The call asks the store for an object, which need not
+    /// exist, and blocks until the answer comes, for at most a few seconds.
     ///
     /// # Errors
     /// Fails if the store cannot be used. The string says why, and what to do next.

@@ -16,7 +16,7 @@ pub(crate) const CHECKED: &str = "check";
 /// not have carried out the request.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
-/// A store of named objects, which are byte strings. Other processes may write to the store as well.
+/// A store of objects. An object is a byte string with a name. Other processes may write to the store as well.
 pub trait BlobStore: Send + Sync {
     /// Returns the object of this name, if there is one. Returns at most its last `most` bytes, however long others
     /// have made it.

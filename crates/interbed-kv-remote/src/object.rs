@@ -41,9 +41,9 @@ pub(crate) struct ObjectFormat {
 /// The reason why bytes are not the object that is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotIt {
-    /// The bytes are not signed with the secret, or are damaged.
+    /// The bytes are damaged, or were not signed with this server's secret.
     Damaged,
-    /// The object belongs to another model, block or format version, or has another length.
+    /// The object differs from the wanted one in its model, block, format version or length.
     Foreign,
     /// The object has expired: it is too old to be read.
     Expired,

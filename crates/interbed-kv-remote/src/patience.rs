@@ -9,12 +9,15 @@ const FIRST: (Duration, Duration) = (Duration::from_millis(2), Duration::from_se
 /// The waits for the first block and for each further one, if it is not known how fast they are computed.
 const UNMEASURED: Wait = Wait { first: Duration::from_millis(100), each: Duration::from_millis(20) };
 
-/// The rule for how long a sequence waits for blocks from a store before it computes the missing blocks.
+/// The rule for how long a sequence waits for blocks from a store before it computes the missing blocks. The wait
+/// begins when the tier asks the store for the first block. Before it asks, the tier may have to wait for free memory,
+/// but at most as long as for the first block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Patience {
-    /// The first block must come within a twentieth of the time that computing all requested blocks would take. This
-    /// limit is at least 2 ms and at most 1 s. Each block that comes extends the wait by the time that computing one
-    /// block would take. If the computing times are not known, the limit is 100 ms and each extension is 20 ms.
+    /// The first block must come within a twentieth of the time that the engine would take to compute all requested
+    /// blocks. This limit is at least 2 ms and at most 1 s. Each block that comes extends the wait by the time that the
+    /// engine would take to compute one block. If it is not known how fast the engine computes blocks, the limit is
+    /// 100 ms and each extension is 20 ms.
     #[default]
     Measured,
     /// The first block must come within this time. Each block that comes extends the wait by the same time.

@@ -43,8 +43,9 @@ const MEASURED_BLOCKS: usize = 4;
 /// Options of a [`RemoteTier`].
 #[derive(Debug, Clone)]
 pub struct RemoteOptions {
-    /// The number of bytes of memory for blocks that are being read. The tier takes the same amount again for blocks
-    /// that wait to be written. Each of the two amounts is rounded up to one block if it is smaller than a block.
+    /// The number of bytes of memory for blocks that are being read. The tier uses another buffer of this size for
+    /// blocks that wait to be written. If the number is too small for one block, each of the two buffers holds one
+    /// block.
     pub buffer_bytes: usize,
     /// The maximum write rate, in bytes per day; `None` for no limit.
     pub writes_per_day: Option<u64>,
@@ -56,10 +57,10 @@ pub struct RemoteOptions {
     pub gate: Gate,
 }
 
-/// The reason why a store cannot be used.
+/// The reason why a [`RemoteTier`] cannot be opened.
 #[derive(Debug, Error)]
 pub enum RemoteTierError {
-    /// The system refused to start a thread.
+    /// The operating system refused to start a thread that communicates with the store.
     #[error("the threads that speak with the store could not be started: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -78,8 +79,8 @@ struct FetchInFlight {
     task: AbortHandle,
 }
 
-/// A KV tier that writes blocks to a shared store and reads them back. One thread calls the methods of the tier. The
-/// tier starts further threads, which communicate with the store.
+/// A KV tier that writes blocks to a shared store and reads them back. The engine's thread calls the methods of the
+/// tier. The tier starts further threads, which communicate with the store.
 pub struct RemoteTier {
     chain: KeyChain,
     workers: Workers,
@@ -101,9 +102,9 @@ pub struct RemoteTier {
 }
 
 impl RemoteTier {
-    /// Creates a tier that keeps KV blocks in `store`. `fingerprint` identifies the model of the blocks. `shape` is the
-    /// number of tokens in a block and the number of bytes in a block. Blocks are named and signed with `secret`, so
-    /// servers share blocks only if they have the same `secret`.
+    /// Creates a tier that keeps KV blocks in `store`. `fingerprint` identifies the model, and how its KV is computed
+    /// and laid out. `shape` contains the number of tokens in a block, then the number of bytes in a block. The tier
+    /// uses `secret` to name and sign blocks, so servers share blocks only if they have the same `secret`.
     ///
     /// # Errors
     /// Fails for one of the reasons in [`RemoteTierError`].
@@ -137,8 +138,8 @@ impl RemoteTier {
     }
 
     /// Returns the number of bytes of memory that a tier takes. This memory holds the blocks that are being read or
-    /// written, and the tier's list of the blocks that are in the store. `wanted` is the value of
-    /// [`RemoteOptions::buffer_bytes`].
+    /// written, and the tier's list of the blocks that are in the store. A block holds `block_size` tokens and has
+    /// `block_bytes` bytes. `wanted` is the value of [`RemoteOptions::buffer_bytes`].
     pub fn memory_bytes((block_size, block_bytes): (usize, usize), wanted: usize) -> usize {
         let object = ObjectFormat::new(&[0; 32], [0; 32], (block_size, block_bytes), None).len();
         // An entry of the hash map has 24 bytes, and the map doubles when it grows.

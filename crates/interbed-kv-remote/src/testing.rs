@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use crate::blob_store::{BlobStore, StoreFuture};
 
-/// The faults that a [`FaultyStore`] injects. Each rate is a number of operations in 1,000.
+/// The faults that a [`FaultyStore`] injects. Each field of type `u32` is a rate: on average, the fault affects that
+/// many of 1,000 reads or writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreFaults {
     /// The number of reads in 1,000 that report an error.
     pub read_error: u32,
-    /// The number of reads in 1,000 that return one wrong bit.
+    /// The number of reads in 1,000 that return the object with one bit flipped.
     pub read_flip: u32,
     /// The number of reads in 1,000 that return a randomly chosen object instead of the requested one.
     pub read_other: u32,
     /// The number of reads in 1,000 that the store never answers.
     pub read_silent: u32,
-    /// The total number of reads that the store answers; it never answers later reads. `None` for no limit.
+    /// The maximum number of reads that the store answers, counted since the store was created. The store never answers
+    /// any further read. `None` for no limit.
     pub reads_answered: Option<u64>,
     /// The number of writes in 1,000 that the store never answers.
     pub write_silent: u32,
@@ -25,11 +27,12 @@ pub struct StoreFaults {
     pub write_error: u32,
     /// The number of writes in 1,000 that panic, as if the store's library had a bug.
     pub write_panic: u32,
-    /// The number of writes in 1,000 that store only a part of the object.
+    /// The number of writes in 1,000 that cut off the end of the object and store only the rest.
     pub write_torn: u32,
-    /// The number of writes in 1,000 that do not store the object. Such a write may still report success.
+    /// The number of writes in 1,000 that do not store the object. Such a write still reports success, unless
+    /// `write_error` also affects it.
     pub forgotten: u32,
-    /// The time that the store waits before each answer.
+    /// The time from the start of a read or write until the store executes it and answers.
     pub delay: Duration,
 }
 
@@ -42,13 +45,13 @@ struct State {
     writes: u64,
 }
 
-/// A store in memory that fails on purpose. Clones share one store.
+/// A [`BlobStore`] in memory that fails on purpose, for tests. Clones share the same objects and faults.
 #[derive(Debug, Clone, Default)]
 pub struct FaultyStore(Arc<Mutex<State>>);
 
 impl FaultyStore {
-    /// Creates an empty store without faults. `seed` seeds the random number generator that decides which operations
-    /// fail after [`set_faults`](Self::set_faults).
+    /// Creates an empty store, which injects no faults until [`set_faults`](Self::set_faults) is called. `seed` seeds
+    /// the random number generator that chooses the reads and writes that fail.
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State { random: seed, ..State::default() })))
     }
@@ -63,7 +66,9 @@ impl FaultyStore {
         self.lock().objects.len()
     }
 
-    /// Returns the number of reads and the number of writes so far.
+    /// Returns the number of reads and the number of writes since the store was created. Does not count reads that
+    /// [`read_silent`](StoreFaults::read_silent) affects, or writes that [`write_silent`](StoreFaults::write_silent) or
+    /// [`write_panic`](StoreFaults::write_panic) affects.
     pub fn asked(&self) -> (u64, u64) {
         let state = self.lock();
         (state.reads, state.writes)

@@ -34,8 +34,8 @@ const COPIES: usize = 4;
 
 /// The result of looking for a block.
 pub(crate) enum Found {
-    /// The block's object, which has passed all checks. The object counts against the memory limit until the permit is
-    /// dropped.
+    /// The block's object, which has passed all checks, and a permit that reserves memory for one block. Dropping the
+    /// permit frees this reservation.
     Block(Vec<u8>, OwnedSemaphorePermit),
     /// The store has no object with the block's name.
     Nothing,
@@ -48,10 +48,11 @@ pub(crate) enum Found {
 
 /// An event in a request to the store.
 pub(crate) enum Done {
-    /// The tier has reserved memory for the first block of a fetch, and now asks the store for this block.
+    /// The threads have reserved memory for the first block of a fetch. At the time `at`, they ask the store for this
+    /// block.
     Asked { fetch: FetchId, at: Instant },
-    /// `found` is the result for the next block of a fetch. If the block could not be read, no further result follows
-    /// for this fetch.
+    /// The next block of a fetch was looked for. `found` is the result, and `at` is the time when it arrived. Unless
+    /// `found` is [`Found::Block`], no further result follows for this fetch.
     Read { fetch: FetchId, found: Found, at: Instant },
     /// A write has ended. `written` is the length of the object in bytes, or the reason why the write failed.
     Written { key: BlockKey, written: Result<usize, String> },

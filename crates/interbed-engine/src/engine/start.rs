@@ -22,7 +22,8 @@ use crate::scheduler::{Scheduler, SchedulerConfig, StepPlan};
 use crate::tiers_below::{LaterTiers, TierBelow};
 use crate::{EngineHandle, EngineStatus, Limits, TokenId};
 
-/// Settings of an engine. The runner and the [`Attachments`] are passed separately.
+/// Settings of an engine. The engine receives the [`Runner`], which computes forward passes, and the [`Attachments`]
+/// separately.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
     /// Settings of the scheduler, such as the limits of a forward pass.
@@ -33,11 +34,13 @@ pub struct EngineConfig {
     pub limits: Limits,
     /// End-of-sequence tokens of the model.
     pub eos_token_ids: Vec<TokenId>,
-    /// If the engine has work but completes no step for this time, its health becomes
-    /// [`Health::Stalled`](crate::Health::Stalled).
+    /// Time after which the health of an engine that has work but completes no step becomes
+    /// [`Health::Stalled`](crate::Health::Stalled). The time starts at the end of the last step, or when work arrives
+    /// at an idle engine if that is later.
     pub stall: Duration,
-    /// Interval at which an engine without requests continues its background work, such as moving memory from KV to
-    /// weights.
+    /// Longest time that an engine without requests sleeps before it continues its background work. Moving memory from
+    /// KV to weights is an example of such work. If no background work is left, the engine may sleep until a request
+    /// arrives.
     pub idle_turn: Duration,
     /// Whether the engine verifies after each step that its queues and KV blocks are consistent. The check takes time
     /// proportional to the length of all queues and the number of blocks, so it is meant for tests.
@@ -47,15 +50,16 @@ pub struct EngineConfig {
 /// Optional parts of an engine.
 #[derive(Default)]
 pub struct Attachments {
-    /// KV tiers on disk or in a shared store that are attached when the engine starts. The nearest tier comes first.
+    /// KV tiers on disk or in a shared store that are attached when the engine starts. The engine searches the tiers in
+    /// this order. The first tier is called the nearest.
     pub below: Vec<TierBelow>,
-    /// KV tiers on disk or in a shared store that are attached while the engine runs. Set this only if the field
-    /// `below` is empty.
+    /// KV tiers on disk or in a shared store that are delivered, and then attached, while the engine runs. Set this
+    /// only if the field `below` is empty, because these tiers replace all others.
     pub later: Option<LaterTiers>,
-    /// Tier that keeps only swapped-out KV blocks. With `None`, swapped-out blocks go to the nearest of the other tiers
-    /// that accepts them.
+    /// Tier that keeps nothing but swapped-out KV blocks. With `None`, the engine writes swapped-out blocks to the
+    /// nearest tier in `below` or `later` that accepts them. If no tier accepts them, the engine does not swap.
     pub swap: Option<Box<dyn SlotTier>>,
-    /// Receiver of changes to the prefix cache. The engine calls it after each step that changed the cache.
+    /// Watcher of the prefix cache. The engine calls it between steps if the contents of the cache have changed.
     pub cache_watcher: Option<Box<dyn CacheWatcher>>,
 }
 
@@ -65,7 +69,7 @@ pub enum StartError {
     /// The KV configuration is invalid.
     #[error(transparent)]
     Kv(#[from] KvConfigError),
-    /// The KV configuration asks for more swap slots than the tier for swapped-out blocks has.
+    /// The KV configuration asks for more swap slots than the tier for swapped-out blocks has. A slot keeps one block.
     #[error("{wanted} KV blocks are to be swapped out at a time, but there are {got} slots; lower num_swap_blocks")]
     SwapSlots {
         /// Number of slots that the configuration asks for.
@@ -89,7 +93,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts an engine without KV tiers, without swapping, and without the other optional parts in [`Attachments`].
+    /// Starts an engine without [`Attachments`]. The engine keeps KV only in memory, without swapping.
     ///
     /// # Errors
     /// Fails for one of the reasons in [`StartError`].

@@ -29,7 +29,7 @@ pub(super) const LOOKAHEAD: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     Now,
-    /// The sequence is not admitted while this reason holds.
+    /// The sequence is not admitted now, for this reason.
     Waits(Wait),
     /// The sequence needs more KV blocks than the engine has in total.
     Never {
@@ -43,33 +43,33 @@ pub(crate) enum Admission {
 pub(crate) enum Wait {
     /// No more sequences may run, because `max_num_seqs` is reached.
     Seats,
-    /// The sequence belongs to a beam search. There is room for more running sequences, but not for all beams of the
-    /// search.
+    /// The sequence belongs to a beam search, all of whose beams must run together. Some more sequences may run under
+    /// `max_num_seqs`, but not as many as the search has beams.
     BeamSeats,
-    /// Another sequence comes first, because many later ones have overtaken it.
+    /// Another sequence must be admitted first, because it was passed over or preempted too often.
     AgedFirst,
-    /// Another sequence comes first, because it is swapped out.
+    /// A sequence that is swapped out must return first.
     SwappedFirst,
-    /// The sequence is swapped out. If it came back, its tenant would hold more than its share. A tenant that holds
-    /// nothing and waits for room goes first.
+    /// The sequence is swapped out. If it returned, its tenant would hold more than its fair share of blocks or of
+    /// running sequences. It waits because another tenant, which holds nothing, waits to have a sequence admitted.
     Claimed,
-    /// A swap hangs. No other swap begins until it ends.
+    /// The sequence is swapped out, and an earlier swap has hung. No other swap begins until the hanging swap ends.
     SwapHangs,
-    /// Other sequences are computing blocks that the sequence could share.
+    /// Other sequences are computing or fetching KV blocks that the sequence can share once they are complete.
     Prefix,
-    /// The sequence would have to evict cached blocks that lie within another tenant's share. It waits instead until
-    /// other sequences of its own tenant release blocks.
+    /// To be admitted, the sequence would have to evict cached blocks that lie within another tenant's fair share of
+    /// blocks. It waits instead until other sequences of its own tenant release blocks.
     Kept,
-    /// Too few KV blocks are left for the tokens that the sequence already has.
+    /// Too few KV blocks are available for the tokens that the sequence already has.
     Blocks,
-    /// Enough KV blocks are left for the tokens that the sequence already has, but not for the expected growth of all
-    /// sequences.
+    /// Enough KV blocks are available for the tokens that the sequence already has. They are not enough once this
+    /// sequence and those that hold blocks have grown as expected.
     Growth,
-    /// The KV of the sequence does not fit in memory. The sequence waits for the KV tier on disk, which is attached
-    /// once the model's identity is known.
+    /// The KV of the sequence does not fit in memory, so the sequence needs a KV tier on disk. This tier is attached
+    /// once the model's identity, which is a hash of the weights, is known.
     Identity,
-    /// The sequence was preempted too often, and must not be preempted again. There are too few KV blocks for all such
-    /// sequences, including this one, to reach their maximum length.
+    /// The sequence was preempted so often that it must not be preempted again. Too few KV blocks exist for it and all
+    /// other such sequences to reach their maximum lengths, so it is not admitted yet.
     VeryEnd,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct LongLimits {
     most: usize,
 }
 
-/// Returns the smallest number of KV blocks in memory with which a sequence can run if its other blocks are on disk. A
+/// Returns how many KV blocks a sequence must at least have in memory to run while the rest of its KV is on disk. A
 /// block holds `block_size` tokens, and a forward pass has at most `batched_tokens` tokens.
 pub fn blocks_beside_disk(block_size: usize, batched_tokens: usize) -> usize {
     STRETCH.div_ceil(block_size) + CHUNK_LEAST.min(batched_tokens).div_ceil(block_size) + 1
@@ -183,8 +183,9 @@ impl Scheduler {
 /// The result that says whether a long sequence takes part in a pass.
 pub(super) enum Growing {
     Grown,
-    /// The sequence waits until more of its KV is on disk.
+    /// The sequence takes no part in the pass. It waits until more of its KV has been written to disk, so that blocks
+    /// in memory can be reused.
     Waits,
-    /// Other sequences hold the KV blocks that the sequence needs.
+    /// No KV block is available for the sequence's next tokens, because other sequences hold the blocks.
     Short,
 }

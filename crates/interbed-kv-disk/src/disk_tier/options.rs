@@ -12,28 +12,30 @@ use thiserror::Error;
 pub struct DiskOptions {
     /// Maximum number of bytes that the store takes on the disk.
     pub bytes: u64,
-    /// Number of bytes of memory for buffers. One half is for blocks that wait to be written, and the other half is for
-    /// records that are being read. The first half needs room for the blocks of 1.25 full records, and the second half
-    /// for one full record. If a half is smaller than that, the store takes more memory.
+    /// Number of bytes of memory for buffers. One half is for blocks that wait to be written. The other half is for
+    /// records that are being read; a record is a header and the blocks that are written together with it. The first
+    /// half must have room for the blocks of 1.25 full records, and the second half for one full record. If a half is
+    /// smaller than that, the store takes more memory.
     pub buffer_bytes: usize,
     /// Maximum write rate, in bytes per day; `None` for no limit.
     pub writes_per_day: Option<u64>,
-    /// Time from the write of a block until the block expires and can no longer be read; `None` for no limit.
+    /// Time from the first write of a block to this store until the block expires; `None` for no limit. The store does
+    /// not read an expired block, except to swap it in.
     pub ttl: Option<Duration>,
-    /// Gate that decides which blocks are worth writing. A class of blocks is worth writing if the blocks of this class
-    /// are looked up again often enough.
+    /// Gate that decides which blocks are worth writing. Blocks with similar use form a class. The blocks of a class
+    /// are worth writing if blocks of this class are looked up again often enough.
     pub gate: Gate,
     /// Number of blocks per frame, and number of frames that are read ahead. If the KV of a sequence does not fit in
     /// memory, it is streamed from disk in frames. Each frame holds the KV of one layer for the given number of blocks.
     /// Both numbers are 0 if no KV is streamed.
     pub frames: (usize, usize),
-    /// Key chain of another tier. If it is given, the store derives its keys from this key chain, and a block has the
-    /// same key in both tiers. With `None`, the store derives its keys from its own secret.
+    /// Key chain of another tier. A key chain computes the keys of blocks. With `Some`, the store uses this key chain,
+    /// so a block has the same key in both tiers. With `None`, the store creates a key chain from its own secret.
     pub names: Option<KeyChain>,
-    /// Counter of urgent disk accesses, which is shared with other users of the disk. Less urgent reads and writes wait
-    /// for more urgent ones.
+    /// Counter of urgent disk accesses, which this store shares with other users of the disk. Less urgent reads and
+    /// writes wait, up to a time limit, until no more urgent ones are in flight.
     pub turns: Arc<DiskTurns>,
-    /// Room for swapped blocks.
+    /// Room in the store for blocks that are swapped out.
     pub slots: SlotRoom,
 }
 
@@ -46,7 +48,8 @@ pub struct SlotRoom {
     /// while the segment contains swapped blocks. The maximum is rounded up to whole segments. `None` stands for a
     /// quarter of the store.
     pub bytes: Option<u64>,
-    /// Write and read times that were measured in a trial of the disk.
+    /// Result of a trial that measured how long the disk takes to write and read. All numbers are 0 if there was no
+    /// trial.
     pub trial: SwapTrial,
 }
 

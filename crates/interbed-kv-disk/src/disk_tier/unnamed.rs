@@ -49,7 +49,7 @@ impl SwapShape {
         size * count
     }
 
-    /// Returns the number of blocks that fit in a file of `bytes` bytes if all records are full.
+    /// Returns the maximum number of blocks that fit in a file of `bytes` bytes. Fewer fit if records are not full.
     pub fn slots_within(&self, bytes: u64) -> usize {
         let Some((segment_bytes, records)) = self.divide(bytes) else { return 0 };
         let segments = usize::try_from(bytes / segment_bytes).unwrap_or(usize::MAX);
@@ -86,8 +86,8 @@ impl SwapShape {
 
 impl DiskTier {
     /// Creates a store in `file` that holds only swapped blocks, and measures how fast `file` can be written and read.
-    /// Nobody else may have access to `file`. The store uses about `buffer_bytes` bytes of memory for buffers. `secret`
-    /// is a secret that the caller chooses for this process.
+    /// The measurement overwrites the content of `file`. Only this store may read or write `file`. The store uses about
+    /// `buffer_bytes` bytes of memory for buffers. `secret` is a secret that the caller chooses for this process.
     ///
     /// # Errors
     /// Fails if the file has no room for a block, if the system refuses memory or a thread, or if the measurement
