@@ -132,9 +132,9 @@ impl Watcher {
         Self { board, seen: [0; 2] }
     }
 
-    /// Copies the state that the engine published last to `state`, and returns true. If this watcher has already read
-    /// that state, or if no state was published yet, the call returns false and leaves `state` unchanged. The call
-    /// never waits for a step to end.
+    /// Copies the engine's latest published state into `state`, and returns true. If this watcher has already read the
+    /// latest state, or if the engine has not published any, returns false and leaves `state` unchanged. The call never
+    /// waits for a step to end.
     pub fn read(&mut self, state: &mut LiveState) -> bool {
         let [seen, _] = &mut self.seen;
         if self.board.number.load(Ordering::Acquire) == *seen {

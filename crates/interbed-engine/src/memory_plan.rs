@@ -157,8 +157,8 @@ impl BudgetTooSmall {
     }
 }
 
-/// Number of tokens for whose KV every valid plan has room. If [`MemoryNeeds::max_model_len`] is less, a valid plan may
-/// have room for only that many tokens.
+/// Minimum number of tokens whose KV must fit into memory. If [`MemoryNeeds::max_model_len`] is smaller, that number is
+/// the minimum.
 pub const LEAST_CONTEXT: usize = 256;
 
 /// The divisor of the memory beyond the least that works: requests get one part in `REQUESTS_SHARE` of that memory, and

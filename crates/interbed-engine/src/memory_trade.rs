@@ -118,7 +118,7 @@ impl MemoryTrade {
         trade
     }
 
-    /// Returns the number of blocks that KV has when the engine starts, and to which it shrinks back later.
+    /// Returns the number of KV blocks when the engine starts. Later, the number never shrinks below this.
     pub fn blocks_start(&self) -> usize {
         self.limits.blocks_start
     }

@@ -43,7 +43,7 @@ pub struct EngineStatus {
     /// The number of preemptions in which the KV was swapped out. In all other preemptions, the KV was dropped, to be
     /// computed again later.
     pub preemptions_swap: u64,
-    /// Figures of the KV block manager.
+    /// Statistics of the KV block manager.
     pub kv: KvStats,
     /// The memory that the weights use and the memory that each KV block uses. If the device has memory of its own, its
     /// statistics are included.
@@ -51,12 +51,12 @@ pub struct EngineStatus {
     /// A histogram of the time that each engine step spends on scheduling sequences, on allocating their KV blocks, and
     /// on beginning to fetch KV from the tiers.
     pub allocation_seconds: Histogram,
-    /// Figures of the KV tiers, which store KV on disk or in a shared store. The tiers are in the order in which the
+    /// Statistics of the KV tiers, which store KV on disk or in a shared store. The tiers are in the order in which the
     /// engine searches them.
     pub tiers: Vec<TierStatus>,
     /// The number of unfinished sequences whose KV does not fit in memory, so that part of it lies on disk.
     pub longer_than_memory: usize,
-    /// Figures of strips. A strip is an address range in which the KV blocks of one sequence are mapped one after
+    /// Statistics of strips. A strip is an address range in which the KV blocks of one sequence are mapped one after
     /// another. `None` if the engine has no strips.
     pub strips: Option<StripsStatus>,
     /// Statistics of weight streaming since the weights were opened; `None` if the weights are not streamed.
@@ -82,7 +82,7 @@ impl EngineStatus {
     }
 }
 
-/// Figures of a KV tier, which stores KV on disk or in a shared store.
+/// Statistics of a KV tier, which stores KV on disk or in a shared store.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TierStatus {
     /// The tier's [name](interbed_kv::LowerTier::name).
@@ -110,7 +110,7 @@ pub struct TierStatus {
     pub shared: u64,
 }
 
-/// Figures of strips. A strip is an address range in which the KV blocks of one sequence are mapped one after another.
+/// Statistics of strips. A strip is an address range in which the KV blocks of one sequence are mapped one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StripsStatus {
     /// The number of memory mappings of all strips together, as the operating system counts mappings against its limit.

@@ -57,7 +57,7 @@ impl Recompute {
 pub struct TierPolicy {
     /// The rule for when blocks are written to the tier.
     pub mode: StoreMode,
-    /// The rule for how much of a prompt's prefix the engine computes although the tier holds the KV of this prefix.
+    /// The rule for how much of a prompt's prefix the engine computes even though the tier holds the KV of the prefix.
     pub recompute: Recompute,
     /// The time from the computation of a block until the engine writes the block, if it is not written before. This
     /// applies in every mode. If a sequence still holds the block when the time has passed, the engine waits for the

@@ -18,7 +18,7 @@ use crate::shape::RecordShape;
 pub struct Recovered {
     /// Number of blocks that the store found on disk and can read.
     pub blocks: usize,
-    /// Total size, in bytes, of the records that the store found, including records that are too old to be read.
+    /// Total size, in bytes, of the records that the store found, including records whose age exceeds the limit for reading.
     pub bytes: u64,
     /// Number of segments that belong to another model or format version. The store overwrites these segments before it
     /// overwrites segments whose blocks it can read.

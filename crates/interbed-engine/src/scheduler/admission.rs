@@ -43,8 +43,8 @@ pub(crate) enum Admission {
 pub(crate) enum Wait {
     /// No more sequences may run, because `max_num_seqs` is reached.
     Seats,
-    /// The sequence belongs to a beam search, all of whose beams must run together. Some more sequences may run under
-    /// `max_num_seqs`, but not as many as the search has beams.
+    /// The sequence belongs to a beam search, whose beams must all run at the same time. With them, more than
+    /// `max_num_seqs` sequences would run.
     BeamSeats,
     /// Another sequence must be admitted first, because it was passed over or preempted too often.
     AgedFirst,
