@@ -30,8 +30,8 @@ pub struct LiveSequence {
     /// Id of the sequence. A sequence that is created later has a higher id.
     pub id: u64,
     /// Number that stands for the sequence in [`LiveState::blocks`] while the sequence holds KV blocks or swap slots.
-    /// Afterwards, another sequence may get the number. All sequences without a number of their own have the highest
-    /// number, [`BlockUse::OWNERS_MAX`]` - 1`.
+    /// Afterwards, another sequence may get the number. If there are more sequences than numbers, the remaining
+    /// sequences share the highest number, [`BlockUse::OWNERS_MAX`]` - 1`.
     pub number: u16,
     /// Scheduling state of the sequence.
     pub place: LivePlace,
@@ -147,9 +147,9 @@ impl Watcher {
         true
     }
 
-    /// Copies the state of the streamed weights that was published last to `sight`, and returns true. Streamed weights
-    /// are weights that forward passes read from disk. If this watcher has already read that state, if no state was
-    /// published yet, or if the weights are not streamed, the call returns false and leaves `sight` unchanged. States
+    /// Copies the latest published state of the streamed weights into `sight`, and returns true. Streamed weights are
+    /// weights that forward passes read from disk. If this watcher has already read the latest state, if no state has
+    /// been published, or if the weights are not streamed, the call returns false and leaves `sight` unchanged. States
     /// are published during forward passes, too.
     pub fn read_weights(&mut self, sight: &mut WindowSight) -> bool {
         let [_, seen] = &mut self.seen;

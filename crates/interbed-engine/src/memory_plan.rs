@@ -119,9 +119,9 @@ pub struct MemoryPlan {
     /// Context length, in tokens, that one sequence can have. This is [`MemoryNeeds::max_model_len`], or the number of
     /// tokens whose KV fits in `num_blocks_max` KV blocks if that is less.
     pub max_model_len: usize,
-    /// `Some` if all weights stay in memory, but a smaller budget would allow more KV blocks. With a budget below the
-    /// first value, the weights are streamed and take less memory. The second value is the largest number of KV blocks
-    /// with a budget just below the first value.
+    /// `Some` if all weights stay in memory, but fewer KV blocks fit beside them than beside streamed weights. The
+    /// weights are streamed, and take less memory, if the budget is below the first value. The second value is the
+    /// number of KV blocks that fit into a budget just below the first value.
     pub streams_below: Option<(Bytes, usize)>,
 }
 
@@ -211,9 +211,9 @@ impl MemoryPlan {
     }
 
     /// Divides the budget `total`. If all weights fit, the process, scratch memory and weights get what they need.
-    /// Requests, schemas and KV blocks share the rest, but the plan has no more KV blocks than sequences and the prefix
-    /// cache could use. If not all weights fit, they are streamed. KV then starts with few blocks, and the weights get
-    /// the memory that the other parts leave, until KV needs more.
+    /// Requests, schemas and KV blocks share the rest. The number of KV blocks is limited to what sequences and the
+    /// prefix cache can use. If not all weights fit, they are streamed. KV then starts with few blocks, and the weights
+    /// get the memory that the other parts leave, until KV needs more.
     ///
     /// # Errors
     /// Fails if the budget is too small. The budget must leave memory for the KV of [`LEAST_CONTEXT`] tokens, or of

@@ -166,9 +166,9 @@ impl MemoryTrade {
         KvGrant { blocks, settled }
     }
 
-    /// Records that memory could not be allocated for `blocks` of the blocks that the last call to
-    /// [`grant`](Self::grant) allowed. From then on, [`plan`](Self::plan) gives the weights less memory, by the size of
-    /// these blocks, until KV shrinks. The weights keep at least [`TradeLimits::weights_least`].
+    /// Records that `blocks` of the blocks that the last call to [`grant`](Self::grant) allowed have no memory, because
+    /// an allocation failed. Until KV shrinks, [`plan`](Self::plan) takes the memory for these blocks from the weights,
+    /// which keep at least [`TradeLimits::weights_least`].
     pub fn lacks(&mut self, blocks: usize) {
         self.lost = self.lost.saturating_add(self.limits.block.saturating_mul(blocks as u64)).min(self.limits.total);
     }

@@ -62,7 +62,7 @@ pub struct SamplingParams {
     pub min_tokens: usize,
     /// Number by which logits are divided before sampling. With 0, the most likely token is always chosen.
     pub temperature: f32,
-    /// Number of tokens that sampling keeps, which are the most likely ones; `None` keeps all tokens.
+    /// Number of most likely tokens from which sampling chooses. With `None`, sampling may choose any token.
     pub top_k: Option<usize>,
     /// Cumulative probability, in [0, 1]. Sampling keeps the smallest set of most likely tokens, at least one, whose
     /// total probability reaches this number.
@@ -162,8 +162,8 @@ pub struct Limits {
     /// time.
     pub max_beam_width: usize,
     /// Limit on the number of continuations that wait in the queue at the same time. A request whose continuations
-    /// would exceed the limit is refused with [`SubmitError::Overloaded`]. It is accepted nevertheless if its tenant
-    /// then has no more than an equal share of the queue.
+    /// would exceed the limit is refused with [`SubmitError::Overloaded`], unless its tenant would then have at most an
+    /// equal share of the queue.
     pub max_waiting: usize,
 }
 

@@ -289,9 +289,9 @@ impl Rank {
 pub(crate) enum SequenceStatus {
     /// The sequence waits in the queue and holds no KV blocks.
     Waiting,
-    /// The sequence runs. It holds KV blocks for all its tokens, except possibly the last, unless its KV does not fit
-    /// in memory. If there is an [`Ahead`], part of the prompt's KV is fetched from disk or from a shared store while
-    /// the sequence computes the tokens before that part.
+    /// The sequence runs. If its KV fits in memory, it holds KV blocks for all its tokens, or for all but the last. If
+    /// there is an [`Ahead`], part of the prompt's KV is fetched from disk or from a shared store while the sequence
+    /// computes the tokens before that part.
     Running(Option<Ahead>),
     /// The sequence's blocks are being swapped out.
     Leaving,

@@ -113,7 +113,7 @@ pub struct TierStatus {
 /// Statistics of strips. A strip is an address range in which the KV blocks of one sequence are mapped one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StripsStatus {
-    /// The number of memory mappings of all strips together, as the operating system counts mappings against its limit.
+    /// The number of memory mappings of all strips together. The operating system limits the mappings of a process.
     pub mappings: usize,
     /// The maximum number of memory mappings that all strips together may have.
     pub mappings_max: usize,

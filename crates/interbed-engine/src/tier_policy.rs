@@ -59,10 +59,9 @@ pub struct TierPolicy {
     pub mode: StoreMode,
     /// The rule for how much of a prompt's prefix the engine computes even though the tier holds the KV of the prefix.
     pub recompute: Recompute,
-    /// The time from the computation of a block until the engine writes the block, if it is not written before. This
-    /// applies in every mode. If a sequence still holds the block when the time has passed, the engine waits for the
-    /// same time again, and then checks the block again. When the engine stops, it writes all blocks that still wait.
-    /// With `None`, only the mode decides when blocks are written.
+    /// The time after which the engine writes a computed block that no sequence holds any longer, in every mode. While
+    /// a sequence holds the block, the engine checks it again each time that this time has passed. Before the engine
+    /// stops, it writes all blocks that still wait. With `None`, only the mode decides when blocks are written.
     pub idle_after: Option<Duration>,
     /// Whether the queue of computed blocks that wait to be written has a maximum length. The maximum is the number of
     /// KV blocks for which the engine has memory. When the queue exceeds it, the engine drops the oldest blocks from

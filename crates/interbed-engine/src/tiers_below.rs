@@ -39,8 +39,7 @@ impl TierBelow {
     }
 }
 
-/// KV tiers that are not open yet when the engine starts. The engine attaches them while it runs, and does not use them
-/// before.
+/// KV tiers that are not open yet when the engine starts. The engine attaches them while it runs.
 pub struct LaterTiers {
     /// The channel that delivers the list of tiers. The tier nearest to memory, which the engine asks first, comes
     /// first. If the channel closes without a delivery, no tiers are attached.

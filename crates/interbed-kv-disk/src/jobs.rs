@@ -149,8 +149,8 @@ pub(crate) enum Done {
         job: WriteJob,
         outcome: Result<(), WriteFailure>,
     },
-    /// A sync of the writes since the previous sync has ended. If `well` is true, the sync succeeded, and these writes
-    /// are on the disk. `blocks` is the number of blocks with a key in these writes.
+    /// A sync has ended. It covers all writes since the previous sync. If `well` is true, the sync succeeded, and these
+    /// writes are on the disk. They contain `blocks` blocks that have a key.
     Synced {
         blocks: u64,
         well: bool,

@@ -76,7 +76,7 @@ pub(crate) struct Header {
 pub(crate) enum NotAHeader {
     /// The bytes were not written by this program, or are damaged.
     Damaged,
-    /// The bytes begin like a header, but one of another model, KV layout or format version.
+    /// The bytes begin with a header of another model, another KV layout or another format version.
     Foreign,
 }
 

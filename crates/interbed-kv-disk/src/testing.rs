@@ -10,8 +10,8 @@ use interbed_io::{DIRECT_ALIGN, DirectRead, DirectWrite, IoError, SegmentWrite};
 
 use crate::directory::SegmentSpace;
 
-/// Rates at which a [`FaultySegments`] injects each kind of fault. A random choice decides for every operation. A rate
-/// is the average number of operations out of 1,000 that get the fault.
+/// Rates at which a [`FaultySegments`] injects each kind of fault. For every operation, a random number decides whether
+/// the fault is injected. A rate is the average number of operations out of 1,000 that get the fault.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultRates {
     /// Number of segment reads in 1,000 that report an error.

@@ -10,8 +10,8 @@ const FIRST: (Duration, Duration) = (Duration::from_millis(2), Duration::from_se
 const UNMEASURED: Wait = Wait { first: Duration::from_millis(100), each: Duration::from_millis(20) };
 
 /// The rule for how long a sequence waits for blocks from a store before it computes the missing blocks. The wait
-/// begins when the tier asks the store for the first block. Before it asks, the tier may have to wait for free memory,
-/// but at most as long as for the first block.
+/// begins when the tier asks the store for the first block. Before it asks, the tier may have to wait for free memory.
+/// That wait may take no longer than the permitted wait for the first block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Patience {
     /// The first block must come within a twentieth of the time that the engine would take to compute all requested

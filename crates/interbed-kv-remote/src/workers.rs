@@ -48,8 +48,8 @@ pub(crate) enum Found {
 
 /// An event in a request to the store.
 pub(crate) enum Done {
-    /// The threads have reserved memory for the first block of a fetch. At the time `at`, they ask the store for this
-    /// block.
+    /// The threads have reserved memory for the first block of a fetch, and have begun to ask the store for this block
+    /// at the time `at`.
     Asked { fetch: FetchId, at: Instant },
     /// The next block of a fetch was looked for. `found` is the result, and `at` is the time when it arrived. Unless
     /// `found` is [`Found::Block`], no further result follows for this fetch.

@@ -53,8 +53,8 @@ pub struct Attachments {
     /// KV tiers on disk or in a shared store that are attached when the engine starts. The engine searches the tiers in
     /// this order. The first tier is called the nearest.
     pub below: Vec<TierBelow>,
-    /// KV tiers on disk or in a shared store that become available only while the engine runs, and are attached then.
-    /// If this is set, the field `below` must be empty.
+    /// KV tiers on disk or in a shared store that are opened and attached after the engine has started. If this is set,
+    /// the field `below` must be empty.
     pub later: Option<LaterTiers>,
     /// Tier that keeps nothing but swapped-out KV blocks. With `None`, the engine writes swapped-out blocks to the
     /// nearest tier in `below` or `later` that accepts them. If no tier accepts them, the engine does not swap.

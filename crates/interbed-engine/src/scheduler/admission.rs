@@ -62,8 +62,8 @@ pub(crate) enum Wait {
     Kept,
     /// Too few KV blocks are available for the tokens that the sequence already has.
     Blocks,
-    /// Enough KV blocks are available for the tokens that the sequence already has. They are not enough once this
-    /// sequence and those that hold blocks have grown as expected.
+    /// Enough KV blocks are available for the tokens that the sequence already has, but not for the expected growth of
+    /// this sequence and of those that hold blocks.
     Growth,
     /// The KV of the sequence does not fit in memory, so the sequence needs a KV tier on disk. This tier is attached
     /// once the model's identity, which is a hash of the weights, is known.

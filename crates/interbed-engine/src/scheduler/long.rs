@@ -23,8 +23,8 @@ pub(super) struct LongLimits {
     most: usize,
 }
 
-/// Returns how many KV blocks a sequence must at least have in memory to run while the rest of its KV is on disk. A
-/// block holds `block_size` tokens, and a forward pass has at most `batched_tokens` tokens.
+/// Returns the minimum number of KV blocks that a sequence needs in memory to run while the rest of its KV is on disk.
+/// A block holds `block_size` tokens, and a forward pass has at most `batched_tokens` tokens.
 pub fn blocks_beside_disk(block_size: usize, batched_tokens: usize) -> usize {
     STRETCH.div_ceil(block_size) + CHUNK_LEAST.min(batched_tokens).div_ceil(block_size) + 1
 }

@@ -33,7 +33,7 @@ pub struct DiskOptions {
     /// so a block has the same key in both tiers. With `None`, the store creates a key chain from its own secret.
     pub names: Option<KeyChain>,
     /// Counter of urgent disk accesses, which this store shares with other users of the disk. Less urgent reads and
-    /// writes wait, up to a time limit, until no more urgent ones are in flight.
+    /// writes wait, up to a time limit, until all urgent accesses have ended.
     pub turns: Arc<DiskTurns>,
     /// Room in the store for blocks that are swapped out.
     pub slots: SlotRoom,
