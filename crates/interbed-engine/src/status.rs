@@ -110,7 +110,7 @@ pub struct TierStatus {
     pub shared: u64,
 }
 
-/// Statistics of strips. A strip is an address range in which the KV blocks of one sequence are mapped one after another.
+/// Statistics of strips. A strip is an address range in which one sequence's KV blocks are mapped one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StripsStatus {
     /// The number of memory mappings of all strips together. The operating system limits the mappings of a process.
