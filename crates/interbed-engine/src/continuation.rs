@@ -28,7 +28,9 @@ pub(crate) struct Continuation {
     pub(crate) fault: Option<RequestError>,
 }
 
-/// The most sequences for which nothing was sampled because their masks were late. Each of them keeps its logits.
+/// Largest number of sequences whose sampling may be postponed at the same time. If the mask of a sequence's allowed
+/// tokens is not ready when the logits have been computed, the engine keeps a copy of the logits and samples the next
+/// token when the mask is ready.
 pub const LATE_MAX: usize = 32;
 
 /// The conditions that end a continuation.

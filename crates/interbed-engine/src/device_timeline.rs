@@ -7,12 +7,13 @@ use interbed_device::DeviceEvent;
 /// The most batches that a timeline keeps. The batches take about 20 MB, which no budget counts.
 const EVENTS_MAX: usize = 400_000;
 
-/// The times at which batches of commands ran on a device.
+/// Record of the batches of commands that ran on a device, with the times at which each batch began and ended. If the
+/// record becomes full, further batches are not recorded until [`take`](Self::take) is called.
 #[derive(Debug, Default)]
 pub struct DeviceTimeline(Mutex<Vec<DeviceEvent>>);
 
 impl DeviceTimeline {
-    /// Takes the batches that have ended since the last call.
+    /// Returns the batches that were recorded since the last call, and removes them from the record.
     pub fn take(&self) -> Vec<DeviceEvent> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

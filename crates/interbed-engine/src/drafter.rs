@@ -3,12 +3,13 @@
 
 use crate::TokenId;
 
-/// Guesses how sequences go on. The engine thread asks the drafter between passes. The next pass computes the guesses
-/// behind the last token of each sequence. It accepts guesses in order, for as long as each guess equals the token that
-/// is sampled in its place. So guesses make tokens come sooner, and never change which tokens come.
+/// Guesses the next tokens of sequences, for speculative decoding. The engine thread calls the drafter between forward
+/// passes. The next forward pass processes the guesses together with the last token of each sequence. A guess is
+/// accepted if all guesses before it were accepted and it equals the token that the sampler chooses at its position.
+/// Accepted guesses save time. No guess changes the output.
 pub trait Drafter {
-    /// Appends at most `most` guesses to `drafts`. The guesses continue `tokens`, which are a prompt and what was
-    /// generated so far. If a guess is not in the model's vocabulary, the engine drops that guess and all guesses
-    /// behind it.
+    /// Appends at most `most` guesses to `drafts`. The guesses continue `tokens`, which are the prompt and the tokens
+    /// generated so far. If a guess is not in the model's vocabulary, the engine drops this guess and all guesses after
+    /// it.
     fn draft(&mut self, tokens: &[TokenId], most: usize, drafts: &mut Vec<TokenId>);
 }

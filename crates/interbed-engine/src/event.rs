@@ -4,27 +4,29 @@ use interbed_grammar::GrammarError;
 use interbed_kv::{Miss, TokenId};
 use thiserror::Error;
 
-/// Why a sequence ended well.
+/// Reason why a sequence ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model generated an end-of-sequence token, which is not part of the text.
+    /// The model generated an end-of-sequence token. The text of this token is not part of the answer unless
+    /// [`TextOptions::include_stop`](crate::text::TextOptions::include_stop) is set.
     EndOfSequence,
     /// The model generated one of the request's `stop_token_ids`.
     StopToken(TokenId),
-    /// The request's constraint allows nothing more: the answer is complete.
+    /// The answer is complete, because the request's constraint allows no further token.
     Complete,
-    /// The sequence reached `max_tokens` or the end of the context.
+    /// The sequence reached `max_tokens` or the maximum context length.
     Length,
 }
 
-/// The reason why a sequence failed after it was accepted. The server answers with HTTP 500, or with an error event in
-/// a stream.
+/// Reason why a sequence failed after its request was accepted. The server answers with an HTTP error, or with an error
+/// event if the response is streamed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RequestError {
-    /// The pass that this request took part in failed; the string says why.
+    /// A forward pass with the sequence failed, or the sequence's KV does not fit in memory and could not be written to
+    /// disk or read back. The string says why.
     #[error("the forward pass failed: {0}")]
     Forward(String),
-    /// The model computed logits, or hidden states of an embedding, that are not finite.
+    /// The model computed a logit that is NaN, or an embedding's hidden state contains a number that is not finite.
     #[error(
         "the model computed numbers that are not finite; its weights may be damaged, or too large for the KV cache's \
          type: try --kv-dtype f32"
@@ -33,87 +35,99 @@ pub enum RequestError {
     /// The request's constraint could not determine which tokens are allowed next.
     #[error(transparent)]
     Constraint(GrammarError),
-    /// The request would not fit even if it had all KV blocks.
+    /// The request needs more KV blocks than the engine has in total.
     #[error(
         "the request needs {need} KV blocks but there are {limit}; shorten it, lower max_tokens, or raise --memory"
     )]
     TooLarge {
-        /// Blocks needed.
+        /// Number of blocks that the request needs.
         need: usize,
-        /// Blocks in all.
+        /// Total number of blocks.
         limit: usize,
     },
-    /// The client read the answer more slowly than its tokens came.
+    /// The client read its events so slowly that the unread ones would have taken more memory than the request's
+    /// [`UnreadBudget`](crate::UnreadBudget) allows.
     #[error(
         "the answer was read too slowly: too many of its tokens waited to be read, so it was ended; read it as it \
          comes, or send the request without stream"
     )]
     Unread,
-    /// The engine was stopped, or died, while the request was in flight.
+    /// The engine was stopped or crashed while the request was in flight.
     #[error("the engine stopped before the request was done")]
     Stopped,
 }
 
-/// A token with its natural-log probability under the model, before temperature and penalties.
+/// A token and the natural logarithm of its probability under the model. The probability does not depend on logit
+/// biases, penalties or temperature. If a constraint restricts the token's position, the probability is relative to all
+/// tokens that the constraint allows there.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenLogprob {
-    /// The token.
+    /// Id of the token.
     pub token: TokenId,
-    /// The natural logarithm of the token's probability.
+    /// Natural logarithm of the token's probability.
     pub logprob: f32,
-    /// The position of the token in the order of likelihood, which is 1 for the most likely token.
+    /// Rank of the token by likelihood; 1 for the most likely token.
     pub rank: u32,
 }
 
-/// The tokens of a prompt whose KV a tier below memory had, beyond those that nearer tiers had.
+/// Result of searching one KV tier, on disk or in a shared store, for the KV of a prompt. Tokens whose KV was found in
+/// memory, or in a tier that was searched earlier, are not included.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FoundBelow {
-    /// The [name](interbed_kv::LowerTier::name) of the tier.
+    /// [Name](interbed_kv::LowerTier::name) of the tier.
     pub tier: &'static str,
-    /// The number of tokens that were known to be in the tier. Of a tier that has to be asked, none are known.
+    /// Number of tokens whose KV was found by a look-up, before anything was read. This is 0 for a tier that must be
+    /// read to find out what it holds.
     pub tokens: usize,
-    /// The number of tokens whose KV was read from the tier.
+    /// Number of tokens whose KV was taken from the tier instead of being computed. The engine reads this KV into
+    /// memory. If the KV of the whole sequence does not fit in memory, part of it stays on disk, and each forward pass
+    /// reads this part again.
     pub loaded: usize,
-    /// The number of tokens that the tier could have brought and that were computed anyway, because that was expected
-    /// to be faster. Known tokens that were neither loaded nor computed could not be read.
+    /// Number of tokens whose KV the tier held but the engine computed, because the rule
+    /// [`TierPolicy::recompute`](crate::TierPolicy::recompute) says so. If `loaded` and `computed` add up to less than
+    /// `tokens`, the KV of the other tokens was not used for another reason, for example because the read failed.
     pub computed: usize,
-    /// The seconds that reading from the tier took.
+    /// Time from the beginning to the end of the read from the tier, in seconds; 0 if nothing was read.
     pub seconds: f64,
 }
 
-/// The facts that are known once a prompt has been computed.
+/// Information about a prompt that has been computed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PromptDone {
-    /// The number of prompt tokens whose KV was not computed, because the engine had it.
+    /// Number of prompt tokens whose KV was found in memory, on disk or in a shared store, and was therefore not
+    /// computed.
     pub cached_tokens: usize,
-    /// The tokens whose KV came from tiers below memory, nearest tier first.
+    /// One entry for each KV tier, on disk or in a shared store, that was searched, in the order of the search.
     pub below: Vec<FoundBelow>,
-    /// Where the prefix stopped matching and why, if `explain_miss` was set. Blocks that came from below memory count
-    /// as matched, so this agrees with `cached_tokens`.
+    /// Number of leading tokens whose KV was found, and the reason why the KV of the next tokens was not found, if
+    /// `explain_miss` was set. Tokens whose KV was read from disk or from a shared store are included, as they are in
+    /// `cached_tokens`.
     pub miss: Option<Miss>,
-    /// One entry per prompt token if `prompt_logprobs` was set, and none otherwise. The first entry is `None`.
+    /// One entry per prompt token if `prompt_logprobs` was set; otherwise empty. The first entry is `None`, because no
+    /// token precedes the first one.
     pub logprobs: Vec<Option<PositionLogprobs>>,
 }
 
-/// The log-probabilities at one position.
+/// Log-probabilities at one position of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PositionLogprobs {
-    /// The token that stands at this position.
+    /// Token at this position.
     pub chosen: TokenLogprob,
-    /// The most likely tokens, best first, as many as were asked for.
+    /// Most likely tokens, best first, as many as were requested.
     pub top: Vec<TokenLogprob>,
 }
 
 impl PositionLogprobs {
-    /// Returns these log-probabilities with at most `top` of the most likely tokens.
+    /// Returns a copy in which the list of most likely tokens is cut to its first `top` entries.
     #[must_use]
     pub fn best(&self, top: usize) -> Self {
         Self { chosen: self.chosen, top: self.top.iter().take(top).copied().collect() }
     }
 }
 
-/// An event in a request's stream. A `PromptDone` comes first, then `Token`s or one `Embedding`, then exactly one
-/// `Finished` or `Failed`. `Preempted` may come anywhere before the last event.
+/// An event in the stream of one sequence. A stream that succeeds has one `PromptDone`, then `Token`s or one
+/// `Embedding`, then one `Finished`. A stream that fails ends with `Failed`. `Preempted` may come anywhere before the
+/// last event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The prompt has been computed.
@@ -125,26 +139,27 @@ pub enum Event {
         /// The log-probabilities at the token's position, if `logprobs` was set.
         logprobs: Option<PositionLogprobs>,
     },
-    /// The embedding of a prompt, `[hidden_size]`, neither cut nor normalised. It is the only result if
-    /// [`Request::embed`](crate::Request::embed) was set.
+    /// The embedding of the prompt, of shape `[hidden_size]`, neither truncated nor normalised. It is sent instead of
+    /// tokens if [`Request::embed`](crate::Request::embed) was set.
     Embedding(Vec<f32>),
-    /// The sequence was preempted. Each client of a beam search gets this event for every preemption of the whole
-    /// search.
+    /// The sequence was preempted: it gave up its KV blocks to other sequences, and continues later. In a beam search,
+    /// all beams are preempted together. Each stream of the search receives one such event per preemption, but only
+    /// when the search ends.
     Preempted {
         /// Whether the sequence's KV was swapped out. If not, the KV is computed again.
         swapped: bool,
     },
-    /// The last event of a sequence that ended well.
+    /// The sequence ended without an error. This is the last event.
     Finished {
         /// The reason why the sequence ended.
         reason: FinishReason,
     },
-    /// The last event of a sequence that failed.
+    /// The sequence failed. This is the last event.
     Failed(RequestError),
 }
 
 impl Event {
-    /// Returns whether no event comes after this one.
+    /// Returns whether this is the last event of its stream.
     pub fn is_last(&self) -> bool {
         matches!(self, Self::Finished { .. } | Self::Failed(_))
     }

@@ -84,25 +84,27 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Checks the request and queues it. Dropping the returned stream cancels the request, and its blocks are free
+    /// Checks the request and queues it. Dropping the returned stream cancels the request; its KV blocks are then freed
     /// before the next step begins.
     ///
     /// # Errors
-    /// Fails if the request cannot be served ([`SubmitError::Invalid`]), if the queue is full, or if the engine has
-    /// stopped.
+    /// Fails if the request cannot be served ([`SubmitError::Invalid`]), if the queue is full
+    /// ([`SubmitError::Overloaded`]), or if the engine has stopped ([`SubmitError::Stopped`]).
     pub fn submit(&self, request: Request) -> Result<EventStream, SubmitError> {
         let mut streams = self.submit_many(request, 1)?;
         streams.pop().ok_or(SubmitError::Stopped)
     }
 
-    /// Checks the request and queues `count` continuations of its prompt, which is computed once. Continuation `i` has
-    /// the request's seed plus `i`, equals the answer to a separate request with that seed, and is cancelled by itself.
-    /// For a beam search, the streams are the best hypotheses, best first. Their events come when the search is over,
-    /// and the search is cancelled when all its streams have been dropped.
+    /// Checks the request and queues `count` continuations of its prompt. The prompt is computed only once.
+    /// Continuation `i`, counted from 0, uses the request's seed plus `i`, and equals the answer to a separate request
+    /// with that seed. Dropping the stream of a continuation cancels only this continuation.
+    ///
+    /// For a beam search, the first stream carries the best hypothesis, the second stream the second best, and so on.
+    /// The events come when the search is over. Dropping all streams cancels the search.
     ///
     /// # Errors
-    /// Fails if the request cannot be served ([`SubmitError::Invalid`]), if the queue is full, or if the engine has
-    /// stopped.
+    /// Fails if the request or `count` cannot be served ([`SubmitError::Invalid`]), if the queue is full
+    /// ([`SubmitError::Overloaded`]), or if the engine has stopped ([`SubmitError::Stopped`]).
     pub fn submit_many(&self, request: Request, count: usize) -> Result<Vec<EventStream>, SubmitError> {
         request.check(self.limits())?;
         request.check_count(count, self.limits())?;
@@ -117,21 +119,21 @@ impl EngineHandle {
         &self.shared.limits
     }
 
-    /// Returns what the engine was doing when it last published its figures.
+    /// Returns the engine's last published status.
     pub fn status(&self) -> EngineStatus {
         self.shared.status_at(Instant::now())
     }
 
-    /// Has the engine show its state, several times a second while something changes, until the returned watcher is
-    /// dropped.
+    /// Returns a watcher, which reads the engine's state for display. While a watcher exists, the engine publishes its
+    /// state between steps, at most ten times a second.
     pub fn watch(&self) -> Watcher {
         let watcher = Watcher::new(Arc::clone(&self.shared.board));
         self.shared.wake();
         watcher
     }
 
-    /// Blocks until the engine publishes a status for which `holds` is true. Returns `None` if that takes longer than
-    /// `within`.
+    /// Blocks until `holds` returns true for the engine's status, and returns that status. Returns `None` if this takes
+    /// longer than `within`.
     pub fn wait_until(&self, within: Duration, mut holds: impl FnMut(&EngineStatus) -> bool) -> Option<EngineStatus> {
         let deadline = Instant::now() + within;
         let mut progress = lock(&self.shared.progress);
@@ -153,9 +155,9 @@ impl EngineHandle {
     }
 }
 
-/// The events of one continuation. Their number is bounded by the request's `max_tokens` and by how often the sequence
-/// is preempted. If the request has an [`UnreadBudget`](crate::UnreadBudget), the budget bounds the memory of unread
-/// events.
+/// Stream of the events of one continuation. The number of events is limited by the request's `max_tokens` and by the
+/// number of preemptions. If the request has an [`UnreadBudget`](crate::UnreadBudget), this budget limits the memory
+/// that unread events take.
 #[derive(Debug)]
 pub struct EventStream {
     receiver: mpsc::UnboundedReceiver<(Event, Option<Charge>)>,
@@ -164,8 +166,10 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// Returns how long the continuation waited in the queue, once it has been admitted. Continuations that fork off
-    /// the first one of a request are admitted when the prompt has been computed.
+    /// Returns the time from the submission of the continuation to its first admission, or `None` if it has not been
+    /// admitted yet. If KV of the prompt is read from disk or from a shared store, the continuation counts as admitted
+    /// when the read has ended. If several continuations of a prompt are sampled, the first is admitted before the
+    /// prompt is computed, and the others afterwards.
     pub fn waited(&self) -> Option<Duration> {
         self.waited.get().copied()
     }
@@ -179,7 +183,8 @@ impl EventStream {
         Some(self.event(received))
     }
 
-    /// Blocks until the next event comes, like [`EventStream::next`], for callers outside an async runtime.
+    /// Blocks the thread until the next event comes. Returns `None` after `Finished` or `Failed`. This is
+    /// [`EventStream::next`] for callers outside an async runtime.
     pub fn blocking_next(&mut self) -> Option<Event> {
         if self.ended {
             return None;
@@ -188,7 +193,7 @@ impl EventStream {
         Some(self.event(received))
     }
 
-    /// Returns the next event if it has come already. Returns `None` if it has not come, and after `Finished` or
+    /// Returns the next event without waiting. Returns `None` if no event has come yet, or after `Finished` or
     /// `Failed`.
     pub fn try_next(&mut self) -> Option<Event> {
         match self.receiver.try_recv() {

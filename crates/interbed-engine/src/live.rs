@@ -10,53 +10,61 @@ use interbed_weights::{GroupShape, StreamMonitor, StreamStats, WindowSight};
 
 use crate::TenantId;
 
-/// The most sequences that are shown. Further sequences wait or run without being shown.
+/// Largest number of sequences in a [`LiveState`]. Further sequences are not listed.
 pub const SHOWN_MAX: usize = 512;
 
-/// The engine's state between two steps.
+/// State of the engine between two steps, for display.
 #[derive(Debug, Clone, Default)]
 pub struct LiveState {
-    /// The sequences, ordered by place: those that run come first. Within a place, the first to go on comes first.
+    /// At most [`SHOWN_MAX`] sequences. Those that take part in forward passes come first, and those that wait in the
+    /// queue come last. Waiting sequences are in the order of the queue.
     pub sequences: Vec<LiveSequence>,
-    /// The use of each block, which names a sequence by its [`LiveSequence::number`].
+    /// Use of each KV block: entry `i` says how block `i` is used. If sequences hold the block, the entry contains the
+    /// lowest [`LiveSequence::number`] of these sequences.
     pub blocks: Vec<BlockUse>,
 }
 
 /// A sequence as it is shown to watchers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveSequence {
-    /// The sequence's id. Sequences are counted from the engine's start.
+    /// Id of the sequence. A sequence that is created later has a higher id.
     pub id: u64,
-    /// The sequence's number in the map of blocks. Another sequence may get this number when the sequence has ended.
+    /// Number that stands for the sequence in [`LiveState::blocks`] while the sequence holds KV blocks or swap slots.
+    /// Afterwards, another sequence may get the number. If there are more sequences than numbers, the remaining
+    /// sequences share the highest number, [`BlockUse::OWNERS_MAX`]` - 1`.
     pub number: u16,
-    /// Where the sequence is.
+    /// Scheduling state of the sequence.
     pub place: LivePlace,
-    /// The number of tokens of the prompt.
+    /// Number of tokens in the prompt.
     pub prompt: usize,
-    /// The number of leading tokens, of prompt and answer, whose KV is there.
+    /// Number of leading tokens whose KV the sequence holds in memory or on disk. The tokens of the prompt come first,
+    /// and the generated tokens follow. The number is 0 while the sequence waits in the queue.
     pub computed: usize,
-    /// The number of tokens generated.
+    /// Number of tokens generated so far.
     pub generated: usize,
-    /// The number of blocks that the sequence holds in memory.
+    /// Number of KV blocks that the sequence holds in memory.
     pub blocks: usize,
-    /// The number of the sequence's blocks that are on disk and not in memory.
+    /// Number of the sequence's leading KV blocks that are only on disk, because the KV of the whole sequence does not
+    /// fit in memory. The number is 0 for a sequence whose KV fits in memory, even if the sequence is swapped out.
     pub below: usize,
-    /// The number of leading prompt tokens that were found in the cache when the request was first admitted.
+    /// Number of leading prompt tokens whose KV was found in memory, on disk or in a shared store when the request was
+    /// first admitted; 0 before the admission.
     pub cached: usize,
-    /// The tenant whose request the sequence is part of.
+    /// Tenant to which the sequence's request belongs.
     pub tenant: Option<TenantId>,
-    /// The time at which the engine took the request on.
+    /// Time at which the engine thread received the request.
     pub came: Instant,
 }
 
-/// Where a sequence is.
+/// Scheduling state of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LivePlace {
-    /// The sequence takes part in passes.
+    /// The sequence takes part in forward passes.
     Running,
-    /// The sequence takes part in passes, and has more KV than fits in memory.
+    /// The sequence takes part in forward passes, but its KV does not fit in memory. The beginning of the KV stays on
+    /// disk.
     Long,
-    /// The beginning of the sequence's KV is being fetched from a tier below memory.
+    /// Part of the sequence's KV is being read from disk or from a shared store.
     Fetching,
     /// The sequence's KV is being swapped in.
     Arriving,
@@ -64,7 +72,7 @@ pub enum LivePlace {
     Leaving,
     /// The sequence's KV is in swap space.
     Swapped,
-    /// The sequence holds no blocks.
+    /// The sequence waits in the queue and holds no KV blocks.
     Waiting,
 }
 
@@ -110,7 +118,7 @@ impl Board {
     }
 }
 
-/// A watcher of the engine. The engine shows its state until this is dropped.
+/// Reads the state that the engine publishes. The engine publishes its state only while a watcher exists.
 pub struct Watcher {
     board: Arc<Board>,
     /// The number of the engine's state that was read last, then the number of the weights' state that was read last.
@@ -124,8 +132,9 @@ impl Watcher {
         Self { board, seen: [0; 2] }
     }
 
-    /// Copies the engine's state to `state`. Returns false if none was shown since the last call. This never waits for
-    /// a step.
+    /// Copies the engine's latest published state into `state`, and returns true. If this watcher has already read the
+    /// latest state, or if the engine has not published any, returns false and leaves `state` unchanged. The call never
+    /// waits for a step to end.
     pub fn read(&mut self, state: &mut LiveState) -> bool {
         let [seen, _] = &mut self.seen;
         if self.board.number.load(Ordering::Acquire) == *seen {
@@ -138,8 +147,10 @@ impl Watcher {
         true
     }
 
-    /// Copies where the weights are to `sight`. Returns false if that was not shown since the last call, or if weights
-    /// are not streamed. The weights are shown during passes too.
+    /// Copies the latest published state of the streamed weights into `sight`, and returns true. Streamed weights are
+    /// weights that forward passes read from disk. If this watcher has already read the latest state, if no state has
+    /// been published, or if the weights are not streamed, the call returns false and leaves `sight` unchanged. States
+    /// are published during forward passes, too.
     pub fn read_weights(&mut self, sight: &mut WindowSight) -> bool {
         let [_, seen] = &mut self.seen;
         let before = *seen;
@@ -147,13 +158,15 @@ impl Watcher {
         *seen != before
     }
 
-    /// Returns how the weights are cut into groups, in the order of [`read_weights`](Self::read_weights), if weights
-    /// are streamed.
+    /// Returns the name and size of each group of streamed weights, or `None` if the weights are not streamed. The
+    /// groups are in the order in which a forward pass uses them. [`WindowSight::units`] lists the units of the first
+    /// group, then those of the second group, and so on.
     pub fn weight_groups(&self) -> Option<&[GroupShape]> {
         self.board.weights.as_ref().map(|monitor| monitor.groups())
     }
 
-    /// Returns what streaming has taken so far, during passes too; `None` if weights are not streamed.
+    /// Returns the statistics of weight streaming since the weights were opened, or `None` if the weights are not
+    /// streamed. The statistics are updated during forward passes, too.
     pub fn stream_stats(&self) -> Option<StreamStats> {
         self.board.stream_stats()
     }

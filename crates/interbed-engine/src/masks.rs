@@ -162,12 +162,12 @@ struct UnderWay {
 /// The result of applying the mask to a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Masked {
-    /// The tokens that cannot come have been made impossible.
+    /// The mask was applied to the row of logits: tokens that the constraint forbids now have logits of minus infinity.
     Yes,
-    /// It is not known which tokens may follow the drafts in front of the row, because the drafts complete the answer
-    /// or the grammar is too complex there. Nothing is sampled.
+    /// There is no mask for this row of logits, so no token is sampled from it. Either one of the draft tokens before
+    /// the row completes the answer, or the grammar becomes too complex after one of them.
     Unknown,
-    /// The mask is still being computed.
+    /// The mask for the row of logits is still being computed.
     Late,
 }
 

@@ -5,38 +5,42 @@ use thiserror::Error;
 
 use crate::memory_trade::{MemoryTrade, TradeLimits};
 
-/// The memory that each part of the server needs.
+/// Memory that each part of the server needs.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryNeeds {
-    /// The bytes of the process: code, tokenizer, threads, sampler, and what allocators keep.
+    /// Memory of the process: code, tokenizer, threads, sampler, and freed memory that allocators retain.
     pub process: Bytes,
-    /// All bytes that the process takes while it opens the model, before weights and KV are there. They are given back
-    /// afterwards.
+    /// Peak memory of the whole process while it opens the model, before weights and KV blocks are in memory. The
+    /// budget must be at least this large. The other needs are not added to this number.
     pub opening: Bytes,
-    /// The bytes of all weights, which stay in memory if they fit.
+    /// Memory that the weights take if all of them stay in memory.
     pub weights: Bytes,
-    /// The bytes that weights take at least if they do not fit and are streamed.
+    /// Least amount of memory with which the weights can be streamed. Streaming is used if not all weights fit in
+    /// memory: forward passes then load the missing weights each time.
     pub weights_streamed: Bytes,
-    /// The bytes of the scratch arena of a pass.
+    /// Memory of the scratch arena, which holds the intermediate results of a forward pass.
     pub scratch: Bytes,
-    /// The least bytes for requests outside the engine: bodies, texts and token ids. A large budget gives them more.
+    /// Least amount of memory for the request bodies, texts and token ids that the server keeps outside the engine.
+    /// With a large budget, [`MemoryPlan::requests`] can be larger.
     pub requests: Bytes,
-    /// The needs of schemas and grammars that constrain answers. They get memory only if the budget has enough.
+    /// Memory of the schemas and grammars that constrain answers. This memory is reserved only if the budget has enough
+    /// left after the least amounts that all other parts need.
     pub schemas: SchemaNeeds,
-    /// The bytes of the buffers through which KV moves to disk and back, and of the bookkeeping of KV on disk; 0 if KV
+    /// Memory of the buffers through which KV moves to disk and back, and of the bookkeeping for KV on disk; 0 if KV
     /// never moves to disk.
     pub swap: Bytes,
-    /// The bytes of one KV block with its bookkeeping.
+    /// Memory of one KV block, including its bookkeeping.
     pub block: Bytes,
-    /// The part of `block` that takes memory only while the block may be used. The rest always takes memory.
+    /// Part of `block` that is freed when KV gives up one block to make room for weights. The rest of `block` stays
+    /// allocated.
     pub block_returnable: Bytes,
-    /// The most KV blocks that there may be, however much memory there is.
+    /// Upper limit on the number of KV blocks, even if memory is available for more; `usize::MAX` for no limit.
     pub blocks_most: usize,
-    /// The number of tokens in one KV block.
+    /// Number of tokens in one KV block.
     pub block_size: usize,
-    /// The number of tokens of context that one sequence should be able to use.
+    /// Requested context length, in tokens, of one sequence. If memory is short, a plan may allow less.
     pub max_model_len: usize,
-    /// The number of sequences that run at a time.
+    /// Largest number of sequences that run at the same time.
     pub max_num_seqs: usize,
 }
 
@@ -51,8 +55,9 @@ impl MemoryNeeds {
         self.block_kept() <= self.block.0 / KEPT_SHARE
     }
 
-    /// Returns what a device needs of its own memory, where a pass takes `scratch` bytes and a KV block `block` bytes.
-    /// The process, its requests and its buffers stay in host memory.
+    /// Returns the needs for the memory of a device that has its own memory, such as a GPU. There, a forward pass takes
+    /// `scratch` bytes and a KV block takes `block` bytes. The fields `process`, `opening`, `requests`, `schemas` and
+    /// `swap` become 0, because they describe host memory. All other fields keep their values.
     pub fn on_device(&self, scratch: Bytes, block: Bytes) -> Self {
         Self {
             process: Bytes(0),
@@ -67,14 +72,15 @@ impl MemoryNeeds {
     }
 }
 
-/// The memory that schemas and grammars need; nothing by default.
+/// Memory that schemas and grammars need. By default, all fields are 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SchemaNeeds {
-    /// The bytes that schemas and grammars in use take, if any can be compiled.
+    /// Memory of the compiled schemas and grammars that requests use. This memory is reserved only if there is also
+    /// enough memory to compile at least one schema or grammar.
     pub in_use: Bytes,
-    /// The bytes that one schema or grammar takes while it is compiled.
+    /// Memory for compiling one schema or grammar.
     pub compiling: Bytes,
-    /// The most schemas and grammars that are compiled at a time.
+    /// Largest number of schemas and grammars that are compiled at the same time.
     pub most: usize,
 }
 
@@ -92,33 +98,34 @@ impl SchemaNeeds {
     }
 }
 
-/// A division of the budget that works.
+/// A valid division of a memory budget among the parts of the server.
 #[derive(Debug, Clone)]
 pub struct MemoryPlan {
-    /// The budget, with the bytes that each part takes.
+    /// Total budget, and how much of it is reserved for each part.
     pub budget: Budget,
-    /// The bytes that weights may take.
+    /// Memory that the weights may take when the engine starts.
     pub weights: Bytes,
-    /// Whether weights are streamed, because they do not fit.
+    /// Whether the weights are streamed because not all of them fit in memory.
     pub streamed: bool,
-    /// The number of KV blocks. If weights are streamed, KV begins with this number.
+    /// Number of KV blocks that the engine starts with.
     pub num_blocks: usize,
-    /// The number of KV blocks that there can be when streamed weights are down to their least. Otherwise this equals
-    /// `num_blocks`.
+    /// Largest number of KV blocks. KV has this many blocks when the streamed weights have shrunk to their minimum. If
+    /// KV cannot take memory from the weights later, this equals `num_blocks`.
     pub num_blocks_max: usize,
-    /// The bytes that requests outside the engine may take.
+    /// Memory for the request bodies, texts and token ids that the server keeps outside the engine.
     pub requests: Bytes,
-    /// The number of schemas and grammars that can be compiled at a time; 0 if there is no memory for any.
+    /// Number of schemas and grammars that can be compiled at the same time; 0 if there is no memory for any.
     pub schemas: usize,
-    /// The number of tokens of context that one sequence can have. This is what was asked for, or what `num_blocks_max`
-    /// KV blocks hold if that is less.
+    /// Context length, in tokens, that one sequence can have. This is [`MemoryNeeds::max_model_len`], or the number of
+    /// tokens whose KV fits in `num_blocks_max` KV blocks if that is less.
     pub max_model_len: usize,
-    /// The budget below which weights would be streamed and make room for more KV than this plan has, and the number of
-    /// blocks that KV could then have; `None` if no smaller budget has room for more.
+    /// `Some` if all weights stay in memory, but fewer KV blocks fit beside them than beside streamed weights. The
+    /// weights are streamed, and take less memory, if the budget is below the first value. The second value is the
+    /// number of KV blocks that fit into a budget just below the first value.
     pub streams_below: Option<(Bytes, usize)>,
 }
 
-/// The error for a budget that is too small.
+/// Error for a memory budget that is too small.
 #[derive(Debug, Clone, Error)]
 #[error(
     "a budget of {total} cannot work: weights {weights} (streamed, with all else on disk), scratch {scratch}, requests \
@@ -137,7 +144,7 @@ pub struct BudgetTooSmall {
     kv: Bytes,
     tokens: usize,
     sum: Bytes,
-    /// The least budget that works.
+    /// Smallest budget that [`MemoryPlan::divide`] accepts for the same needs.
     pub smallest: Bytes,
     advice: u64,
 }
@@ -150,8 +157,8 @@ impl BudgetTooSmall {
     }
 }
 
-/// The tokens of context that must fit for a server to be of any use. A model whose whole context is shorter needs only
-/// that.
+/// Minimum number of tokens whose KV must fit into memory. If [`MemoryNeeds::max_model_len`] is smaller, that number is
+/// the minimum.
 pub const LEAST_CONTEXT: usize = 256;
 
 /// The divisor of the memory beyond the least that works: requests get one part in `REQUESTS_SHARE` of that memory, and
@@ -175,13 +182,13 @@ const STREAMED_KV_SHARE: u64 = 16;
 const CACHE_FACTOR: usize = 2;
 
 impl MemoryPlan {
-    /// Returns the least budget that works.
+    /// Returns the smallest budget that [`divide`](Self::divide) accepts for `needs`.
     pub fn least(needs: &MemoryNeeds) -> Bytes {
         Least::of(needs).smallest(needs, needs.weights.min(needs.weights_streamed))
     }
 
-    /// Returns the least budget that works for needs that grow with the budget, in whole mebibytes. `needs` returns the
-    /// needs within a budget.
+    /// Returns the smallest budget that [`divide_within`](Self::divide_within) accepts, rounded up to whole mebibytes.
+    /// The function `needs` returns the needs for a given budget, because some needs grow with the budget.
     pub fn least_within(needs: &dyn Fn(Bytes) -> MemoryNeeds) -> Bytes {
         let mut least = Bytes(0);
         loop {
@@ -193,20 +200,24 @@ impl MemoryPlan {
         }
     }
 
-    /// Divides `total` for needs that grow with the budget. `needs` returns the needs within a budget.
+    /// Divides the budget `total`. The function `needs` returns the needs for a given budget, because some needs grow
+    /// with the budget.
     ///
     /// # Errors
-    /// Fails like [`divide`](Self::divide). The error advises [`least_within`](Self::least_within).
+    /// Fails if [`divide`](Self::divide) fails for `total` and its needs. The error message recommends the budget that
+    /// [`least_within`](Self::least_within) returns.
     pub fn divide_within(total: Bytes, needs: &dyn Fn(Bytes) -> MemoryNeeds) -> Result<Self, BudgetTooSmall> {
         Self::divide(total, &needs(total)).map_err(|refused| refused.advising(Self::least_within(needs)))
     }
 
-    /// Divides `total`. The process, scratch and weights take what they need, and KV blocks get the rest, up to what
-    /// could be used. If the weights do not fit, they are streamed: they get what the others leave, until KV needs more
-    /// memory.
+    /// Divides the budget `total`. If all weights fit, the process, scratch memory and weights get what they need.
+    /// Requests, schemas and KV blocks share the rest. The number of KV blocks is limited to what sequences and the
+    /// prefix cache can use. If not all weights fit, they are streamed. KV then starts with few blocks, and the weights
+    /// get the memory that the other parts leave, until KV needs more.
     ///
     /// # Errors
-    /// Fails if the rest would not hold a useful context. The error names the least budget that works.
+    /// Fails if the budget is too small. The budget must leave memory for the KV of [`LEAST_CONTEXT`] tokens, or of
+    /// [`MemoryNeeds::max_model_len`] tokens if that is less. The error names the smallest budget that works.
     pub fn divide(total: Bytes, needs: &MemoryNeeds) -> Result<Self, BudgetTooSmall> {
         let least = Least::of(needs);
         let kv_least = least.kv.0;
@@ -281,14 +292,17 @@ impl MemoryPlan {
         Ok(plan)
     }
 
-    /// Returns this plan with the KV blocks and the context of `other`, which divides the memory that holds KV.
+    /// Returns this plan with the fields `num_blocks`, `num_blocks_max` and `max_model_len` of `other`. Call this if a
+    /// device with its own memory holds the KV: this plan divides host memory, and `other` divides the device's memory.
     pub fn with_kv_of(self, other: &Self) -> Self {
         let Self { num_blocks, num_blocks_max, max_model_len, .. } = *other;
         Self { num_blocks, num_blocks_max, max_model_len, ..self }
     }
 
-    /// Returns how streamed weights and KV trade memory, once it is known what weights take at least and at most.
-    /// Updates the plan's number of blocks and its context to what these limits leave.
+    /// Creates the [`MemoryTrade`], which moves memory between streamed weights and KV while the engine runs.
+    /// `weights_least` is the least amount of memory with which the weights can be streamed, and `weights_most` is the
+    /// largest amount that they can use. Updates the plan's fields `num_blocks`, `num_blocks_max` and `max_model_len`
+    /// accordingly.
     pub fn trade(&mut self, needs: &MemoryNeeds, weights_least: Bytes, weights_most: Bytes) -> MemoryTrade {
         let block = if self.num_blocks_max > self.num_blocks { needs.block_returnable.0 } else { 0 };
         let trade = MemoryTrade::new(TradeLimits {

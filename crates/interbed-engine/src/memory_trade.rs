@@ -13,51 +13,55 @@
 //! weights give up bands, and KV grows once they have. Or KV withdraws blocks, and weights grow once the pages of the
 //! blocks have been given back.
 
-/// The blocks that KV has and could use, between two passes.
+/// Numbers of KV blocks that are in use and that are needed, determined between two forward passes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct KvDemand {
-    /// The number of blocks that have memory or may take it: used, cached and free blocks.
+    /// Number of blocks that have memory, whether they are used, cached or free.
     pub present: usize,
-    /// The number of present blocks that sequences hold.
+    /// Number of blocks that sequences hold. `present` includes these blocks.
     pub used: usize,
-    /// The number of present blocks that nobody holds and that the prefix cache can find.
+    /// Number of blocks that no sequence holds, but whose KV the prefix cache can still reuse. `present` includes these
+    /// blocks.
     pub cached: usize,
-    /// The number of blocks that the next passes would use besides, for the next tokens of running sequences and for
-    /// waiting sequences.
+    /// Number of blocks, in addition to `used`, that the next forward passes could use. They are needed for the next
+    /// tokens of running sequences and for waiting or swapped-out sequences.
     pub wanted: usize,
-    /// The seconds that computing a block again takes, or reading it if it also lies on disk; `None` while that is not
-    /// known.
+    /// Estimated time, in seconds, to restore the KV of one evicted block. This is the time to compute the KV again, or
+    /// the time to read it from disk or from a shared store if that is faster. `None` until the speed of computing has
+    /// been measured.
     pub recompute: Option<f64>,
 }
 
-/// The blocks that KV gets.
+/// Number of blocks that KV may use after memory has been divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvGrant {
-    /// The number of blocks that may be used. Used blocks beyond that stay until their holders let go of them.
+    /// Number of blocks that sequences and the prefix cache may use. If more blocks are in use, the excess ones stay
+    /// until their sequences release them.
     pub blocks: usize,
-    /// Whether asking again under the same demand would change nothing.
+    /// Whether the division of memory stays the same until the demand changes. While this is false, an idle engine
+    /// repeats the division from time to time.
     pub settled: bool,
 }
 
-/// The limits within which memory is divided.
+/// Limits for the division of memory between weights and KV.
 #[derive(Debug, Clone, Copy)]
 pub struct TradeLimits {
-    /// The bytes that weights and the memory of KV blocks may take together.
+    /// Memory, in bytes, that weights and KV blocks may take together.
     pub total: u64,
-    /// The bytes without which weights cannot be streamed.
+    /// Least amount of memory, in bytes, with which the weights can be streamed.
     pub weights_least: u64,
-    /// The bytes beyond which weights have no use for more.
+    /// Largest amount of memory, in bytes, that the weights can use.
     pub weights_most: u64,
-    /// The bytes that a block takes when it comes, and gives back when it leaves.
+    /// Memory, in bytes, that is allocated when a KV block is added and freed when a KV block is withdrawn.
     pub block: u64,
-    /// The number of blocks that KV has while no more are needed.
+    /// Number of KV blocks when the engine starts. KV shrinks back to this number when it needs no more blocks.
     pub blocks_start: usize,
-    /// The most blocks that KV can have, whatever weights do.
+    /// Upper limit on the number of KV blocks, even if the weights leave memory for more.
     pub blocks_max: usize,
 }
 
-/// Divides memory between weights and KV anew before each pass. [`plan`](Self::plan) is called first. When weights have
-/// taken note of its result, [`grant`](Self::grant) is called.
+/// Divides memory between weights and KV anew before each forward pass. Each time, call [`plan`](Self::plan), set the
+/// memory of the weights to what it returns, and then call [`grant`](Self::grant).
 #[derive(Debug, Clone)]
 pub struct MemoryTrade {
     limits: TradeLimits,
@@ -85,8 +89,10 @@ const STEPS: u64 = 64;
 const PATIENCE: u32 = 16;
 
 impl MemoryTrade {
-    /// Creates a trade that begins with [`TradeLimits::blocks_start`] blocks. Lowers `blocks_start` and `blocks_max` so
-    /// that weights keep their least, except that at least one block remains.
+    /// Creates a trade from `limits`, after adjusting them. If [`TradeLimits::blocks_start`] blocks leave the weights
+    /// more memory than [`TradeLimits::weights_most`], `blocks_start` is raised. If [`TradeLimits::blocks_max`] blocks
+    /// leave the weights less than [`TradeLimits::weights_least`], `blocks_max` is lowered, but not below 1.
+    /// Afterwards, `blocks_start` is at most `blocks_max`.
     pub fn new(mut limits: TradeLimits) -> Self {
         let blocks_beside = |weights: u64| {
             let blocks = limits.total.saturating_sub(weights).checked_div(limits.block);
@@ -112,18 +118,20 @@ impl MemoryTrade {
         trade
     }
 
-    /// Returns the number of blocks that KV begins with and returns to.
+    /// Returns the number of KV blocks when the engine starts. Later, the number never shrinks below this.
     pub fn blocks_start(&self) -> usize {
         self.limits.blocks_start
     }
 
-    /// Returns the number of blocks that KV has when weights are down to their least.
+    /// Returns the largest number of blocks that KV can get. KV can get this many when the weights have shrunk to their
+    /// minimum.
     pub fn blocks_max(&self) -> usize {
         self.limits.blocks_max
     }
 
-    /// Takes note of the demand of KV, and returns how many bytes weights may take from now on. `weights_worth` is the
-    /// number of seconds by which each additional byte of weights would have shortened the passes since the last call.
+    /// Records KV's demand and returns the memory, in bytes, that the weights may take from now on. `weights_worth` is
+    /// the estimated benefit of one more byte of memory for the weights: the number of seconds by which that byte would
+    /// have shortened the forward passes since the last call.
     pub fn plan(&mut self, demand: KvDemand, weights_worth: f64) -> u64 {
         self.demand = demand;
         let TradeLimits { blocks_start, blocks_max, .. } = self.limits;
@@ -144,12 +152,12 @@ impl MemoryTrade {
         self.weights[0]
     }
 
-    /// Returns whether the last [`plan`](Self::plan) gave weights more or less than the plan before it.
+    /// Returns whether the last call to [`plan`](Self::plan) changed the memory that the weights may take.
     pub fn weights_are_to_change(&self) -> bool {
         self.weights[0] != self.weights[1]
     }
 
-    /// Returns the blocks that KV may have while weights may take `weights` bytes. KV gets more when weights take less.
+    /// Returns how many blocks KV may have while the weights take up to `weights` bytes.
     pub fn grant(&self, weights: u64) -> KvGrant {
         let room = self.limits.total.saturating_sub(weights).checked_div(self.limits.block);
         let room = room.map_or(self.target, |room| usize::try_from(room).unwrap_or(usize::MAX));
@@ -158,8 +166,9 @@ impl MemoryTrade {
         KvGrant { blocks, settled }
     }
 
-    /// Takes note that there was no memory for `blocks` blocks that the last [`grant`](Self::grant) allowed, so that
-    /// weights make more room. This is forgotten once KV shrinks.
+    /// Records that `blocks` of the blocks that the last call to [`grant`](Self::grant) allowed have no memory, because
+    /// an allocation failed. Until KV shrinks, [`plan`](Self::plan) takes the memory for these blocks from the weights,
+    /// which keep at least [`TradeLimits::weights_least`].
     pub fn lacks(&mut self, blocks: usize) {
         self.lost = self.lost.saturating_add(self.limits.block.saturating_mul(blocks as u64)).min(self.limits.total);
     }

@@ -19,38 +19,42 @@ use crate::runner::{KvMemory, PassError, Runner, RunnerMemory, ShownWeights, Str
 
 /// A model, and the device that computes it.
 pub struct ModelRunner<D> {
-    /// The model, with its weights.
+    /// Model, with its weights.
     pub model: Model,
-    /// The device, with the KV blocks.
+    /// Device, with the KV blocks.
     pub device: D,
-    /// The memory of the model's weights.
+    /// Description of the memory that the model's weights take.
     pub weights: WeightMemory,
-    /// How the device's strips are managed, if it has any.
+    /// Configuration of the device's strips; `None` if the device has none. A strip is an address range in which the KV
+    /// blocks of one sequence are mapped side by side.
     pub strips: Option<StripConfig>,
     timeline: Option<Arc<DeviceTimeline>>,
     /// The reason why a write to blocks failed. Once it is set, nothing more is computed over the blocks.
     failure: Option<String>,
 }
 
-/// The memory of the weights that a runner computes with.
+/// Describes the memory of the weights that a runner computes with.
 pub struct WeightMemory {
-    /// The bytes of weights that stay in memory, unless their memory changes from pass to pass.
+    /// Memory that the weights take if this amount is fixed. If the amount can change between forward passes, the
+    /// weights report it themselves, and this number is not used.
     pub bytes: Bytes,
-    /// The figures about streamed weights, which passes keep up to date; `None` if all weights stay in memory.
+    /// Monitor through which other threads see the statistics and locations of streamed weights; `None` if all weights
+    /// stay in memory.
     pub monitor: Option<Arc<StreamMonitor>>,
-    /// The division of memory between streamed weights and KV; `None` if they do not trade memory.
+    /// Planner that divides memory between streamed weights and KV; `None` if this division does not change.
     pub trade: Option<MemoryTrade>,
 }
 
 impl WeightMemory {
-    /// Describes weights of which all `bytes` bytes stay in memory.
+    /// Describes weights that take `bytes` and all stay in memory.
     pub fn resident(bytes: Bytes) -> Self {
         Self { bytes, monitor: None, trade: None }
     }
 }
 
 impl<D: Device> ModelRunner<D> {
-    /// Creates a model of `blueprint` with the weights of `source` on a device.
+    /// Creates a runner that computes the model that `blueprint` describes. The model runs on `device` and takes its
+    /// weights from `source`. `weights` describes the memory of these weights.
     pub fn new(mut device: D, blueprint: Blueprint, source: Box<dyn WeightSource>, weights: WeightMemory) -> Self {
         let (layout, num_blocks) = (device.kv_layout().clone(), device.num_blocks());
         let strips = device.strips().map(|strips| strip_config(strips.shape(), num_blocks));
@@ -58,7 +62,8 @@ impl<D: Device> ModelRunner<D> {
         Self { model, device, weights, strips, timeline: None, failure: None }
     }
 
-    /// Begins to record when the device executes batches of commands, and returns the timeline of these records.
+    /// Starts recording the times at which the device executes batches of commands. Returns a timeline, to which each
+    /// forward pass adds its records.
     ///
     /// # Errors
     /// Fails if the device fails.
@@ -67,7 +72,8 @@ impl<D: Device> ModelRunner<D> {
         Ok(Arc::clone(self.timeline.insert(Arc::default())))
     }
 
-    /// Waits until the device has executed everything and no weights are being read ahead. This is for measurements.
+    /// Waits until the device has executed all commands and no read-ahead of weights is in progress. This is meant for
+    /// measurements.
     ///
     /// # Errors
     /// Fails if the device fails.
@@ -78,11 +84,11 @@ impl<D: Device> ModelRunner<D> {
         self.device.settle()
     }
 
-    /// Gives the first `count` KV blocks their memory, if blocks have none before they come. This is for passes without
-    /// an engine.
+    /// Allocates memory for the first `count` KV blocks. Code that runs forward passes without an engine calls this
+    /// first. On a device whose KV blocks always have memory, this changes nothing.
     ///
     /// # Errors
-    /// Fails if the device has no memory for so many blocks, or if it fails.
+    /// Fails if the device has no memory for `count` blocks, or if the device fails.
     pub fn take_blocks(&mut self, count: usize) -> Result<(), DeviceError> {
         if self.device.reserve_blocks(count)? < count {
             return Err(DeviceError::Full);
@@ -105,10 +111,11 @@ impl<D: Device> ModelRunner<D> {
 }
 
 impl ModelRunner<CpuDevice> {
-    /// Creates a model with the weights of `source` on the processor, for passes of up to `max_tokens` tokens.
+    /// Creates a runner that computes the model that `blueprint` describes on the CPU, with weights from `source`.
+    /// `weights` describes the memory of these weights. A forward pass has at most `max_tokens` tokens.
     ///
     /// # Errors
-    /// Fails if the system has no memory for such passes.
+    /// Fails if the system cannot allocate the memory for such a forward pass.
     pub fn on_cpu(
         blueprint: Blueprint,
         source: Box<dyn WeightSource>,

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Places that several owners share. An owner gets a place while any is free. An owner who has less than an equal share
-/// gets a place even if none is free. More places than the limit may therefore be taken, if early owners left none;
-/// those owners then get no further ones.
+/// Gives out places, for example the places in a queue, to several owners. An owner may take free places while fewer
+/// than the limit are taken. If too few places are free, an owner may still take places until it holds its equal share.
+/// The share is the limit divided by the number of owners that hold places, including this owner, but at least 1 unless
+/// the limit is 0. The number of taken places can therefore exceed the limit.
 #[derive(Debug)]
 pub struct Places<T> {
     limit: usize,
@@ -20,7 +21,7 @@ struct Taken<T> {
     by: HashMap<T, usize>,
 }
 
-/// A place that its owner holds until this value is dropped.
+/// A place that one owner holds. Dropping this value frees the place.
 #[derive(Debug)]
 pub struct Place<T: Eq + Hash> {
     places: Arc<Places<T>>,
@@ -28,15 +29,16 @@ pub struct Place<T: Eq + Hash> {
 }
 
 impl<T: Eq + Hash + Copy> Places<T> {
-    /// Creates `limit` places, all of them free.
+    /// Creates places with the limit `limit`. No place is taken yet.
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, taken: Mutex::new(Taken { all: 0, by: HashMap::new() }) })
     }
 
-    /// Takes `count` places for `owner`, or none.
+    /// Takes `count` places for `owner`. If `owner` may not take that many, takes none.
     ///
     /// # Errors
-    /// Fails if there is no room for all `count` places. The error is the number of places that are taken already.
+    /// Fails if `owner` may not take `count` more places. The error is the number of places that all owners together
+    /// hold.
     pub fn take(self: &Arc<Self>, owner: T, count: usize) -> Result<Vec<Place<T>>, usize> {
         let mut taken = self.taken();
         let own = taken.by.get(&owner).copied().unwrap_or(0);
@@ -55,7 +57,7 @@ impl<T: Eq + Hash + Copy> Places<T> {
         Ok((0..count).map(|_| Place { places: Arc::clone(self), owner }).collect())
     }
 
-    /// Returns how many places are taken.
+    /// Returns the number of places that all owners together hold.
     pub fn taken_in_all(&self) -> usize {
         self.taken().all
     }

@@ -3,15 +3,17 @@
 
 use interbed_kv::SwapDirection;
 
-/// The rule that says what happens to the KV of preempted sequences.
+/// Rule for the KV of a preempted sequence. A running sequence is preempted when KV blocks run short: it gives up its
+/// blocks and resumes later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptionMode {
-    /// The KV is computed again or swapped, whichever is expected to take less time.
+    /// The KV is dropped and computed again, or swapped, whichever is expected to take less time.
     #[default]
     Auto,
-    /// The KV is dropped, and computed again.
+    /// The KV is dropped, and computed again when the sequence resumes.
     Recompute,
-    /// The KV is swapped out, as long as swap space has room.
+    /// The KV is moved to swap space on disk if possible, and read back when the sequence resumes. Otherwise, for
+    /// example if swap space is full, the KV is dropped and computed again.
     Swap,
 }
 

@@ -10,81 +10,92 @@ use thiserror::Error;
 
 use crate::unread::UnreadBudget;
 
-/// The most entries of each of `logit_bias`, `stop_token_ids` and `allowed_token_ids`, and the most tokens of all
-/// `bad_words` together.
+/// Largest number of entries in each of `logit_bias`, `stop_token_ids` and `allowed_token_ids`. It is also the largest
+/// total number of tokens in `bad_words`.
 pub const TOKEN_LIST_MAX: usize = 1024;
 
-/// Identifies the tenant that a request belongs to, if several tenants share an engine. Each tenant has a share of the
-/// KV blocks.
+/// Identifies the tenant that a request belongs to, if several tenants share an engine. All tenants with requests in
+/// the engine have equal shares of the KV blocks. A tenant may also use what the others leave free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u128);
 
-/// A request for one continuation of a prompt, or for several ([`crate::EngineHandle::submit_many`]).
+/// A request to continue a prompt, or to compute its embedding. [`submit_many`](crate::EngineHandle::submit_many) can
+/// produce several continuations of the prompt.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// The prompt tokens; at least one.
+    /// Prompt tokens; at least one.
     pub prompt: Vec<TokenId>,
-    /// The parameters that say how tokens are chosen, and when generation ends.
+    /// Parameters that control sampling and the end of generation.
     pub params: SamplingParams,
-    /// The salt of cached KV. Requests with different salts never share cached KV. `None` is the common namespace.
+    /// Salt of the prefix cache. Requests share cached KV only if they have the same tenant and the same salt. `None`
+    /// counts as a salt of its own.
     pub cache_salt: Option<String>,
-    /// The priority; 0 by default. Requests with a lower number run first, and those with equal numbers run in the
-    /// order of arrival.
+    /// Priority; 0 by default. Among the waiting requests of one tenant, those with lower numbers run first. Among
+    /// equal numbers, preempted requests run first, and the others run in the order of arrival. A request that was
+    /// preempted or overtaken many times runs before all of these, whatever its number.
     pub priority: i32,
-    /// The tenant that the request belongs to. All requests without a tenant together count as one tenant.
+    /// Tenant to which the request belongs. All requests without a tenant together count as one tenant.
     pub tenant: Option<TenantId>,
-    /// Whether [`PromptDone`](crate::PromptDone) is to say why its prefix was not cached.
+    /// Whether [`PromptDone::miss`](crate::PromptDone::miss) reports the point at which the prompt stopped matching the
+    /// prefix cache, and the reason.
     pub explain_miss: bool,
-    /// Settings of beam search, if the best continuations are wanted instead of sampled ones.
+    /// Settings of beam search; `None` for sampling.
     pub beam: Option<BeamParams>,
-    /// How to pool the prompt's embedding, if an embedding is wanted instead of a continuation. `max_tokens` must then
-    /// be 0.
+    /// Pooling method of an embedding request; `None` if the request asks for a continuation. For an embedding,
+    /// `max_tokens` must be 0.
     pub embed: Option<Pooling>,
-    /// The bound on the events that the streams of all requests with this budget may leave unread; `None` is no bound.
+    /// Limit on the memory of events that the client has not read yet; `None` for no limit. All requests that hold the
+    /// same budget share its limit.
     pub unread: Option<Arc<UnreadBudget>>,
-    /// The grammar that each continuation has to follow, which also decides where the continuation ends.
+    /// Grammar that each continuation must follow; `None` for no constraint. The grammar also decides where a
+    /// continuation may end.
     pub constraint: Option<Constraint>,
 }
 
-/// The parameters of sampling. The defaults are those of the OpenAI API.
+/// Sampling parameters. The defaults are those of the OpenAI API.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// The most tokens to generate. With 0, the engine only computes the prompt, for prompt log-probabilities.
+    /// Largest number of tokens to generate. With 0, nothing is generated, and the engine computes only the
+    /// log-probabilities or the embedding of the prompt.
     pub max_tokens: usize,
-    /// The number of tokens before which neither an end-of-sequence token nor a stop token may end the sequence.
+    /// Number of tokens that must be generated before an end-of-sequence token or a stop token may end the sequence.
     pub min_tokens: usize,
-    /// The number that logits are divided by before sampling; 0 always takes the most likely token.
+    /// Number by which logits are divided before sampling. With 0, the most likely token is always chosen.
     pub temperature: f32,
-    /// Sampling keeps the `k` most likely tokens; `None` keeps all.
+    /// Number of most likely tokens from which sampling chooses. With `None`, sampling may choose any token.
     pub top_k: Option<usize>,
-    /// Sampling keeps the smallest set of most likely tokens, at least one, whose probability reaches this number in
-    /// [0, 1].
+    /// Cumulative probability, in [0, 1]. Sampling keeps the smallest set of most likely tokens, at least one, whose
+    /// total probability reaches this number.
     pub top_p: f32,
-    /// Sampling drops tokens that are less likely than this share of the most likely token; in [0, 1].
+    /// Number in [0, 1]. Sampling drops every token whose probability is less than this number times the probability of
+    /// the most likely token.
     pub min_p: f32,
-    /// The number that divides positive logits, and multiplies negative ones, of tokens seen in prompt or output; above
-    /// 0.
+    /// Penalty, above 0, on tokens that occur in the prompt or among the generated tokens. Positive logits are divided
+    /// by the penalty, and negative logits are multiplied by it.
     pub repetition_penalty: f32,
-    /// The number that is subtracted once from the logits of generated tokens; in [-2, 2].
+    /// Penalty, in [-2, 2], that is subtracted once from the logit of each token that was generated before.
     pub presence_penalty: f32,
-    /// The number that is subtracted per occurrence from the logits of generated tokens; in [-2, 2].
+    /// Penalty, in [-2, 2], that is subtracted from the logit of each generated token, once per occurrence.
     pub frequency_penalty: f32,
-    /// The numbers that are added to the logits of tokens; each in [-100, 100].
+    /// Biases, each in [-100, 100], that are added to the logits of the given tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// The tokens that may be generated; empty means all.
+    /// Tokens that may be generated. If this list is empty, all tokens may be generated.
     pub allowed_token_ids: Vec<TokenId>,
-    /// Sequences of tokens that must not be generated. After all tokens of a sequence but its last, the last is
-    /// forbidden. No sequence is empty.
+    /// Sequences of tokens that must not be generated. If the generated tokens end with all tokens of such a sequence
+    /// except its last, that last token cannot be generated next. None of the sequences may be empty.
     pub bad_words: Vec<Vec<TokenId>>,
-    /// The seed. The n-th sample of a request depends on the seed, n and the logits alone.
+    /// Seed of the random number generator. Continuation `i` of a request, counted from 0, uses the seed plus `i`. The
+    /// random number for the n-th generated token depends only on that sum and n.
     pub seed: u64,
-    /// Whether generation goes on past the end-of-sequence tokens.
+    /// Whether generation continues after the model's end-of-sequence tokens.
     pub ignore_eos: bool,
-    /// Tokens that end generation besides the model's end-of-sequence tokens.
+    /// Tokens that end generation, in addition to the model's end-of-sequence tokens.
     pub stop_token_ids: Vec<TokenId>,
-    /// If set, log-probabilities of each chosen token and of this many of the most likely tokens are reported.
+    /// Number of most likely tokens to report, with their log-probabilities, at the position of each generated token.
+    /// The generated token itself is reported, too. `None` for no report.
     pub logprobs: Option<usize>,
-    /// If set, log-probabilities of the prompt's tokens and of this many of the most likely tokens are reported.
+    /// Number of most likely tokens to report, with their log-probabilities, at the position of each prompt token. The
+    /// prompt token itself is reported, too. `None` for no report.
     pub prompt_logprobs: Option<usize>,
 }
 
@@ -112,15 +123,17 @@ impl Default for SamplingParams {
     }
 }
 
-/// The settings of a beam search.
+/// Settings of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BeamParams {
-    /// The number of beams that are extended at a time; at least 1. A search with 1 beam is greedy.
+    /// Number of beams that are extended at the same time; at least 1. A search with 1 beam is greedy.
     pub width: usize,
-    /// A hypothesis' summed log-probability is divided by its length to the power of this exponent; in [-10, 10]. Above
-    /// 0, longer hypotheses gain; 1 is usual.
+    /// Exponent, in [-10, 10], of the length normalisation. A hypothesis is a continuation that the search considers.
+    /// The score of a hypothesis is its summed log-probability, divided by its length to the power of this exponent.
+    /// The length includes the prompt. Values above 0 favour longer hypotheses; 1 is usual.
     pub length_penalty: f32,
-    /// Whether the search ends as soon as `width` hypotheses are finished, even if a live beam could still beat them.
+    /// Whether the search ends as soon as `width` hypotheses are finished, even if an unfinished one could still score
+    /// higher.
     pub early_stopping: bool,
 }
 
@@ -130,61 +143,62 @@ impl Default for BeamParams {
     }
 }
 
-/// The limits that requests are checked against. They are known once the model is loaded and memory is divided.
+/// Limits that requests are checked against. They are known once the model is loaded and memory has been divided.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The size of the vocabulary. All token ids are smaller.
+    /// Number of tokens in the vocabulary. All token ids must be less than this number.
     pub vocab_size: usize,
-    /// The most tokens of prompt and answer together. This is the model's context or what KV memory can hold, whichever
-    /// is less.
+    /// Largest total number of tokens in the prompt and the answer.
     pub max_model_len: usize,
-    /// The number of tokens of context that the model itself supports.
+    /// Context length, in tokens, that the model itself supports.
     pub model_context: usize,
-    /// The number of tokens that the KV blocks can hold in all.
+    /// Number of tokens whose KV fits in all KV blocks of the engine together.
     pub kv_capacity_tokens: usize,
-    /// The number of tokens in a KV block.
+    /// Number of tokens in one KV block.
     pub kv_block_tokens: usize,
-    /// The most `logprobs` that a request may ask for.
+    /// Largest value that a request may give for `logprobs` or `prompt_logprobs`.
     pub max_logprobs: usize,
-    /// The width of the widest beam search, which is at most the number of sequences that can run at a time.
+    /// Largest beam width that a request may ask for. It is at most the number of sequences that can run at the same
+    /// time.
     pub max_beam_width: usize,
-    /// The number of requests that may wait at a time. One more is refused as overload, unless its tenant has less than
-    /// an equal share.
+    /// Limit on the number of continuations that wait in the queue at the same time. A request whose continuations
+    /// would exceed the limit is refused with [`SubmitError::Overloaded`], unless its tenant would then have at most an
+    /// equal share of the queue.
     pub max_waiting: usize,
 }
 
-/// The error for a request with a parameter that cannot be served. Such a request is refused before anything is queued.
+/// Error for a request with an invalid parameter. Such a request is refused before it is queued.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct InvalidRequest {
-    /// The parameter's name as the OpenAI API spells it.
+    /// Name of the parameter in the OpenAI API.
     pub param: &'static str,
-    /// A message that says what was expected, what was got, and what to do.
+    /// Message that says what was expected, what was received, and how to correct the request.
     pub message: String,
-    /// The prompt's length and its limit, if the context is too short for the request.
+    /// Length of the prompt and the limit on this length, if the request does not fit into the context.
     pub overflow: Option<ContextOverflow>,
 }
 
-/// The lengths in a request for which the context is too short.
+/// Length of a prompt and the limit on this length, for a request that does not fit into the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
-    /// The number of tokens of the prompt.
+    /// Number of tokens in the prompt.
     pub prompt: usize,
-    /// The most tokens that a prompt may have and still leave room for an answer of one token, if an answer is asked
-    /// for.
+    /// Largest number of tokens that the prompt may have. One token of the context is reserved for the answer, unless
+    /// `max_tokens` is 0.
     pub prompt_max: usize,
 }
 
-/// The reason why [`crate::EngineHandle::submit`] refused a request.
+/// Reason why [`crate::EngineHandle::submit`] refused a request.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SubmitError {
     /// The request has an invalid parameter (HTTP 400).
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
-    /// Too many requests are waiting (HTTP 429 with `Retry-After`).
+    /// Too many continuations are waiting in the queue (HTTP 429 with `Retry-After`).
     #[error("{waiting} requests are waiting already, and no more may (--max-waiting); try again later")]
     Overloaded {
-        /// The number of requests in the waiting queue.
+        /// Number of continuations in the waiting queue.
         waiting: usize,
     },
     /// The engine has shut down, or is shutting down (HTTP 503).
@@ -196,7 +210,8 @@ impl Request {
     /// Checks every parameter against `limits`.
     ///
     /// # Errors
-    /// Fails for the first parameter that cannot be served, and names its limit.
+    /// Fails if a parameter is invalid. The error is for the first invalid parameter that is found. The error message
+    /// says how to correct the request.
     pub fn check(&self, limits: &Limits) -> Result<(), InvalidRequest> {
         if self.prompt.is_empty() {
             return refuse("prompt", "the prompt has no tokens; send at least one".into());
@@ -290,9 +305,10 @@ impl Request {
 }
 
 impl BeamParams {
-    /// Returns the most tokens that each beam may generate after a prompt of `prompt_len` tokens, so that the KV blocks
-    /// suffice when the search runs alone. The beams share the prompt's full blocks, and may share nothing else.
-    /// Returns 0 if there is room for no token.
+    /// Returns the largest number of tokens that each beam may generate after a prompt of `prompt_len` tokens, or 0 if
+    /// there is room for none. The context length and the total number of KV blocks limit this number. Blocks that
+    /// other sequences use are not subtracted. The beams share the blocks that the prompt fills. For all other tokens,
+    /// each beam needs blocks of its own.
     pub fn max_tokens(&self, prompt_len: usize, limits: &Limits) -> usize {
         let block = limits.kv_block_tokens.max(1);
         let shared = prompt_len / block;

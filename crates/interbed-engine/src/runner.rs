@@ -14,12 +14,14 @@ use crate::memory_trade::{KvDemand, KvGrant};
 
 /// Computes forward passes. The engine thread owns the runner.
 pub trait Runner: Send {
-    /// Computes the KV of every token of the batch, and hands each wanted row of logits to `sink` in order. KV that is
-    /// below memory comes from `below`; the engine passes such KV only if [`streams_kv`](Self::streams_kv) is true.
+    /// Computes the KV of every token of the batch, and passes each requested row of logits to `sink`, in order. KV
+    /// that is not in memory is read from `below`. A batch refers to such KV only if [`streams_kv`](Self::streams_kv)
+    /// returns true.
     ///
     /// # Errors
-    /// Fails if the pass failed; the error says why. The KV of the batch's own tokens is then unspecified, and no other
-    /// KV has changed. Also fails if KV below memory could not be read; in that case nothing was handed to `sink`.
+    /// Fails if the forward pass failed; the error says why. The KV of the batch's own tokens is then unspecified, and
+    /// no other KV has changed. Also fails if KV could not be read from `below`; in that case, nothing was passed to
+    /// `sink`.
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
@@ -27,46 +29,46 @@ pub trait Runner: Send {
         sink: &mut dyn FnMut(LogitRow, Logits<'_>),
     ) -> Result<(), PassError>;
 
-    /// Copies KV blocks, in the order of `copies`. This is called between passes, before any of the blocks is read,
-    /// written or given back.
+    /// Copies KV blocks, in the order of `copies`. The engine calls this between forward passes, before any of the
+    /// blocks is read, written or freed.
     fn copy_blocks(&mut self, copies: &[BlockCopy]);
 
-    /// Returns the memory of KV blocks, from which blocks are swapped out or stored and into which they come back.
-    /// Returns `None` if blocks cannot be moved.
+    /// Returns access to the contents of KV blocks, for swapping, storing and reading blocks back. Returns `None` if
+    /// blocks cannot be moved.
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
         None
     }
 
-    /// Returns a number that differs if equal tokens get different KV in a prompt of this length. The number enters the
-    /// root of the chain of block hashes. It is 0 by default.
+    /// Returns a number for prompts of this length. Two prompts may share KV only if their numbers are equal. The
+    /// number enters the root of the chain of block hashes. The default is 0.
     fn cache_namespace(&self, _prompt_len: usize) -> u64 {
         0
     }
 
-    /// Returns the drafter that guesses tokens ahead of the model, if there is one. With a drafter, a pass may compute
+    /// Returns the drafter for speculative decoding, if there is one. With a drafter, a forward pass may compute
     /// several tokens of a sequence.
     fn drafter(&mut self) -> Option<&mut dyn Drafter> {
         None
     }
 
-    /// Returns the memory that KV trades with weights, if it does. Without such a trade, all blocks may be used at any
+    /// Returns the memory of KV blocks if KV trades memory with the weights. With `None`, all blocks may be used at any
     /// time.
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
         None
     }
 
-    /// Returns the strips in which the blocks of sequences are mapped side by side, if the runner has strips. A pass
-    /// then gets [`SequenceBlocks::From`](interbed_model::SequenceBlocks::From).
+    /// Returns the strips in which the blocks of a sequence are mapped side by side, if the runner has strips. A
+    /// forward pass then receives [`SequenceBlocks::From`](interbed_model::SequenceBlocks::From).
     fn strips(&mut self) -> Option<&mut dyn StripMemory> {
         None
     }
 
-    /// Returns the weights as watchers see them, if weights are streamed.
+    /// Returns the publisher of the weights' locations, if the weights are streamed.
     fn shown_weights(&mut self) -> Option<&mut dyn ShownWeights> {
         None
     }
 
-    /// Returns whether sequences may be longer than memory.
+    /// Returns whether a sequence may have more KV than fits in memory.
     fn streams_kv(&self) -> bool {
         false
     }
@@ -77,13 +79,14 @@ pub trait Runner: Send {
     }
 }
 
-/// The reason why a pass could not be computed.
+/// Reason why a forward pass could not be computed.
 #[derive(Debug, Error)]
 pub enum PassError {
-    /// The pass failed for this reason.
+    /// The forward pass failed. The string says why.
     #[error("{0}")]
     Failed(String),
-    /// KV below memory could not be read. The sequence that it belongs to computes it again.
+    /// The KV of a sequence could not be read from disk or from a shared store. The engine computes this KV again. If
+    /// the sequence has lost KV too often, the sequence fails instead.
     #[error(transparent)]
     KvLost(#[from] KvLost),
 }
@@ -97,66 +100,72 @@ impl From<ForwardError> for PassError {
     }
 }
 
-/// The memory of KV blocks, which can grow and shrink.
+/// Manages the memory of the KV blocks. While the engine runs, the runner adds memory to the KV blocks and takes memory
+/// away from them, so the number of usable blocks changes.
 pub trait KvMemory {
-    /// Returns the number of blocks that may be used at first.
+    /// Returns the number of blocks that may be used when the engine starts.
     fn blocks_at_start(&mut self) -> usize;
 
-    /// Returns how many blocks may be used from now on. This is called between passes and, while there are no passes,
-    /// from time to time until the grant is settled. The runner was [told](Self::resize) of all blocks that came and
-    /// left before.
+    /// Returns how many blocks may be used from now on. The engine calls this between forward passes. While the engine
+    /// is idle, it calls this from time to time until the grant is settled. Before each call, the engine has reported
+    /// all added and withdrawn blocks through [`resize`](Self::resize).
     fn balance(&mut self, demand: KvDemand) -> KvGrant;
 
-    /// Gives the blocks `came` their memory, and gives back the memory of the blocks `left`. Neither will be read
-    /// before they have been written again, except that copies may still read blocks that left. This is called between
-    /// passes, after the copies of blocks.
+    /// Allocates memory for the blocks `came`, and frees the memory of the blocks `left`. None of these blocks is read
+    /// before it has been written again, except that copies may still read the blocks `left`. The engine calls this
+    /// between forward passes, after it has copied blocks.
     fn resize(&mut self, came: &[u32], left: &[u32]);
 }
 
-/// The address space of strips, in which blocks are mapped, with a thread that maps blocks beside passes.
+/// Manages strips. A strip is an address range in which the KV blocks of one sequence are mapped one after another, so
+/// that a forward pass needs no block table for the sequence. A separate thread can change mappings while forward
+/// passes run.
 pub trait StripMemory {
-    /// Returns how the strips are managed.
+    /// Returns the configuration of the strips.
     fn config(&self) -> StripConfig;
 
-    /// Returns the number by which passes know a strip's first block.
+    /// Returns the block number that stands for the first block of a strip in a forward pass.
     fn first_block(&mut self, strip: u32) -> u32;
 
-    /// Asks for changes that are made beside passes, in this order.
+    /// Requests changes that the mapping thread makes while forward passes run, in the given order.
     fn change_beside(&mut self, changes: &[Mapping]);
 
-    /// Waits until `number` of the changes beside passes have been made since the start. Takes the places of changes
-    /// that the system has refused, where nothing is mapped now.
+    /// Waits until the mapping thread has handled `number` changes since the start. Removes and returns the changes
+    /// that the operating system refused; nothing is mapped at their places.
     fn wait_for(&mut self, number: u64) -> Vec<Mapping>;
 
-    /// Makes a change at once. Returns `false` if the system refused the change.
+    /// Makes a change at once. Returns `false` if the operating system refused the change.
     fn change(&mut self, change: &Mapping) -> bool;
 
-    /// Unpins all blocks, because no pass uses them.
+    /// Unpins all blocks, because no forward pass uses them.
     fn unpin(&mut self);
 
-    /// Pins `blocks` of a strip, which the next pass reads. The pass writes the blocks from `written` on.
+    /// Pins `blocks` of a strip, which the next forward pass reads. The forward pass also writes those of them from
+    /// `written` on.
     fn pin(&mut self, strip: u32, blocks: Range<u32>, written: u32);
 
-    /// Returns the counts of the mapping work so far.
+    /// Returns statistics of the mapping work so far.
     fn stats(&mut self) -> StripStats;
 }
 
-/// Streamed weights, as watchers of the engine see them.
+/// Publishes which streamed weights are in host memory and which are in the device's memory, for those who watch the
+/// engine.
 pub trait ShownWeights {
-    /// Returns the monitor in which passes show what becomes of the weights.
+    /// Returns the monitor through which the state of the weights is published.
     fn monitor(&self) -> Arc<StreamMonitor>;
 
-    /// Shows in the monitor where the weights are now. This is called between passes, while somebody watches.
+    /// Publishes where the weights are now. The engine calls this between forward passes while a watcher exists.
     fn show(&mut self);
 }
 
-/// The memory that a runner takes.
+/// The amounts of memory that a runner uses, with statistics of its device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunnerMemory {
-    /// The memory of all weights.
+    /// Amount of memory that the weights use now. If weights are streamed, this amount can change.
     pub weights: Bytes,
-    /// The memory of one KV block.
+    /// Amount of memory that one KV block uses.
     pub kv_block: Bytes,
-    /// The figures of a device with memory of its own, if the runner has one.
+    /// Statistics of the device's memory and of the transfers between host and device. `None` if the device has no
+    /// memory of its own.
     pub device: Option<DeviceStats>,
 }

@@ -21,8 +21,9 @@ const GREEDY_BELOW: f32 = 1e-5;
 /// The largest `top_k` for which a row's greatest logits are taken instead of all logits.
 const BEST_TOP_K_MAX: usize = BEST_MAX - 1;
 
-/// Returns how many of the greatest logits of a row [`Sampler::sample_best`] needs to choose the token behind
-/// `generated` others; `None` if all logits are needed.
+/// Returns how many of a row's largest logits [`Sampler::sample_best`] needs to choose a token. Returns `None` if the
+/// largest logits are not enough; [`Sampler::sample`] must then choose the token from all logits. `generated` is the
+/// number of tokens that the sequence has generated so far.
 pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
     let repeats = params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
     let rules_out = !params.allowed_token_ids.is_empty() || !params.bad_words.is_empty();
@@ -37,16 +38,17 @@ pub fn best_wanted(params: &SamplingParams, generated: usize) -> Option<usize> {
     params.top_k.filter(|&k| k <= BEST_TOP_K_MAX).map(|k| k.max(1) + 1)
 }
 
-/// The token that was chosen at one position.
+/// The token that the sampler chose at one position, with log-probabilities if they were requested.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    /// The chosen token; 0 when no token is possible (every logit is NaN or minus infinity).
+    /// Chosen token. It is 0 if every token is impossible because its logit is NaN or minus infinity.
     pub token: TokenId,
-    /// The log-probabilities at the position, if [`SamplingParams::logprobs`] is set.
+    /// Log-probabilities at the position, if [`SamplingParams::logprobs`] is set.
     pub logprobs: Option<PositionLogprobs>,
 }
 
-/// The history of a sequence, as far as its penalties need it. The history outlives preemptions.
+/// What the sampler has to remember about one sequence: how often each token occurs, the most recent tokens, and the
+/// seed. A preempted sequence keeps its state.
 #[derive(Debug, Clone)]
 pub struct SamplerState {
     /// The number of occurrences of each token among generated tokens; 0 for tokens that are only in the prompt. Empty
@@ -61,7 +63,8 @@ pub struct SamplerState {
 }
 
 impl SamplerState {
-    /// Creates the state after `prompt`. Tokens at or above `vocab_size` are ignored.
+    /// Creates the state of a sequence that has the tokens of `prompt` and has generated none. Tokens whose ids are not
+    /// below `vocab_size` are ignored.
     pub fn new(prompt: &[TokenId], vocab_size: usize, params: &SamplingParams) -> Self {
         let repeats = params.repetition_penalty != 1.0;
         let tracked = repeats || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
@@ -71,7 +74,9 @@ impl SamplerState {
         Self { occurrences, vocab_size, tracked, recent: Vec::new(), recent_max, seed: params.seed }
     }
 
-    /// Returns this state for continuation number `number` of the prompt, which draws other tokens.
+    /// Returns a copy of this state for one of several answers that continue the same prompt. `number` is the number of
+    /// that answer, and is added to the copy's seed. Answers with different numbers thus draw their tokens
+    /// independently.
     #[must_use]
     pub fn continuation(&self, number: u64) -> Self {
         Self { seed: self.seed.wrapping_add(number), ..self.clone() }
@@ -91,8 +96,9 @@ impl SamplerState {
     }
 }
 
-/// Chooses tokens. A sampler has scratch memory only, so one sampler serves all sequences. After its first call for a
-/// vocabulary, it allocates nothing but the log-probabilities that it returns.
+/// Chooses tokens. A sampler holds only scratch memory and no state of any sequence, so one sampler can serve all
+/// sequences. The scratch memory is reused: once it has grown to the size of the vocabulary, a call allocates memory
+/// only for the log-probabilities that it returns.
 #[derive(Debug, Default)]
 pub struct Sampler {
     raw: Vec<f32>,              // [vocabulary]
@@ -128,13 +134,14 @@ impl Candidate {
 }
 
 impl Sampler {
-    /// Chooses the next token after `generated` tokens were generated. Reports the model's own log-probabilities if
-    /// `params` ask for them.
+    /// Chooses the next token of a sequence that has generated `generated` tokens so far. `logits` has one entry per
+    /// token of the vocabulary, and `eos` lists the end-of-sequence tokens. If `params` request log-probabilities, they
+    /// are computed from the unmodified logits.
     ///
-    /// First, this rules out tokens that would end the sequence before `min_tokens`, that are not allowed, or that
-    /// would complete a bad word. Then `logit_bias`, penalties, temperature, `min_p`, `top_k` and `top_p` apply in this
-    /// order, each to what the one before left. `logits`, with one entry per token of the vocabulary, are left as
-    /// penalties made them. NaN counts as minus infinity.
+    /// The sampler first rules out tokens that would end the sequence before `min_tokens`, tokens that are not allowed,
+    /// and tokens that would complete a bad word. It then applies `logit_bias`, penalties, temperature, `min_p`,
+    /// `top_k` and `top_p`, in this order, each to the result of the previous one. After the call, `logits` holds the
+    /// values after the penalties and before the temperature. A logit that is NaN is treated as minus infinity.
     pub fn sample(
         &mut self,
         logits: &mut [f32],
@@ -168,8 +175,9 @@ impl Sampler {
         Sampled { token, logprobs }
     }
 
-    /// Chooses the token that [`sample`](Self::sample) would choose. `best` has the greatest tokens and logits of the
-    /// row, as many as [`best_wanted`] says, or all if there are fewer. No logit is NaN.
+    /// Chooses the same token as [`sample`](Self::sample), but needs only the largest logits of a row. `best` yields
+    /// these logits with their tokens, in any order. It yields as many as [`best_wanted`] returns, or all logits of the
+    /// row if the row has fewer. No logit may be NaN.
     pub fn sample_best(
         &mut self,
         best: impl Iterator<Item = (TokenId, f32)>,
@@ -190,8 +198,9 @@ impl Sampler {
         Sampled { token, logprobs: None }
     }
 
-    /// Returns the natural-log probabilities of `chosen` and of the `top` most likely tokens, best first, under a
-    /// softmax of `logits`. Ranks count from 1. Of equally likely tokens the lower id comes first.
+    /// Applies a softmax to `logits`, and returns the natural logarithms of the probabilities of `chosen` and of the
+    /// `top` most likely tokens. The most likely token comes first and has rank 1. If tokens are equally likely, the
+    /// one with the lower id comes first.
     pub fn position_logprobs(&mut self, logits: &[f32], chosen: TokenId, top: usize) -> PositionLogprobs {
         let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|&logit| f64::from(below_best(logit, best)).exp()).sum();

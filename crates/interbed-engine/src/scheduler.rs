@@ -39,17 +39,19 @@ pub(crate) use plan::{Admitted, PlannedTokens, Rejected, StepPlan};
 use queues::Queues;
 use tenants::Tenants;
 
-/// The limits of one pass, and the rule that says what is done when blocks run out.
+/// Limits on the running sequences and on each forward pass, and the rule for preemption when KV blocks run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// The most sequences that run at a time.
+    /// Largest number of sequences that may run at the same time.
     pub max_num_seqs: usize,
-    /// The most tokens that a pass computes, prefill chunks and decodes together.
+    /// Largest number of tokens in a forward pass. Tokens of prefill chunks and decode tokens count together.
     pub max_num_batched_tokens: usize,
-    /// The rule that says what happens to the KV of preempted sequences.
+    /// Whether the KV of preempted sequences is swapped out or computed again.
     pub preemption: PreemptionMode,
-    /// The longest time between two tokens of a sequence that generates, as far as prefill in its passes causes the
-    /// gap. With `None`, prefill takes all room that passes have.
+    /// Target for the longest time between two consecutive tokens that a sequence generates. While any sequence
+    /// generates tokens, a forward pass computes only as much prefill as is expected to keep the pass within this time.
+    /// Prefill never stops completely, so the time can still be exceeded. With `None`, prefill takes all the room that
+    /// a forward pass has.
     pub max_token_gap: Option<Duration>,
 }
 

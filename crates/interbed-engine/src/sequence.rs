@@ -64,13 +64,15 @@ pub(crate) struct Requested {
 /// What a sequence stands for in its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// An answer, which goes on by itself.
+    /// An answer that is generated independently of other sequences.
     Answer,
-    /// A beam of a search. All beams make room and come back together. While beams run, they count for `seats`
-    /// sequences, at least one each, and together for the width of the search.
+    /// A beam of a beam search. All beams of a search are preempted together and return together. A running beam counts
+    /// as `seats` sequences towards `max_num_seqs`, and `seats` is at least 1. The `seats` of all beams of a search add
+    /// up to the width of the search.
     Beam { seats: usize },
-    /// The trunk of a search, which stands for all beams. The beams have lost their blocks, and the trunk computes the
-    /// tokens that they have in common.
+    /// A sequence that replaces all beams of a search after they have lost their KV blocks. It consists of the leading
+    /// tokens that the beams have in common, and computes the KV of these tokens again. It has the `seats` of all these
+    /// beams together.
     Trunk { seats: usize },
 }
 
@@ -285,17 +287,20 @@ impl Rank {
 /// | fetching | the end of its fetch → running |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SequenceStatus {
-    /// The sequence holds no blocks.
+    /// The sequence waits in the queue and holds no KV blocks.
     Waiting,
-    /// The sequence holds blocks for all its tokens but at most the last. A part of its prompt may still be fetched.
+    /// The sequence runs. If its KV fits in memory, it holds KV blocks for all its tokens, or for all but the last. If
+    /// there is an [`Ahead`], part of the prompt's KV is fetched from disk or from a shared store while the sequence
+    /// computes the tokens before that part.
     Running(Option<Ahead>),
     /// The sequence's blocks are being swapped out.
     Leaving,
-    /// The sequence's KV is in swap space.
+    /// The sequence's KV is in swap space, and the sequence waits to be swapped in.
     Swapped,
     /// The sequence's KV is being swapped in.
     Arriving,
-    /// The beginning of the sequence's KV is being fetched from a tier below memory.
+    /// Part of the KV of the sequence's prompt is being read from disk or from a shared store, and the sequence waits
+    /// for it.
     Fetching,
 }
 

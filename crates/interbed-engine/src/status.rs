@@ -9,132 +9,155 @@ use interbed_weights::StreamStats;
 use crate::FinishReason;
 use crate::runner::RunnerMemory;
 
-/// The engine's status when it last published its figures. Counters are totals since the start.
+/// A snapshot of the engine's figures. Counters are totals since the engine started. [`health`](Self::health) and
+/// [`since_last_step`](Self::since_last_step) are determined when the status is requested; all other figures are the
+/// ones that the engine last published.
 #[derive(Debug, Clone, Default)]
 pub struct EngineStatus {
-    /// Whether the engine makes progress, by [`Health`].
+    /// Whether the engine makes progress.
     pub health: Health,
-    /// The number of engine steps.
+    /// The number of engine steps that began a forward pass, whether or not the forward pass succeeded.
     pub steps: u64,
-    /// The numbers of tokens that passes had, of prompts and of decodes together.
+    /// A histogram of the number of tokens in each successful forward pass. Prompt tokens and decode tokens count
+    /// together.
     pub pass_tokens: TokenHistogram,
     /// The number of sequences in the waiting queue.
     pub waiting: usize,
     /// The number of running sequences.
     pub running: usize,
-    /// The number of sequences whose KV is swapped out, or on its way out or in.
+    /// The number of sequences whose KV is swapped out, or is being swapped out or in.
     pub swapped: usize,
-    /// The number of prompt tokens of admitted requests. Each request counts once, however often it was preempted.
+    /// The total number of prompt tokens of all admitted requests. A request counts once, even if it was preempted and
+    /// admitted again.
     pub prompt_tokens: u64,
-    /// The number of prompt tokens that were cached when their request was first admitted.
+    /// The number of prompt tokens whose KV was found in memory, on disk or in a shared store when their request was
+    /// first admitted, and was therefore not computed.
     pub cached_tokens: u64,
     /// The number of tokens generated.
     pub generation_tokens: u64,
-    /// The number of requests that ended, by reason: `stop`, `length`, `cancelled`, `failed`.
+    /// The number of answers that ended for each reason: `stop`, `length`, `cancelled`, `failed`.
     pub finished: FinishedCounts,
-    /// The number of times that sequences had to make room for others.
+    /// The number of preemptions. In a preemption, a sequence, or a beam search with all its beams, gives up its KV
+    /// blocks to other sequences.
     pub preemptions: u64,
-    /// The number of preemptions in which KV was swapped out; in all others it is computed again.
+    /// The number of preemptions in which the KV was swapped out. In all other preemptions, the KV was dropped, to be
+    /// computed again later.
     pub preemptions_swap: u64,
-    /// The block manager's figures.
+    /// Statistics of the KV block manager.
     pub kv: KvStats,
-    /// The memory of weights, of a KV block and of the device.
+    /// The memory that the weights use and the memory that each KV block uses. If the device has memory of its own, its
+    /// statistics are included.
     pub memory: RunnerMemory,
-    /// The time that giving out the blocks of a step took, with the planning around it.
+    /// A histogram of the time that each engine step spends on scheduling sequences, on allocating their KV blocks, and
+    /// on beginning to fetch KV from the tiers.
     pub allocation_seconds: Histogram,
-    /// The figures of the tiers of KV below memory, nearest first.
+    /// Statistics of the KV tiers, which store KV on disk or in a shared store. The tiers are in the order in which the
+    /// engine searches them.
     pub tiers: Vec<TierStatus>,
-    /// The sequences that are longer than memory and have not ended.
+    /// The number of unfinished sequences whose KV does not fit in memory, so that part of it lies on disk.
     pub longer_than_memory: usize,
-    /// The figures of blocks that are mapped side by side, if the engine maps them so.
+    /// Statistics of strips. A strip is an address range in which the KV blocks of one sequence are mapped one after
+    /// another. `None` if the engine has no strips.
     pub strips: Option<StripsStatus>,
-    /// What streaming the weights has taken since the start, if they are streamed.
+    /// Statistics of weight streaming since the weights were opened; `None` if the weights are not streamed.
     pub stream: Option<StreamStats>,
-    /// The time since the last step ended, or since work arrived at an idle engine if that is later.
+    /// The time since the latest step with a forward pass ended. If work has arrived at the idle engine since then, the
+    /// time counts from the arrival of that work.
     pub since_last_step: Duration,
-    /// The number of idle checks that found blocks which were neither free nor cached. It is always 0 unless there is a
-    /// bug; the engine recovers and goes on.
+    /// The number of times that the engine, while idle, found leaked KV blocks. A leaked block is neither free nor
+    /// cached, although no sequence holds it. A leak is a bug; the engine then frees all blocks and continues.
     pub leaks_found: u64,
 }
 
 impl EngineStatus {
-    /// Returns the bytes of all KV blocks that have memory, or may take it.
+    /// Returns the total size of the memory of all KV blocks, in bytes. Blocks that were withdrawn from the pool are
+    /// left out, because they have no memory.
     pub fn kv_bytes(&self) -> u64 {
         self.memory.kv_block.0.saturating_mul(self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64)
     }
 
-    /// Returns the figures of the tier with this name, if there is such a tier.
+    /// Returns the figures of the tier named `name`; `None` if there is no such tier.
     pub fn tier(&self, name: &str) -> Option<&TierStatus> {
         self.tiers.iter().find(|tier| tier.name == name)
     }
 }
 
-/// Figures of a tier of KV below memory.
+/// Statistics of a KV tier, which stores KV on disk or in a shared store.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TierStatus {
     /// The tier's [name](interbed_kv::LowerTier::name).
     pub name: &'static str,
-    /// The figures that the tier counts itself.
+    /// Figures that the tier itself reports.
     pub store: TierFigures,
-    /// The computed blocks that wait for buffers to be stored.
+    /// The number of computed blocks that wait for a free buffer before they can be written to the tier.
     pub fresh_blocks: usize,
-    /// The prompt tokens whose KV the tier was asked for.
+    /// The number of prompt tokens whose KV the engine requested from the tier. Fetches that are still running do not
+    /// count.
     pub asked_tokens: u64,
-    /// The prompt tokens whose KV came from the tier.
+    /// The number of prompt tokens whose KV the engine received from the tier. Fetches that are still running do not
+    /// count.
     pub fetched_tokens: u64,
-    /// The fetches that have ended.
+    /// The number of fetches from the tier that have ended.
     pub fetches: u64,
-    /// The seconds that sequences waited for fetches that have ended.
+    /// The sum of the durations of all fetches from the tier that have ended, in seconds.
     pub fetch_seconds: f64,
-    /// The fetches that did not bring all blocks that were asked for.
+    /// The number of fetches that returned fewer blocks than were requested.
     pub fetches_cut: u64,
-    /// The prefixes that were in the tier and were computed, since that was expected to be faster.
+    /// The number of times that the tier had the KV of a prefix, but the engine chose to compute all of it rather than
+    /// read it.
     pub recomputed: u64,
-    /// The prefixes of which the first part was computed while the rest was read.
+    /// The number of times that the engine computed the first part of a prefix while it read the rest from the tier.
     pub shared: u64,
 }
 
-/// Figures of KV blocks that are mapped side by side.
+/// Statistics of strips. A strip is an address range in which one sequence's KV blocks are mapped one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StripsStatus {
-    /// The number of mappings of all strips, as the system counts them.
+    /// The number of memory mappings of all strips together. The operating system limits the mappings of a process.
     pub mappings: usize,
-    /// The most mappings that all strips together may have.
+    /// The maximum number of memory mappings that all strips together may have.
     pub mappings_max: usize,
-    /// The number of blocks mapped in strips. A block in several strips counts several times.
+    /// The number of KV blocks that are mapped in strips. A block counts once for each strip that maps it.
     pub mapped_blocks: usize,
-    /// The number of times that a sequence's blocks had no room in a strip for a pass.
+    /// The number of times that the strips had no room for a sequence's blocks, so that a forward pass read them
+    /// through a block table. A sequence counts again in each such forward pass. Sequences longer than a strip do not
+    /// count.
     pub listed: u64,
-    /// The time that steps took before their passes to decide about strips, to map blocks and to wait.
+    /// The total time that steps spent on strips before their forward passes. It includes planning, mapping blocks, and
+    /// waiting for mappings that the mapping thread was still making.
     pub time: Duration,
-    /// The counts of the mapping work.
+    /// The number of changes to the mappings in strips, the time that they took, and the time that steps waited for
+    /// them.
     pub work: StripStats,
 }
 
-/// The engine's health, which says whether the engine makes *progress*, not whether the process lives.
+/// The engine's health: whether the engine makes *progress*, and not only whether the process runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Health {
-    /// The engine is idle, or its steps are completing.
+    /// The engine is idle, or it has work and completes steps.
     #[default]
     Ok,
-    /// There is work, but no step has completed for a while, or nothing could be scheduled for many steps. The string
-    /// says which.
+    /// There is work, but no step has completed for longer than [`EngineConfig::stall`](crate::EngineConfig::stall), or
+    /// many steps in a row scheduled nothing. The string says which.
     Stalled(String),
     /// The engine thread has ended; the string says why.
     Dead(String),
 }
 
-/// The numbers of requests that ended, by reason.
+/// The number of answers that ended for each reason. A request for several answers counts once for each of them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FinishedCounts {
-    /// Requests that ended with an end-of-sequence token, a stop token or a complete constraint.
+    /// The number of answers that ended at an end-of-sequence token, at a stop token, or because the constraint on the
+    /// answer, such as a grammar, allowed no further token.
     pub stop: u64,
-    /// Requests that reached `max_tokens` or the end of the context.
+    /// The number of answers that reached `max_tokens` or the maximum context length. Completed embeddings count here
+    /// too.
     pub length: u64,
-    /// Requests whose client went away. A request that the text layer ends at a stop string counts here too.
+    /// The number of answers that were cancelled because the client went away, or because a stop string was found in
+    /// the text.
     pub cancelled: u64,
-    /// Requests that failed, for example because a pass failed, numbers were not finite, or the request could never
-    /// fit.
+    /// The number of answers that failed, for example because a forward pass failed, because the logits were not
+    /// finite, or because a sequence needed more KV blocks than the engine has.
     pub failed: u64,
 }
 
@@ -151,15 +174,15 @@ impl FinishedCounts {
 /// A histogram of durations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Histogram {
-    /// The numbers of durations by size. Entry `i` counts durations of at most [`Histogram::BOUNDS`]`[i]` seconds that
-    /// are above the bound before; the last entry counts the rest.
+    /// The number of durations in each bucket. A duration belongs to the first bucket `i` for which it is at most
+    /// [`Histogram::BOUNDS`]`[i]` seconds. The last bucket counts the durations that exceed every bound.
     pub counts: [u64; Histogram::BOUNDS.len() + 1],
     /// The sum of all durations, in seconds.
     pub sum: f64,
 }
 
 impl Histogram {
-    /// The upper bounds of the entries of `counts`, in seconds.
+    /// The largest duration of each bucket, in seconds. The last bucket has no bound.
     pub const BOUNDS: [f64; 8] = [1e-6, 5e-6, 2e-5, 1e-4, 5e-4, 1e-3, 1e-2, 0.1];
 
     /// Counts one duration.
@@ -171,21 +194,21 @@ impl Histogram {
     }
 }
 
-/// A histogram of passes, by their number of tokens.
+/// A histogram of the number of tokens per forward pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TokenHistogram {
-    /// The numbers of passes by size. Entry `i` counts passes of at most [`TokenHistogram::BOUNDS`]`[i]` tokens that
-    /// are above the bound before; the last entry counts the rest.
+    /// The number of forward passes in each bucket. A forward pass belongs to the first bucket `i` for which it has at
+    /// most [`TokenHistogram::BOUNDS`]`[i]` tokens. The last bucket counts the forward passes that exceed every bound.
     pub counts: [u64; TokenHistogram::BOUNDS.len() + 1],
-    /// The sum of the tokens of all passes.
+    /// The total number of tokens in all forward passes that were counted.
     pub sum: u64,
 }
 
 impl TokenHistogram {
-    /// The upper bounds of the entries of `counts`, in tokens.
+    /// The largest number of tokens of each bucket. The last bucket has no bound.
     pub const BOUNDS: [u64; 13] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
 
-    /// Counts one pass of `tokens` tokens.
+    /// Counts one forward pass of `tokens` tokens.
     pub fn record(&mut self, tokens: u64) {
         self.counts[Self::BOUNDS.partition_point(|&bound| bound < tokens)] += 1;
         self.sum += tokens;

@@ -21,7 +21,8 @@ pub const BOS: TokenId = 256;
 /// The end-of-sequence token of [`byte_tokenizer`] and of [`ScriptedEngine`].
 pub const EOS: TokenId = 257;
 
-/// Returns a tokenizer whose tokens 0 to 255 are the bytes, and which has [`BOS`] (`<s>`) and [`EOS`] (`</s>`).
+/// Returns a tokenizer with one token for each byte, whose id is the byte's value, and with the special tokens [`BOS`]
+/// (`<s>`) and [`EOS`] (`</s>`).
 pub fn byte_tokenizer() -> Tokenizer {
     let printable = |byte: u32| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut others = 0x100..;
@@ -53,25 +54,27 @@ pub fn byte_tokenizer() -> Tokenizer {
     Tokenizer::from_bytes(json.as_bytes(), Some(config.as_bytes())).expect("the test tokenizer is valid")
 }
 
-/// The action of the engine for a request in one step.
+/// What a [`ScriptedEngine`] does for a request in one step. An emitted token ends the sequence if it is [`EOS`] or one
+/// of the request's stop tokens, or if the answer then has `max_tokens` tokens. The engine respects the request's
+/// `min_tokens` and `ignore_eos`.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// Emits this token, and ends if the request's parameters say so.
+    /// Emits this token.
     Token(TokenId),
-    /// Emits this token with this log-probability, and ends if the request's parameters say so.
+    /// Emits this token with this log-probability.
     Likely(TokenId, f32),
-    /// Preempts the sequence, then emits this token, and ends if the request's parameters say so.
+    /// Reports that the sequence was preempted, then emits this token.
     Preempted(TokenId),
     /// Emits nothing.
     Wait,
-    /// Fails for this reason.
+    /// Fails the request with [`RequestError::Forward`], which contains this reason.
     Fail(String),
 }
 
-/// The script, a function that returns the next step from the request and the number of tokens generated for it so far.
+/// A function that receives the request and the number of tokens generated for it so far, and returns the next step.
 pub type Script = dyn Fn(&Request, usize) -> Step + Send + Sync;
 
-/// Returns a script that answers `text`, then ends the sequence.
+/// Returns a script that emits each byte of `text` as a token, then ends the sequence.
 pub fn answer(text: &str) -> Box<Script> {
     let tokens: Vec<TokenId> = text.bytes().map(TokenId::from).collect();
     Box::new(move |_, index| Step::Token(tokens.get(index).copied().unwrap_or(EOS)))
@@ -80,7 +83,8 @@ pub fn answer(text: &str) -> Box<Script> {
 /// The time without a step after which health is no longer good; no test waits for so long.
 const STALL: Duration = Duration::from_hours(1);
 
-/// An engine that answers by a script. The engine stops when this is dropped.
+/// An engine without a model, for tests. A [`Script`] decides what it answers to each request. The engine stops when
+/// this value is dropped.
 pub struct ScriptedEngine {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
@@ -102,7 +106,7 @@ struct Running {
 }
 
 impl ScriptedEngine {
-    /// Starts an engine that takes `step_time` for each step.
+    /// Starts an engine that takes its answers from `script`. The engine sleeps for `step_time` after each step.
     pub fn start(limits: Limits, step_time: Duration, script: Box<Script>) -> Self {
         let (shared, submissions) = EngineShared::new(limits, STALL, Board::default());
         let state = Arc::new(State {
@@ -120,7 +124,7 @@ impl ScriptedEngine {
         Self { state, thread: Some(thread) }
     }
 
-    /// Returns limits that fit [`byte_tokenizer`].
+    /// Returns engine limits for tests. The vocabulary size in them is that of [`byte_tokenizer`].
     pub fn limits() -> Limits {
         Limits {
             vocab_size: 258,
@@ -139,33 +143,38 @@ impl ScriptedEngine {
         EngineHandle { shared: Arc::clone(&self.state.shared) }
     }
 
-    /// Returns all requests that came in, in order. Several continuations of a prompt are listed as one request each,
-    /// with its own seed.
+    /// Returns the requests that the engine has received so far, in the order in which it received them. If a request
+    /// asks for several continuations of its prompt, the list has one entry for each continuation, with the seed of
+    /// that continuation.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.state.requests).clone()
     }
 
-    /// Returns the number of steps so far. Steps pass whether or not there is work.
+    /// Returns the number of steps that the engine has taken so far. Steps in which no request was running are counted
+    /// too.
     pub fn steps(&self) -> u64 {
         lock(&self.state.status).steps
     }
 
-    /// Sets the reason why no more than half of a prompt is cached. At first the reason is [`MissReason::OtherSalt`].
+    /// Sets the reason that the engine gives when a request asks why part of its prompt was not cached
+    /// ([`Request::explain_miss`]). The engine reports the first half of every prompt as cached, and the second half as
+    /// uncached. The default reason is [`MissReason::OtherSalt`].
     pub fn set_miss(&self, reason: MissReason) {
         *lock(&self.state.miss) = reason;
     }
 
-    /// Returns whether anybody watches.
+    /// Returns whether any [`Watcher`](crate::Watcher) of the engine's state exists.
     pub fn is_watched(&self) -> bool {
         self.state.shared.board.is_watched()
     }
 
-    /// Shows a state to those who watch.
+    /// Publishes `state` to every [`Watcher`](crate::Watcher) of the engine's state.
     pub fn show(&self, mut state: LiveState) {
         self.state.shared.board.show(&mut state);
     }
 
-    /// Changes the status that [`EngineHandle::status`] reports.
+    /// Calls `change` with the engine's status, and publishes the changed status. [`EngineHandle::status`] then reports
+    /// it.
     pub fn set_status(&self, change: impl FnOnce(&mut EngineStatus)) {
         let mut status = lock(&self.state.status);
         change(&mut status);
@@ -280,10 +289,11 @@ impl State {
     }
 }
 
-/// The width of the embeddings that [`ScriptedEngine`] makes up.
+/// The number of dimensions of the embeddings that [`ScriptedEngine`] returns.
 pub const EMBEDDING_WIDTH: usize = 4;
 
-/// Returns the made-up embedding of a prompt: its number of tokens, its first and its last token, and 1.
+/// Returns the embedding that [`ScriptedEngine`] invents for a prompt. It consists of the number of tokens in the
+/// prompt, the id of the first token, the id of the last token, and 1.
 pub fn embedding(prompt: &[TokenId]) -> Vec<f32> {
     let [first, last] = [prompt.first(), prompt.last()].map(|token| token.copied().unwrap_or(0) as f32);
     vec![prompt.len() as f32, first, last, 1.0]

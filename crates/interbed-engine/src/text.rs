@@ -8,19 +8,23 @@ use interbed_model::tokenizer::{Detokenizer, Tokenizer};
 
 use crate::{Event, EventStream, FinishReason, PositionLogprobs, PromptDone, RequestError, TokenId};
 
-/// The options that say how the tokens of one request become text.
+/// Options for turning the tokens of one request into text.
 #[derive(Debug, Clone, Default)]
 pub struct TextOptions {
-    /// The texts that end generation wherever they appear, even across tokens. The stop string that is complete first
-    /// counts; of two that are complete at once, the longer counts.
+    /// The strings that end generation as soon as the text contains one of them. Such a string may span several tokens.
+    /// If the text contains several of them, the one that ends first counts; if several end at the same place, the
+    /// longest counts.
     pub stop: Vec<String>,
-    /// Whether the stop string, or the text of the stop token, is left at the end of the text.
+    /// Whether the text includes what ended generation: the stop string, or the text of the stop token.
     pub include_stop: bool,
     /// Whether special tokens are left out of the text.
     pub skip_special_tokens: bool,
-    /// The number of tokens within which a completed stop string does not count.
+    /// The number of tokens at the start of the answer that cannot complete a stop string. A stop string that ends
+    /// within these tokens is ordinary text.
     pub min_tokens: usize,
-    /// The tokens that may end the sequence (`stop_token_ids`, and end-of-sequence tokens other than special ones).
+    /// The tokens that may end the sequence: the request's `stop_token_ids` and the end-of-sequence tokens. The list
+    /// may leave out special tokens and the tokenizer's own end-of-sequence token, because the decoder treats these as
+    /// possible ends in any case.
     pub end_tokens: Vec<TokenId>,
 }
 
@@ -31,16 +35,16 @@ pub enum StopCause {
     EndOfSequence,
     /// The model generated one of the request's stop tokens.
     StopToken(TokenId),
-    /// The text contains one of the request's stop strings.
+    /// The text reached this string, which is one of the request's stop strings.
     StopString(String),
-    /// The request's constraint allows nothing more to follow.
+    /// The answer is complete, because the request's constraint, such as a grammar, allows no further token.
     Complete,
-    /// The answer reached `max_tokens` or the end of the context.
+    /// The answer reached `max_tokens`, or the sequence reached the maximum context length.
     Length,
 }
 
 impl StopCause {
-    /// Returns the `finish_reason` of the OpenAI API.
+    /// Returns the OpenAI API's `finish_reason` for this cause.
     pub fn openai_name(&self) -> &'static str {
         match self {
             Self::Length => "length",
@@ -49,19 +53,22 @@ impl StopCause {
     }
 }
 
-/// The parts that one event adds to the text. Any part may be absent: a token whose text is not certain yet adds no
-/// text.
+/// What one event adds to the answer. Each field may be empty or `None`. For example, a token whose text may be part of
+/// a stop string adds no text yet.
 #[derive(Debug, Default)]
 pub struct TextDelta {
-    /// The text that is now certain, and no part of a stop string. It ends at a character's border.
+    /// New text of the answer. The decoder holds text back while it may belong to a stop string or to an incomplete
+    /// character.
     pub text: String,
-    /// The token that came, with its log-probabilities if they were asked for.
+    /// The generated token, with its log-probabilities if the request asked for them; `None` if the event carried no
+    /// token.
     pub token: Option<(TokenId, Option<PositionLogprobs>)>,
-    /// The facts about the prompt, set when the prompt has been computed.
+    /// Information about the prompt; `None` unless the event reports that the prompt has been computed.
     pub prompt: Option<PromptDone>,
-    /// The prompt's embedding, if an embedding was asked for.
+    /// The prompt's embedding; `None` unless the event carried an embedding.
     pub embedding: Option<Vec<f32>>,
-    /// The outcome, set at the end. Nothing comes after it.
+    /// The outcome of the request: the reason why the text ended, or the error with which the request failed. The
+    /// outcome is `None` unless the text ends with this event.
     pub finished: Option<Result<StopCause, RequestError>>,
 }
 
@@ -86,18 +93,20 @@ impl TextDecoder {
         Self { options, detokenizer, stops, undecided: None, tokens: 0, preemptions: 0, ended: false }
     }
 
-    /// Returns the number of tokens generated so far, including the one that ends the sequence (`completion_tokens`).
+    /// Returns the number of tokens generated so far, including the token that ended the sequence, if one did. The
+    /// OpenAI API calls this number `completion_tokens`.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Returns how often the sequence had to make room for others. The number for a beam search is known once the
-    /// search has ended.
+    /// Returns the number of times that the sequence has been preempted so far. The preemptions of a beam search are
+    /// counted only when the search ends.
     pub fn preemptions(&self) -> u32 {
         self.preemptions
     }
 
-    /// Takes the next event. Events after the end add nothing.
+    /// Takes the next event and returns what it adds to the answer. After the event that ends the text, further events
+    /// add nothing.
     pub fn push(&mut self, event: Event) -> TextDelta {
         let mut delta = TextDelta::default();
         if self.ended {
@@ -170,7 +179,8 @@ impl TextDecoder {
     }
 }
 
-/// The text of a request in flight. Dropping the stream, or reaching a stop string, cancels the request.
+/// The stream of the text that one request generates. The engine cancels the request when the stream is dropped, or
+/// when the text reaches a stop string.
 #[derive(Debug)]
 pub struct TextStream {
     events: Option<EventStream>,
@@ -183,31 +193,33 @@ impl TextStream {
         Self { events: Some(events), decoder: TextDecoder::new(tokenizer, options) }
     }
 
-    /// Returns how long the continuation waited in the queue, by [`EventStream::waited`]; `None` once the text has
-    /// ended.
+    /// Returns how long this stream's continuation of the prompt waited in the queue, from the submission of the
+    /// request until the engine admitted the continuation. Returns `None` before that, and after the text has ended.
+    /// [`EventStream::waited`] explains when a continuation is admitted.
     pub fn waited(&self) -> Option<Duration> {
         self.events.as_ref().and_then(EventStream::waited)
     }
 
-    /// Waits for the next event, and returns what it adds; `None` after the end. Nothing is lost if the future is
-    /// dropped.
+    /// Waits for the next event and returns what it adds to the answer. Returns `None` once the text has ended or
+    /// [`end`](Self::end) was called. Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<TextDelta> {
         let event = self.events.as_mut()?.next().await;
         self.received(event)
     }
 
-    /// Blocks until the next event comes, like [`TextStream::next`], for callers outside an async runtime.
+    /// Blocks the thread until the next event comes, and returns what it adds to the answer. This is
+    /// [`TextStream::next`] for callers outside an async runtime.
     pub fn blocking_next(&mut self) -> Option<TextDelta> {
         let event = self.events.as_mut()?.blocking_next();
         self.received(event)
     }
 
-    /// Returns the decoder, which knows how many tokens and preemptions there were so far.
+    /// Returns the decoder, which counts the tokens and the preemptions so far.
     pub fn decoder(&self) -> &TextDecoder {
         &self.decoder
     }
 
-    /// Cancels the request. Nothing comes after this.
+    /// Cancels the request. Later calls to [`TextStream::next`] return `None`.
     pub fn end(&mut self) {
         self.events = None;
     }
@@ -221,7 +233,7 @@ impl TextStream {
     }
 }
 
-/// Finds stop strings wherever they fall, and holds back text that may be the start of one.
+/// Finds stop strings in text that arrives in pieces, and holds back text that may be the beginning of a stop string.
 #[derive(Debug)]
 pub struct StopStrings {
     stops: Vec<String>,
@@ -230,14 +242,15 @@ pub struct StopStrings {
 }
 
 impl StopStrings {
-    /// Creates a search for `stops`. Empty strings stop nothing.
+    /// Creates a search for `stops`. Empty strings are ignored.
     pub fn new(stops: Vec<String>) -> Self {
         Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
     }
 
-    /// Takes more text, appends what is certain to `output`, and returns the stop string that ends the text, if one
-    /// does. If `include` is set, `output` gets the stop string too. Unless `armed` is set, stop strings that are
-    /// complete within `text` are text like any other.
+    /// Takes the next piece of text. Appends to `output` all text that cannot be part of a stop string, including text
+    /// that earlier calls held back. If `text` completes a stop string, returns that string. In this case, `output`
+    /// receives only the text before the stop string and, if `include` is true, the stop string itself. If `armed` is
+    /// false, a stop string that `text` completes is treated as ordinary text.
     pub fn push(&mut self, text: &str, armed: bool, include: bool, output: &mut String) -> Option<String> {
         if self.stops.is_empty() {
             output.push_str(text);
@@ -256,7 +269,8 @@ impl StopStrings {
         None
     }
 
-    /// Returns the text that was held back, which turned out to be no stop string.
+    /// Returns the text that was held back because it may be the beginning of a stop string. Call this only after the
+    /// last piece of text.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-/// The rule that says which blocks are written to a tier.
+/// The rule for when KV blocks in memory are written to a tier, which is on disk or in a shared store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreMode {
-    /// Blocks that memory has no room for any more.
+    /// Blocks are written when they are evicted from memory.
     Evict,
-    /// Blocks of prompts as soon as they are computed, and blocks that memory has no room for any more.
+    /// Blocks of prompts are written as soon as they are computed. Other blocks are written when they are evicted from
+    /// memory.
     #[default]
     Eager,
-    /// Every block as soon as it is full.
+    /// All blocks are written as soon as they are full, whether they hold prompt tokens or generated tokens.
     Mirror,
 }
 
@@ -21,15 +22,17 @@ impl StoreMode {
     }
 }
 
-/// The rule that says which part of a prefix in a tier is computed rather than read.
+/// The rule for how much of a prompt's prefix the engine computes although a tier holds the KV of this prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Recompute {
-    /// As many of the first blocks as can be computed while the rest is read, by the rates at which this engine has
-    /// read and computed so far. If reading the whole prefix takes longer than computing it, all of the prefix is
-    /// computed.
+    /// The engine computes the first blocks of the prefix while it reads the rest from the tier. It divides the prefix
+    /// so that, at the rates measured so far, computing and reading end at the same time. If computing the whole prefix
+    /// is faster than reading the whole prefix, the engine computes all of it. While one of the rates is unknown, the
+    /// engine reads all of it.
     #[default]
     Measured,
-    /// The given share of the prefix, whatever the rates are.
+    /// The engine computes this share of the prefix, from 0 to 1, and reads the rest. It ignores the measured rates.
+    /// The computed blocks are the first ones of the prefix.
     Share(f64),
 }
 
@@ -49,23 +52,26 @@ impl Recompute {
     }
 }
 
-/// The rules about what goes to a tier, and what is computed rather than read from there.
+/// The rules for one tier: which blocks are written to it, and which are computed even though it holds them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierPolicy {
-    /// The rule that says which blocks are written.
+    /// The rule for when blocks are written to the tier.
     pub mode: StoreMode,
-    /// The rule that says which part of a prefix in the tier is computed.
+    /// The rule for how much of a prompt's prefix the engine computes even though the tier holds the KV of the prefix.
     pub recompute: Recompute,
-    /// The time after which blocks that nobody has held are written, whatever the mode is; `None` if they are not. When
-    /// the engine stops, the last such blocks are written at once.
+    /// The time after which the engine writes a computed block that no sequence holds any longer, in every mode. While
+    /// a sequence holds the block, the engine checks it again each time that this time has passed. Before the engine
+    /// stops, it writes all blocks that still wait. With `None`, only the mode decides when blocks are written.
     pub idle_after: Option<Duration>,
-    /// Whether the oldest computed blocks are dropped if more wait to be written than memory holds. They have left
-    /// memory by then, or are written when they are evicted.
+    /// Whether the queue of computed blocks that wait to be written has a maximum length. The maximum is the number of
+    /// KV blocks for which the engine has memory. When the queue exceeds it, the engine drops the oldest blocks from
+    /// the queue.
     pub drops_fresh: bool,
 }
 
 impl TierPolicy {
-    /// The rules for a store that servers share. It is told of prompts at once, and everything that it brings is read.
+    /// The rules for a store that servers share: blocks of prompts are written as soon as they are computed, and every
+    /// prefix in the store is read in full.
     pub const SHARED: Self =
         Self { mode: StoreMode::Eager, recompute: Recompute::Share(0.0), idle_after: None, drops_fresh: true };
 }

@@ -6,11 +6,13 @@ use interbed_kv::{ChainRoot, LowerTier};
 
 use crate::tier_policy::TierPolicy;
 
-/// A tier of KV below memory, and the rules about what goes there.
+/// A KV tier on disk or in a shared store, and the rules for its use.
 pub struct TierBelow {
-    /// The tier, whose blocks are those of [`Runner::block_bytes`](crate::Runner::block_bytes).
+    /// The tier. The engine gives it access to the KV blocks in memory through the interface that
+    /// [`Runner::block_bytes`](crate::Runner::block_bytes) returns.
     pub tier: Box<dyn LowerTier>,
-    /// The rules.
+    /// The rules that say when blocks are written to the tier, and which blocks are computed even though the tier holds
+    /// them.
     pub policy: TierPolicy,
 }
 
@@ -37,11 +39,13 @@ impl TierBelow {
     }
 }
 
-/// Tiers that come while the engine runs. Until they come, no KV is stored below memory.
+/// KV tiers that are not open yet when the engine starts. The engine attaches them while it runs.
 pub struct LaterTiers {
-    /// The channel that brings the tiers, nearest first, or closes without them.
+    /// The channel that delivers the list of tiers. The tier nearest to memory, which the engine asks first, comes
+    /// first. If the channel closes without a delivery, no tiers are attached.
     pub tiers: Receiver<Vec<TierBelow>>,
-    /// The number of tokens that a sequence may have with these tiers, if that is more than memory has room for;
-    /// otherwise 0. Sequences that are longer than memory wait for the tiers.
+    /// The maximum length, in tokens, of a sequence whose KV does not fit in memory and is partly kept in one of the
+    /// tiers; 0 if no tier keeps KV in this way. Until the tiers are attached, a sequence of at most this length waits
+    /// if its KV does not fit in memory.
     pub long_tokens: usize,
 }

@@ -17,7 +17,8 @@ const STREAM_PART: usize = 4;
 /// The bytes that a stream may always leave unread. A stream with no more is not ended, however much others have.
 const ALWAYS_BYTES: usize = 16 << 10;
 
-/// The bytes of events that all streams with this budget may leave unread.
+/// A limit, in bytes, on the memory that events take until clients have read them. The limit applies to all streams of
+/// a budget together.
 #[derive(Debug)]
 pub struct UnreadBudget {
     limit: usize,
@@ -39,12 +40,15 @@ pub(crate) struct Charge {
 }
 
 impl UnreadBudget {
-    /// Creates a budget of `bytes`. Beyond the budget, a stream may still leave a few events unread.
+    /// Creates a budget of `bytes` bytes. A stream ends with an error when a new event would make its unread events
+    /// exceed a quarter of the budget, or would make the unread events of all streams exceed the budget. There are two
+    /// exceptions: a stream does not end while its unread events, including the new one, take at most 16 KiB, or while
+    /// the new event is its only unread event.
     pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { limit: bytes, bytes: AtomicUsize::new(0) })
     }
 
-    /// Returns the number of bytes that are unread now.
+    /// Returns the number of bytes that the unread events of all streams of this budget take now.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -5,11 +5,11 @@ use interbed_model::tokenizer::Tokenizer;
 
 use crate::TokenId;
 
-/// Returns the bytes of all tokens of a tokenizer. `eos` are the tokens that end a sequence. This blocks, and takes a
-/// second if there are many tokens.
+/// Builds the vocabulary for grammars from the bytes of all tokens of a tokenizer. `eos` lists the end-of-sequence
+/// tokens. The call blocks; with a large vocabulary, it takes about a second.
 ///
 /// # Errors
-/// Fails if it is not known which bytes the tokens have, or if there are too many tokens.
+/// Fails if the bytes of the tokens are not known, or if [`Vocabulary::new`] fails.
 pub fn vocabulary_of(tokenizer: &Tokenizer, eos: &[TokenId]) -> Result<Vocabulary, VocabularyError> {
     if !tokenizer.spells_bytes() {
         return Err(VocabularyError("it is not known which bytes its tokens have".into()));

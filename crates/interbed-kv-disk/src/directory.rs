@@ -11,7 +11,8 @@ use thiserror::Error;
 
 use crate::{index_file, record};
 
-/// A place where segments are kept.
+/// Storage for the segments of a store of KV on disk. A segment has a number and a fixed length in bytes. It holds
+/// records; a record is a header followed by one or more KV blocks.
 pub trait SegmentSpace: Send + Sync {
     /// Returns the numbers of the segments that are there, in no order.
     ///
@@ -50,7 +51,7 @@ pub trait SegmentSpace: Send + Sync {
 /// Reason why a directory cannot be used.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
-    /// The system refused a call.
+    /// A system call failed, or another user owns the directory or one of its files, or can write to one of them.
     #[error(transparent)]
     Io(#[from] IoError),
     /// Another process uses the directory.
@@ -59,13 +60,13 @@ pub enum DirectoryError {
         /// Path of the directory.
         path: PathBuf,
     },
-    /// The files of the directory take memory.
+    /// The directory lies on a file system that keeps files in memory.
     #[error("{} lies in memory, so that keeping KV there frees none; name a directory on a disk", path.display())]
     InMemory {
         /// Path of the directory.
         path: PathBuf,
     },
-    /// The file of the secret does not hold a secret, or others can read it.
+    /// The file with the directory's secret is damaged, or other users can read it.
     #[error("{} {problem}; remove it, and with it what is stored in its directory", path.display())]
     Secret {
         /// Path of the file.
@@ -73,7 +74,8 @@ pub enum DirectoryError {
         /// Description of what is wrong with the file.
         problem: &'static str,
     },
-    /// A file has a name that Interbed uses, and would be overwritten.
+    /// The directory contains a file with a name that Interbed uses, but the file does not begin with the bytes that
+    /// this version of Interbed writes. To protect the file, Interbed does not use the directory.
     #[error(
         "{} is not Interbed's, or is of an older version: it begins with \"{begin}\". Remove it if nobody needs it, or \
          name another directory",
@@ -87,8 +89,9 @@ pub enum DirectoryError {
     },
 }
 
-/// A directory that this process alone uses, and to which no other user can write. The directory's files can be read by
-/// their owner only.
+/// A directory that stores KV on disk. While a process has the directory open, a lock keeps other processes from
+/// opening it, if the file system supports locks. The directory belongs to the user that runs this process, and no
+/// other user can write to it. No other user can read the files that Interbed creates in it.
 #[derive(Debug)]
 pub struct Directory {
     folder: PrivateFolder,
@@ -105,10 +108,10 @@ const INDEX: &str = "index";
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
 impl Directory {
-    /// Opens the directory at `path`, and creates it if need be.
+    /// Opens the directory at `path`, and creates it if it does not exist.
     ///
     /// # Errors
-    /// Fails in the cases that [`DirectoryError`] names. Nothing in the directory was changed then.
+    /// Fails for one of the reasons in [`DirectoryError`]. Files that were already in the directory are then unchanged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DirectoryError> {
         let folder = PrivateFolder::open(path)?;
         if interbed_io::SwapFile::is_in_memory(folder.path())? {
@@ -129,7 +132,8 @@ impl Directory {
         Ok(Self { folder, secret, _lock: lock })
     }
 
-    /// Returns whether `path` was [opened](Self::open) before.
+    /// Returns whether an earlier call to [`Directory::open`] has set up the directory at `path`. Checks only whether
+    /// the directory contains a file with the name of the secret's file.
     pub fn is_one(path: impl AsRef<Path>) -> bool {
         path.as_ref().join(SECRET).is_file()
     }
@@ -139,8 +143,8 @@ impl Directory {
         self.folder.path()
     }
 
-    /// Returns the secret with which all names and headers in the directory are keyed. The secret is made at random
-    /// when the directory is first opened.
+    /// Returns the directory's secret. A store uses it to compute block keys and to sign the headers of its records.
+    /// The secret is chosen at random when the directory is first opened.
     pub fn secret(&self) -> [u8; 32] {
         self.secret
     }

@@ -74,15 +74,18 @@ struct FetchInFlight {
 
 /// Purpose of a read.
 enum Purpose {
-    /// A fetch needs the record, for the wanted blocks at these positions.
+    /// Blocks of the record are read for a fetch. The numbers are the indices of these blocks in the fetch's list of
+    /// blocks.
     Fetch(FetchId, Vec<usize>),
-    /// A swap needs the record, for these blocks.
+    /// Blocks of the record are read to swap them in. The tier copies them into the listed blocks in memory.
     Slots(SwapId, Vec<BlockId>),
-    /// The blocks of the record are to be written again.
+    /// Blocks of the record are read in order to write them to another segment, because the record's segment is being
+    /// emptied.
     Carry,
 }
 
-/// Writes blocks to disk, and brings them back. One thread calls it; other threads do the reading and writing.
+/// A tier of KV storage below the KV blocks in memory. It writes blocks to disk and reads them back. One thread calls
+/// the methods of the tier. The tier starts threads of its own, which read from the disk and write to it.
 pub struct DiskTier {
     shape: RecordShape,
     chain: KeyChain,
@@ -125,11 +128,12 @@ pub struct DiskTier {
 }
 
 impl DiskTier {
-    /// Opens a store in `space` for blocks of this shape, of the model that `fingerprint` identifies. `secret` is the
-    /// directory's. Blocks of the same model that an earlier process has left are found again.
+    /// Opens a store in `space` for the KV blocks of one model. `fingerprint` identifies the model, and `shape` is the
+    /// layout of the records. `secret` is the [secret of the directory](crate::Directory::secret). The store recovers
+    /// the blocks of this model that an earlier process left in `space`.
     ///
     /// # Errors
-    /// Fails in the cases that [`DiskTierError`] names.
+    /// Fails for one of the reasons in [`DiskTierError`].
     pub fn open(
         space: Arc<dyn SegmentSpace>,
         secret: [u8; 32],
@@ -210,8 +214,8 @@ impl DiskTier {
         })
     }
 
-    /// Returns the number of bytes that a store takes for buffers and for `frames`, if about `wanted` bytes may be used
-    /// for buffers. [`DiskOptions::frames`] explains `frames`.
+    /// Returns the number of bytes of memory that a store takes for all of its buffers. `wanted` is the value of
+    /// [`DiskOptions::buffer_bytes`], and `frames` that of [`DiskOptions::frames`].
     pub fn buffer_bytes(shape: &RecordShape, wanted: usize, frames: (usize, usize)) -> usize {
         let (blocks, records) = Self::num_buffers(shape, wanted);
         let frames = frames.1 * Frames::bytes(shape, frames.0);
@@ -220,13 +224,15 @@ impl DiskTier {
         blocks * shape.block_bytes() + records + frames + READERS * shape.room_to_read()
     }
 
-    /// Returns the number of bytes of memory that a slot takes, for blocks of `block_size` tokens that may be found by
-    /// their keys, or for blocks without keys if `block_size` is 0.
+    /// Returns the number of bytes of memory that a store takes for each slot, which stands for one swapped block. The
+    /// store uses this memory to remember where the slot's block is on disk. `block_size` is the number of tokens in a
+    /// block, or 0 if the store cannot find blocks by their keys.
     pub fn slot_bytes(block_size: usize) -> usize {
         KeptSlots::slot_bytes(block_size)
     }
 
-    /// Returns the number of bytes of memory that the index of a store of `bytes` bytes takes when the store is full.
+    /// Returns the number of bytes of memory that a full store takes for its index, which maps the keys of blocks to
+    /// their locations on disk. `bytes` is the size of the store on disk.
     pub fn index_bytes(shape: &RecordShape, bytes: u64) -> u64 {
         // A hash map's entry of 64 bytes, at most 8/7 of which are in use and which doubles when it grows; and the list
         // of each segment's keys.
@@ -243,26 +249,27 @@ impl DiskTier {
         (blocks, (each / record).clamp(1, 16))
     }
 
-    /// Returns figures of what was found at the start.
+    /// Returns statistics about the data that the store found on disk when it was opened.
     pub fn recovered(&self) -> Recovered {
         self.recovered
     }
 
-    /// Returns the number of slots, of those that the options ask for, for which a store of this shape, which is yet to
-    /// be opened, has room.
+    /// Returns the number of slots, each for one swapped block, in a store with this shape and these options. This
+    /// number is [`SlotRoom::num_slots`], or less if the segments that may contain swapped blocks have room for fewer
+    /// blocks.
     ///
     /// # Errors
-    /// Fails with [`DiskTierError::TooSmall`] if the store would have too few bytes to be of use.
+    /// Fails with [`DiskTierError::TooSmall`] if the options give the store too few bytes.
     pub fn slots_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
         let (config, segments_max) = tier_config(shape, options)?;
         Ok(options.slots.num_slots.min(segments_max * config.blocks_per_segment()))
     }
 
-    /// Returns the number of tokens of a sequence that are sure to find room in a store of this shape, which is yet to
-    /// be opened.
+    /// Returns the length, in tokens, of the longest sequence whose KV is guaranteed to fit in a store with this shape
+    /// and these options.
     ///
     /// # Errors
-    /// Fails with [`DiskTierError::TooSmall`] if the store would have too few bytes to be of use.
+    /// Fails with [`DiskTierError::TooSmall`] if the options give the store too few bytes.
     pub fn tokens_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
         let (config, segments_max) = tier_config(shape, options)?;
         Ok(capacity_tokens(&config, segments_max, shape))

@@ -17,23 +17,25 @@ use crate::shape::{HEADER_FIXED, entry_bytes};
 /// Number of bytes that are written at a time.
 const PIECE: usize = 1 << 20;
 
-/// Figures of what was erased.
+/// Counts of the blocks and records that one call to [`erase`] has erased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Erased {
-    /// Number of blocks of the tenant that were erased.
+    /// Number of erased blocks that belong to the tenant, plus the number of erased swapped blocks whose tenant is
+    /// unknown.
     pub blocks: usize,
-    /// Number of blocks of other tenants that lay in the same records.
+    /// Number of erased blocks that belong to other tenants. A record is erased as a whole, even if it also holds blocks
+    /// of other tenants.
     pub others: usize,
     /// Number of records that were overwritten.
     pub records: usize,
 }
 
-/// Erases all blocks of `tenant`, or all blocks without a tenant if it is `None`.
-/// `progress(segments done, all segments)` is called now and then. An interrupted call can be repeated, wherever it was
-/// interrupted.
+/// Erases all blocks of `tenant`, or all blocks without a tenant if `tenant` is `None`. Also erases all swapped blocks
+/// whose tenant is unknown. Before each segment and at the end, `erase` calls `progress` with the number of finished
+/// segments and the total number of segments. If a call to `erase` is interrupted, another call completes the work.
 ///
 /// # Errors
-/// Fails if the system refuses a call. Whatever was not reached by then is unchanged.
+/// Fails if a system call fails. Erasing then stops, and the remaining segments are unchanged.
 pub fn erase(
     directory: &Directory,
     tenant: Option<u128>,

@@ -28,10 +28,10 @@ pub(crate) struct WriteJob {
 /// The blocks of a record that is to be written.
 #[derive(Debug)]
 pub(crate) enum Blocks {
-    /// Blocks for which nobody waits, each in memory of its own.
+    /// Blocks to be stored, each in a buffer of its own. The write is not urgent.
     Staged(Vec<Staged>),
-    /// Blocks that are swapped out. They lie one behind the other in the buffer, where they lie in a record of a flat
-    /// shape.
+    /// Blocks that are swapped out. `buffer` has the layout of a flat record, in which whole blocks follow the header
+    /// one after the other.
     Swapped { id: SwapId, labels: Vec<BlockLabel>, buffer: AlignedBuffer },
 }
 
@@ -125,9 +125,9 @@ pub(crate) struct PieceDone {
 /// Reason why a record was not written.
 #[derive(Debug, Clone)]
 pub(crate) enum WriteFailure {
-    /// The disk has no room for the record's segment.
+    /// The disk has no room for the record's segment. The string is the error message.
     Full(String),
-    /// The disk has failed in another way.
+    /// The write failed for another reason, which the string says.
     Broken(String),
 }
 
@@ -149,7 +149,8 @@ pub(crate) enum Done {
         job: WriteJob,
         outcome: Result<(), WriteFailure>,
     },
-    /// The sync of everything that was written before has ended. `well` says whether all of it is on the disk for sure.
+    /// A sync has ended. It covers all writes since the previous sync. If `well` is true, the sync succeeded, and these
+    /// writes are on the disk. They contain `blocks` blocks that have a key.
     Synced {
         blocks: u64,
         well: bool,

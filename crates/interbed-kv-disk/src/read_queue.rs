@@ -9,9 +9,9 @@ use crate::jobs::{PieceJob, ReadJob};
 
 /// A read of any kind.
 pub(crate) enum Read {
-    /// A read of a piece of a frame; a pass waits for it.
+    /// A read of a part of a frame, which holds one layer's KV of several blocks. A forward pass waits for this read.
     Piece(PieceJob),
-    /// A read of a record; a sequence waits for it, or nobody.
+    /// A read of a whole record. A sequence may be waiting for this read.
     Record(ReadJob),
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct Header {
 pub(crate) enum NotAHeader {
     /// The bytes were not written by this program, or are damaged.
     Damaged,
-    /// The header is whole, but of another model, another layout or another version.
+    /// The bytes begin with a header of another model, another KV layout or another format version.
     Foreign,
 }
 

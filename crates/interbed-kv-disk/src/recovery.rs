@@ -13,18 +13,21 @@ use crate::jobs::now;
 use crate::record::{NotAHeader, Seal};
 use crate::shape::RecordShape;
 
-/// Figures of what was found at the start.
+/// Statistics about the data that a store found on disk when it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
-    /// Number of blocks that can be read again.
+    /// Number of blocks that the store found on disk and can read.
     pub blocks: usize,
-    /// Number of bytes of the records that were found.
+    /// Total size, in bytes, of the records that the store found, including records whose age exceeds the limit for reading.
     pub bytes: u64,
-    /// Number of segments of another model, or of another version; they are overwritten first.
+    /// Number of segments that belong to another model or format version. The store overwrites these segments before it
+    /// overwrites segments whose blocks it can read.
     pub set_aside: usize,
-    /// Number of headers of records that were read.
+    /// Number of record headers that the store read because the index from the previous process did not list their
+    /// records.
     pub headers_read: usize,
-    /// Number of bytes of records that were written within the last hour.
+    /// Total size, in bytes, of the readable records that were written in the hour before the store was opened. These
+    /// bytes count against the limit in [`DiskOptions::writes_per_day`](crate::DiskOptions::writes_per_day).
     pub recent_bytes: u64,
 }
 

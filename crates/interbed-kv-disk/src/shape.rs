@@ -17,8 +17,9 @@ pub(crate) fn entry_bytes(block_size: usize) -> usize {
     3 * KEY_BYTES + block_size * size_of::<TokenId>()
 }
 
-/// Shape of the records of one model's KV: a header, then one *run* for each layer, which holds that layer's part of
-/// every block. Header and runs are multiples of [`DIRECT_ALIGN`], so that a layer of a record is one read.
+/// Layout of the records that hold the KV blocks of one model. A record is a header followed by one *run* per layer.
+/// A run holds one layer's part of every block in the record. The lengths of the header and of each run are multiples
+/// of [`DIRECT_ALIGN`]. One read can therefore return exactly one layer of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordShape {
     block_size: usize,
@@ -29,10 +30,10 @@ pub struct RecordShape {
 }
 
 impl RecordShape {
-    /// Creates the shape for blocks of `block_size` tokens whose layers take `layers` bytes each.
+    /// Creates the shape for blocks of `block_size` tokens. `layers[i]` is the number of bytes of layer `i` in a block.
     ///
     /// # Panics
-    /// Panics if there is no layer, or if a block is empty.
+    /// Panics if `block_size` is 0, or if the sum of `layers` is 0.
     pub fn new(block_size: usize, layers: Vec<usize>) -> Self {
         let block_bytes: usize = layers.iter().sum();
         assert!(block_bytes > 0 && block_size > 0, "a block holds something");
@@ -64,7 +65,7 @@ impl RecordShape {
         self.block_bytes
     }
 
-    /// Returns the number of bytes of each layer's part of a block.
+    /// Returns the number of bytes that each layer takes in a block.
     pub fn layers(&self) -> &[usize] {
         &self.layers
     }
@@ -74,7 +75,7 @@ impl RecordShape {
         self.blocks_per_record
     }
 
-    /// Returns the number of bytes of the header of a record of `count` blocks.
+    /// Returns the length, in bytes, of the header of a record that holds `count` blocks.
     pub fn header_bytes(&self, count: usize) -> usize {
         let sums = self.layers.len() * size_of::<u64>();
         (HEADER_FIXED + count * entry_bytes(self.block_size) + sums).next_multiple_of(DIRECT_ALIGN)
@@ -98,7 +99,7 @@ impl RecordShape {
         })
     }
 
-    /// Returns the number of bytes of a record of `count` blocks; 0 if there is no block.
+    /// Returns the length, in bytes, of a record that holds `count` blocks, or 0 if `count` is 0.
     pub fn record_bytes(&self, count: usize) -> usize {
         if count == 0 {
             return 0;

@@ -10,22 +10,23 @@ use interbed_io::{DIRECT_ALIGN, DirectRead, DirectWrite, IoError, SegmentWrite};
 
 use crate::directory::SegmentSpace;
 
-/// Rates of faults: how many of 1,000 operations fail, and how.
+/// Rates at which a [`FaultySegments`] injects each kind of fault. For every operation, a random number decides whether
+/// the fault is injected. A rate is the average number of operations out of 1,000 that get the fault.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultRates {
-    /// Number of 1,000 reads that report an error.
+    /// Number of segment reads in 1,000 that report an error.
     pub read_error: u32,
-    /// Number of 1,000 reads in which one bit is wrong.
+    /// Number of reads in 1,000, of a segment or of the index, that return data with one bit flipped.
     pub read_flip: u32,
-    /// Number of 1,000 writes that report an error, after a part was written.
+    /// Number of writes in 1,000 that write only the beginning of their data, or nothing, and report an error.
     pub write_error: u32,
-    /// Number of 1,000 writes that claim to have succeeded, but wrote only a part.
+    /// Number of writes in 1,000 that write only the beginning of their data, or nothing, but report success.
     pub write_torn: u32,
-    /// Number of 1,000 writes in which one bit is wrong.
+    /// Number of writes in 1,000 that leave one bit flipped in the range that they write to.
     pub write_flip: u32,
-    /// Number of 1,000 segments that cannot be created, since the disk is full.
+    /// Number of segment creations in 1,000 that report a full disk.
     pub create_error: u32,
-    /// Number of 1,000 syncs that report an error.
+    /// Number of syncs in 1,000 that report an error.
     pub sync_error: u32,
 }
 
@@ -54,7 +55,8 @@ impl Faults {
 
 type Shared = Arc<Mutex<Faults>>;
 
-/// A disk in memory whose operations fail on purpose.
+/// A disk that is simulated in memory. It holds a store's index and its segments, which stand for numbered files of a
+/// fixed length. The disk injects faults at random, at the rates that [`set_rates`](Self::set_rates) sets.
 #[derive(Debug)]
 pub struct FaultySegments {
     segments: Mutex<HashMap<u32, Arc<Segment>>>,
@@ -72,23 +74,27 @@ struct Segment {
 }
 
 impl FaultySegments {
-    /// Creates an empty disk without faults. The random faults follow from `seed`.
+    /// Creates an empty disk whose fault rates are all 0 until [`set_rates`](Self::set_rates) is called. `seed` seeds
+    /// the random number generator that decides which operations get a fault.
     pub fn new(seed: u64) -> Self {
         let faults = Faults { rates: FaultRates::default(), random: seed, injected: 0 };
         Self { segments: Mutex::default(), index: Mutex::default(), faults: Arc::new(Mutex::new(faults)) }
     }
 
-    /// Sets the rates at which operations fail from now on.
+    /// Sets the fault rates for all later operations on this disk.
     pub fn set_rates(&self, rates: FaultRates) {
         lock(&self.faults).rates = rates;
     }
 
-    /// Returns the number of operations that have failed on purpose.
+    /// Returns the number of faults that this disk has injected since it was created.
     pub fn injected(&self) -> u64 {
         lock(&self.faults).injected
     }
 
-    /// Returns the disk as it may be found after a power failure: any block that was not synced may be missing.
+    /// Returns a copy of the disk in a state that a power failure could leave. The copy keeps the index and every
+    /// segment. On average, half of the blocks of [`DIRECT_ALIGN`] bytes in the segments, chosen at random, lose what
+    /// was written to them after their segment's last successful sync, or after its creation if no sync succeeded. All
+    /// fault rates of the copy are 0.
     pub fn after_power_failure(&self) -> Self {
         let mut faults = lock(&self.faults);
         let survivor = Self::new(faults.below(usize::MAX) as u64);
@@ -112,8 +118,8 @@ impl FaultySegments {
         survivor
     }
 
-    /// Lets `change` alter the bytes of all segments. It is called for each segment, with the number of the segment and
-    /// the segment's bytes.
+    /// Calls `change` once for each segment, in ascending order of the segments' numbers. `change` receives the
+    /// segment's number and its bytes, which it may alter.
     pub fn tamper(&self, mut change: impl FnMut(u32, &mut Vec<u8>)) {
         let segments = lock(&self.segments);
         let mut numbers: Vec<_> = segments.keys().copied().collect();
@@ -121,7 +127,7 @@ impl FaultySegments {
         numbers.into_iter().for_each(|number| change(number, &mut lock(&segments[&number].bytes)));
     }
 
-    /// Returns the number of bytes of all segments.
+    /// Returns the sum of the lengths of all segments, in bytes.
     pub fn bytes(&self) -> u64 {
         lock(&self.segments).values().map(|segment| segment.len).sum()
     }

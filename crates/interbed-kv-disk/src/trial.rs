@@ -11,11 +11,12 @@ use crate::DiskTierError;
 /// block is larger.
 pub(crate) const PART_BYTES: usize = 1 << 20;
 
-/// Writes `bytes` bytes to `file` and reads them again, or as many as the file has room for, and measures the time. The
-/// file must not hold anything yet.
+/// Measures how long it takes to write to `file` and to read from it. Overwrites the first `bytes` bytes of the file
+/// with zeros, or the whole file if it is shorter, and then reads them back. The number of bytes is rounded down to a
+/// multiple of [`DIRECT_ALIGN`].
 ///
 /// # Errors
-/// Fails if the system refuses memory, a write or a read.
+/// Fails if the memory for the buffer cannot be allocated, or if a write or a read fails.
 pub fn try_out(file: &dyn DirectWrite, bytes: usize) -> Result<SwapTrial, DiskTierError> {
     let no_memory = DiskTierError::Memory { bytes: PART_BYTES };
     let mut buffer = AlignedBuffer::new_zeroed(PART_BYTES).ok_or(no_memory)?;

@@ -20,7 +20,8 @@ const ROOT: &str = "interbed/";
 /// The longest time for which [`StoreAddress::check`] waits for an answer.
 const CHECK: Duration = Duration::from_secs(3);
 
-/// The address of a store. It is shown without the password that it may contain.
+/// The address of a store that servers share. The `Display` and `Debug` output of an address omits any user name and
+/// password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreAddress {
     kind: Kind,
@@ -36,13 +37,14 @@ enum Kind {
 /// The reason why an address cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// The text is not an address of a store.
+    /// The text cannot be parsed as the address of a store.
     #[error("{reason}; write it as redis://HOST:6379, rediss://USER:PASSWORD@HOST:6380/1 or s3://BUCKET/PREFIX")]
     Malformed {
         /// A description of what is wrong.
         reason: String,
     },
-    /// Something beside the address is missing; the string says what.
+    /// The store cannot be opened, for example because an environment variable with its credentials is not set. The
+    /// string says what is wrong.
     #[error("{0}")]
     Refused(String),
 }
@@ -124,11 +126,12 @@ impl fmt::Debug for StoreAddress {
 }
 
 impl StoreAddress {
-    /// Returns the store at this address. Nothing is sent, so it turns out only later whether the store answers. If
-    /// `ttl` is given and the store supports it, the store forgets objects after this time.
+    /// Opens the store at this address, without contacting it yet. If `ttl` is given, a Redis or Valkey server deletes
+    /// each object when this time has passed since the object was written. An S3 store ignores `ttl`.
     ///
     /// # Errors
-    /// Fails with [`AddressError::Refused`] if something beside the address is missing.
+    /// Fails with [`AddressError::Refused`] if the store cannot be opened, for example because an environment variable
+    /// with its credentials is not set.
     pub fn open(&self, ttl: Option<Duration>) -> Result<Arc<dyn BlobStore>, AddressError> {
         // Both client libraries use the process's TLS provider, which another part of the process may have installed
         // already.
@@ -139,10 +142,11 @@ impl StoreAddress {
         })
     }
 
-    /// Waits until the store at this address has answered a question, at most some seconds.
+    /// Checks whether the store at this address can be used. The call asks the store for an object, which need not
+    /// exist, and blocks until the answer comes, for at most a few seconds.
     ///
     /// # Errors
-    /// Fails if the store cannot be used. The text says why, and what to do next.
+    /// Fails if the store cannot be used. The string says why, and what to do next.
     pub fn check(&self) -> Result<(), String> {
         let store = self.open(None).map_err(|error| error.to_string())?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;

@@ -12,10 +12,11 @@ pub(crate) const ANSWER: Duration = Duration::from_secs(30);
 /// The name of an object that is asked for to find out whether a store answers.
 pub(crate) const CHECKED: &str = "check";
 
-/// A future with the answer of a store. If it is dropped early, the store may or may not have carried the request out.
+/// A future that resolves to a store's answer. If the future is dropped before the answer comes, the store may or may
+/// not have carried out the request.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
-/// A store of objects by name, to which others write as well.
+/// A store of objects. An object is a byte string with a name. Other processes may write to the store as well.
 pub trait BlobStore: Send + Sync {
     /// Returns the object of this name, if there is one. Returns at most its last `most` bytes, however long others
     /// have made it.

@@ -41,13 +41,14 @@ pub(crate) struct ObjectFormat {
 /// The reason why bytes are not the object that is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotIt {
-    /// The bytes are not signed with the secret, or are damaged.
+    /// The bytes are damaged, or were not signed with this server's secret.
     Damaged,
-    /// The bytes are signed, but belong to another model, block or version.
+    /// The object differs from the wanted one in its model, block, format version or length.
     Foreign,
-    /// The object was written too long ago.
+    /// The object has expired: it is too old to be read.
     Expired,
-    /// The bytes are not an object of this program, or one of an older version.
+    /// The bytes do not begin with the marker of this program's objects. An older version of the program may have
+    /// written them.
     NotOurs,
 }
 

@@ -9,15 +9,18 @@ const FIRST: (Duration, Duration) = (Duration::from_millis(2), Duration::from_se
 /// The waits for the first block and for each further one, if it is not known how fast they are computed.
 const UNMEASURED: Wait = Wait { first: Duration::from_millis(100), each: Duration::from_millis(20) };
 
-/// The rule for how long a sequence waits for a store before it computes the blocks that it has not got.
+/// The rule for how long a sequence waits for blocks from a store before it computes the missing blocks. The wait
+/// begins when the tier asks the store for the first block. Before it asks, the tier may have to wait for free memory.
+/// That wait may take no longer than the permitted wait for the first block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Patience {
-    /// The sequence waits so that it loses little against computing. It waits for the first block for a twentieth of
-    /// the time that computing all blocks would take. For each block that has come, it waits as long as computing that
-    /// block would have taken.
+    /// The first block must come within a twentieth of the time that the engine would take to compute all requested
+    /// blocks. This limit is at least 2 ms and at most 1 s. Each block that comes extends the wait by the time that the
+    /// engine would take to compute one block. If it is not known how fast the engine computes blocks, the limit is
+    /// 100 ms and each extension is 20 ms.
     #[default]
     Measured,
-    /// The sequence waits for each block for this time.
+    /// The first block must come within this time. Each block that comes extends the wait by the same time.
     Fixed(Duration),
 }
 

@@ -40,26 +40,27 @@ const RATE_SHARE: f64 = 0.2;
 const MEASURED: Duration = Duration::from_secs(60);
 const MEASURED_BLOCKS: usize = 4;
 
-/// The options that say how a store is used.
+/// Options of a [`RemoteTier`].
 #[derive(Debug, Clone)]
 pub struct RemoteOptions {
-    /// The bytes of memory for blocks that are read. As many bytes are used for blocks that are written. Each has room
-    /// for at least one block.
+    /// The number of bytes of memory for blocks that are being read. The tier uses another buffer of this size for
+    /// blocks that wait to be written. If the number is too small for one block, each of the two buffers holds one
+    /// block.
     pub buffer_bytes: usize,
-    /// The bytes that may be written in a day; `None` for no limit.
+    /// The maximum write rate, in bytes per day; `None` for no limit.
     pub writes_per_day: Option<u64>,
-    /// The time after it was written for which a block may be read; `None` for no limit.
+    /// The time from the write of a block until the block expires and can no longer be read; `None` for no limit.
     pub ttl: Option<Duration>,
-    /// The rule for how long sequences wait.
+    /// The rule for how long sequences wait for blocks from the store.
     pub patience: Patience,
-    /// The gate that decides which blocks are worth a write.
+    /// The gate that decides which blocks are worth writing.
     pub gate: Gate,
 }
 
-/// The reason why a store cannot be used.
+/// The reason why a [`RemoteTier`] cannot be opened.
 #[derive(Debug, Error)]
 pub enum RemoteTierError {
-    /// The system refused to start a thread.
+    /// The operating system refused to start a thread that communicates with the store.
     #[error("the threads that speak with the store could not be started: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -78,7 +79,8 @@ struct FetchInFlight {
     task: AbortHandle,
 }
 
-/// Writes blocks to a store, and reads them back. One thread calls it; its own threads communicate with the store.
+/// A KV tier that writes blocks to a shared store and reads them back. The engine's thread calls the methods of the
+/// tier. The tier starts further threads, which communicate with the store.
 pub struct RemoteTier {
     chain: KeyChain,
     workers: Workers,
@@ -100,8 +102,9 @@ pub struct RemoteTier {
 }
 
 impl RemoteTier {
-    /// Creates a tier in `store` for blocks of the model that `fingerprint` identifies. `shape` is the number of tokens
-    /// and of bytes in a block. Servers that share blocks sign and name them with the same `secret`.
+    /// Creates a tier that keeps KV blocks in `store`. `fingerprint` identifies the model, and how its KV is computed
+    /// and laid out. `shape` contains the number of tokens in a block, then the number of bytes in a block. The tier
+    /// uses `secret` to name and sign blocks, so servers share blocks only if they have the same `secret`.
     ///
     /// # Errors
     /// Fails for one of the reasons in [`RemoteTierError`].
@@ -134,8 +137,9 @@ impl RemoteTier {
         })
     }
 
-    /// Returns the bytes of memory for blocks in flight, and for the list of contents in the store. `wanted` is the
-    /// number of bytes that is wanted for blocks in each direction.
+    /// Returns the number of bytes of memory that a tier takes. This memory holds the blocks that are being read or
+    /// written, and the tier's list of the blocks that are in the store. A block holds `block_size` tokens and has
+    /// `block_bytes` bytes. `wanted` is the value of [`RemoteOptions::buffer_bytes`].
     pub fn memory_bytes((block_size, block_bytes): (usize, usize), wanted: usize) -> usize {
         let object = ObjectFormat::new(&[0; 32], [0; 32], (block_size, block_bytes), None).len();
         // An entry of the hash map has 24 bytes, and the map doubles when it grows.

@@ -6,30 +6,33 @@ use std::time::Duration;
 
 use crate::blob_store::{BlobStore, StoreFuture};
 
-/// The faults of a [`FaultyStore`]. The rates are numbers of operations in 1,000.
+/// The faults that a [`FaultyStore`] injects. Each field of type `u32` is a rate: on average, the fault affects that
+/// many of 1,000 reads or writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreFaults {
-    /// The rate of reads that report an error.
+    /// The number of reads in 1,000 that report an error.
     pub read_error: u32,
-    /// The rate of reads in which one bit is wrong.
+    /// The number of reads in 1,000 that return the object with one bit flipped.
     pub read_flip: u32,
-    /// The rate of reads that return another object.
+    /// The number of reads in 1,000 that return a randomly chosen object instead of the requested one.
     pub read_other: u32,
-    /// The rate of reads that are never answered.
+    /// The number of reads in 1,000 that the store never answers.
     pub read_silent: u32,
-    /// The number of reads that are answered since the store began. Later reads are never answered.
+    /// The maximum number of reads that the store answers, counted since the store was created. The store never answers
+    /// any further read. `None` for no limit.
     pub reads_answered: Option<u64>,
-    /// The rate of writes that are never answered.
+    /// The number of writes in 1,000 that the store never answers.
     pub write_silent: u32,
-    /// The rate of writes that report an error, whether or not the object was stored.
+    /// The number of writes in 1,000 that report an error. Such a write may still have stored the object.
     pub write_error: u32,
-    /// The rate of writes that panic, as if the store's library had a bug.
+    /// The number of writes in 1,000 that panic, as if the store's library had a bug.
     pub write_panic: u32,
-    /// The rate of writes of which only a part is kept.
+    /// The number of writes in 1,000 that cut off the end of the object and store only the rest.
     pub write_torn: u32,
-    /// The rate of objects that are forgotten at once.
+    /// The number of writes in 1,000 that do not store the object. Such a write still reports success, unless
+    /// `write_error` also affects it.
     pub forgotten: u32,
-    /// The time that each answer takes.
+    /// The time from the start of a read or write until the store executes it and answers.
     pub delay: Duration,
 }
 
@@ -42,17 +45,18 @@ struct State {
     writes: u64,
 }
 
-/// A store in memory that fails on purpose. Clones share one store.
+/// A [`BlobStore`] in memory that fails on purpose, for tests. Clones share the same objects and faults.
 #[derive(Debug, Clone, Default)]
 pub struct FaultyStore(Arc<Mutex<State>>);
 
 impl FaultyStore {
-    /// Creates an empty store without faults.
+    /// Creates an empty store, which injects no faults until [`set_faults`](Self::set_faults) is called. `seed` seeds
+    /// the random number generator that chooses the reads and writes that fail.
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State { random: seed, ..State::default() })))
     }
 
-    /// Sets the faults from now on.
+    /// Sets the faults that the store injects from now on.
     pub fn set_faults(&self, faults: StoreFaults) {
         self.lock().faults = faults;
     }
@@ -62,18 +66,20 @@ impl FaultyStore {
         self.lock().objects.len()
     }
 
-    /// Returns the number of reads and the number of writes so far.
+    /// Returns the number of reads and the number of writes since the store was created. Does not count reads that
+    /// [`read_silent`](StoreFaults::read_silent) affects, or writes that [`write_silent`](StoreFaults::write_silent) or
+    /// [`write_panic`](StoreFaults::write_panic) affects.
     pub fn asked(&self) -> (u64, u64) {
         let state = self.lock();
         (state.reads, state.writes)
     }
 
-    /// Calls `change` on the name and the bytes of each object.
+    /// Calls `change` for each object, with the object's name and its bytes. `change` may alter the bytes.
     pub fn tamper(&self, mut change: impl FnMut(&str, &mut Vec<u8>)) {
         self.lock().objects.iter_mut().for_each(|(name, object)| change(name, object));
     }
 
-    /// Forgets all objects.
+    /// Removes all objects from the store.
     pub fn clear(&self) {
         self.lock().objects.clear();
     }

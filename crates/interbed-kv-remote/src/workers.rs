@@ -34,24 +34,27 @@ const COPIES: usize = 4;
 
 /// The result of looking for a block.
 pub(crate) enum Found {
-    /// The object of the block, which was checked. Its memory counts until the permit is dropped.
+    /// The block's object, which has passed all checks, and a permit that reserves memory for one block. Dropping the
+    /// permit frees this reservation.
     Block(Vec<u8>, OwnedSemaphorePermit),
-    /// The store has no object of this name.
+    /// The store has no object with the block's name.
     Nothing,
-    /// The store has an object of this name, but it is something else.
+    /// The store has an object with the block's name, but the object failed the checks. The [`NotIt`] value is the
+    /// reason.
     Else(NotIt),
-    /// The store has failed.
+    /// The read failed. The string says why.
     Failed(String),
 }
 
 /// An event in a request to the store.
 pub(crate) enum Done {
-    /// The store is being asked for the first block of a fetch, for which there was memory.
+    /// The threads have reserved memory for the first block of a fetch, and have begun to ask the store for this block
+    /// at the time `at`.
     Asked { fetch: FetchId, at: Instant },
-    /// The next block of a fetch has come, or was not [found](Found::Block). No block comes behind one that was not
-    /// found.
+    /// The next block of a fetch was looked for. `found` is the result, and `at` is the time when it arrived. Unless
+    /// `found` is [`Found::Block`], no further result follows for this fetch.
     Read { fetch: FetchId, found: Found, at: Instant },
-    /// A write has ended. `written` is the length of the object in bytes, or the reason why it failed.
+    /// A write has ended. `written` is the length of the object in bytes, or the reason why the write failed.
     Written { key: BlockKey, written: Result<usize, String> },
 }
 

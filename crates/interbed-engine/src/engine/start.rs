@@ -22,58 +22,65 @@ use crate::scheduler::{Scheduler, SchedulerConfig, StepPlan};
 use crate::tiers_below::{LaterTiers, TierBelow};
 use crate::{EngineHandle, EngineStatus, Limits, TokenId};
 
-/// The settings that an engine is built from. The runner and what is attached to the engine come separately.
+/// Settings of an engine. The engine receives the [`Runner`], which computes forward passes, and the [`Attachments`]
+/// separately.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// The limits of a pass.
+    /// Settings of the scheduler, such as the limits of a forward pass.
     pub scheduler: SchedulerConfig,
-    /// The block manager's configuration.
+    /// Settings of the KV block manager.
     pub kv: KvConfig,
-    /// The limits that requests are checked against.
+    /// Limits that requests are checked against.
     pub limits: Limits,
-    /// The tokens that end a sequence.
+    /// End-of-sequence tokens of the model.
     pub eos_token_ids: Vec<TokenId>,
-    /// The time without a completed step after which health is no longer good, if there is work.
+    /// Time after which the health of an engine that has work but completes no step becomes
+    /// [`Health::Stalled`](crate::Health::Stalled). The time starts at the end of the last step, or when work arrives
+    /// at an idle engine if that is later.
     pub stall: Duration,
-    /// The time between two turns of an idle engine that still moves memory from KV to weights.
+    /// Longest time that an engine without requests sleeps before it continues its background work. Moving memory from
+    /// KV to weights is an example of such work. If no background work is left, the engine may sleep until a request
+    /// arrives.
     pub idle_turn: Duration,
-    /// Whether the engine checks after each step that queues and blocks agree. The check takes time in proportion to
-    /// the length of all queues and the number of blocks, so it is for tests.
+    /// Whether the engine verifies after each step that its queues and KV blocks are consistent. The check takes time
+    /// proportional to the length of all queues and the number of blocks, so it is meant for tests.
     pub check_invariants: bool,
 }
 
-/// What an engine may have besides its runner.
+/// Optional parts of an engine.
 #[derive(Default)]
 pub struct Attachments {
-    /// The tiers below memory that hold KV, nearest first, attached from the start.
+    /// KV tiers on disk or in a shared store that are attached when the engine starts. The engine searches the tiers in
+    /// this order. The first tier is called the nearest.
     pub below: Vec<TierBelow>,
-    /// Tiers below memory that are attached while the engine runs; they are given instead of `below`.
+    /// KV tiers on disk or in a shared store that are opened and attached after the engine has started. If this is set,
+    /// the field `below` must be empty.
     pub later: Option<LaterTiers>,
-    /// A tier that keeps nothing but swapped blocks. If there is none, the nearest of the other tiers that takes
-    /// swapped blocks gets them.
+    /// Tier that keeps nothing but swapped-out KV blocks. With `None`, the engine writes swapped-out blocks to the
+    /// nearest tier in `below` or `later` that accepts them. If no tier accepts them, the engine does not swap.
     pub swap: Option<Box<dyn SlotTier>>,
-    /// The watcher that is told after each step what the prefix cache has gained and lost.
+    /// Watcher of the prefix cache. The engine calls it between steps if the contents of the cache have changed.
     pub cache_watcher: Option<Box<dyn CacheWatcher>>,
 }
 
-/// The reason why an engine could not be started.
+/// Reason why an engine could not be started.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The KV configuration cannot work.
+    /// The KV configuration is invalid.
     #[error(transparent)]
     Kv(#[from] KvConfigError),
-    /// The block manager counts on more swap slots than the tier that takes swapped blocks has.
+    /// The KV configuration asks for more swap slots than the tier for swapped-out blocks has. A slot keeps one block.
     #[error("{wanted} KV blocks are to be swapped out at a time, but there are {got} slots; lower num_swap_blocks")]
     SwapSlots {
-        /// Slots that the configuration names.
+        /// Number of slots that the configuration asks for.
         wanted: usize,
-        /// Slots that the tier has.
+        /// Number of slots that the tier has.
         got: usize,
     },
-    /// The tiers below memory cannot be used together.
+    /// The KV tiers on disk or in shared stores cannot be combined. The string says why.
     #[error("{0}")]
     Tiers(String),
-    /// The system refused to start the engine thread.
+    /// The operating system refused to start the engine thread.
     #[error("the engine thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -86,7 +93,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the engine thread with nothing attached.
+    /// Starts an engine without [`Attachments`]. The engine keeps KV only in memory, without swapping.
     ///
     /// # Errors
     /// Fails for one of the reasons in [`StartError`].
@@ -94,7 +101,7 @@ impl Engine {
         Self::start_with(config, runner, Attachments::default())
     }
 
-    /// Starts the engine thread with the given attachments.
+    /// Starts an engine with the given attachments.
     ///
     /// # Errors
     /// Fails for one of the reasons in [`StartError`].
@@ -169,7 +176,7 @@ impl Engine {
         Ok(Self { handle: EngineHandle { shared }, thread: Some(thread) })
     }
 
-    /// Returns a handle through which requests are submitted.
+    /// Returns a handle for submitting requests.
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
     }

@@ -29,9 +29,9 @@ pub(super) const LOOKAHEAD: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     Now,
-    /// The sequence is not admitted while this reason holds.
+    /// The sequence is not admitted now, for this reason.
     Waits(Wait),
-    /// The sequence takes more blocks than there are.
+    /// The sequence needs more KV blocks than the engine has in total.
     Never {
         need: usize,
         limit: usize,
@@ -41,32 +41,35 @@ pub(crate) enum Admission {
 /// The reason why a sequence has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// All seats are taken.
+    /// No more sequences may run, because `max_num_seqs` is reached.
     Seats,
-    /// Fewer seats are free than the sequence's beams take.
+    /// The sequence belongs to a beam search, whose beams must all run at the same time. With them, more than
+    /// `max_num_seqs` sequences would run.
     BeamSeats,
-    /// A sequence that many others have passed comes first.
+    /// Another sequence must be admitted first, because it was passed over or preempted too often.
     AgedFirst,
-    /// A sequence that is swapped out comes first.
+    /// A sequence that is swapped out must return first.
     SwappedFirst,
-    /// The sequence's tenant would have more than its share, while another tenant, which has nothing, waits for that.
+    /// The sequence is swapped out. If it returned, its tenant would hold more than its fair share of blocks or of
+    /// running sequences. It waits because another tenant, which holds nothing, waits to have a sequence admitted.
     Claimed,
-    /// A swap hangs, and no other is begun until it ends.
+    /// The sequence is swapped out, and an earlier swap has hung. No other swap begins until the hanging swap ends.
     SwapHangs,
-    /// Other sequences are computing blocks that the sequence could share.
+    /// Other sequences are computing or fetching KV blocks that the sequence can share once they are complete.
     Prefix,
-    /// The sequence would evict blocks that another tenant has cached within its share, while its own tenant's
-    /// sequences will give blocks back.
+    /// To be admitted, the sequence would have to evict cached blocks that lie within another tenant's fair share of
+    /// blocks. It waits instead until other sequences of its own tenant release blocks.
     Kept,
-    /// Too few blocks are left for the tokens that the sequence has.
+    /// Too few KV blocks are available for the tokens that the sequence already has.
     Blocks,
-    /// Enough blocks are left for the tokens that the sequence has, but not for the expected growth of it and all
-    /// others.
+    /// Enough KV blocks are available for the tokens that the sequence already has, but not for the expected growth of
+    /// this sequence and of those that hold blocks.
     Growth,
-    /// The sequence is longer than memory, and the engine does not know yet whose KV the disk holds.
+    /// The KV of the sequence does not fit in memory, so the sequence needs a KV tier on disk. This tier is attached
+    /// once the model's identity, which is a hash of the weights, is known.
     Identity,
-    /// The sequence, or a running one, must not be preempted again, and there are too few blocks for such sequences to
-    /// run to their ends.
+    /// The sequence was preempted so often that it must not be preempted again. Too few KV blocks exist for it and all
+    /// other such sequences to reach their maximum lengths, so it is not admitted yet.
     VeryEnd,
 }
 

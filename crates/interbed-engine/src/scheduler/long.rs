@@ -23,8 +23,8 @@ pub(super) struct LongLimits {
     most: usize,
 }
 
-/// Returns the number of KV blocks, of `block_size` tokens, that must be in memory for a sequence whose other blocks
-/// are on disk. A pass has at most `batched_tokens` tokens.
+/// Returns the minimum number of KV blocks that a sequence needs in memory to run while the rest of its KV is on disk.
+/// A block holds `block_size` tokens, and a forward pass has at most `batched_tokens` tokens.
 pub fn blocks_beside_disk(block_size: usize, batched_tokens: usize) -> usize {
     STRETCH.div_ceil(block_size) + CHUNK_LEAST.min(batched_tokens).div_ceil(block_size) + 1
 }
@@ -183,8 +183,9 @@ impl Scheduler {
 /// The result that says whether a long sequence takes part in a pass.
 pub(super) enum Growing {
     Grown,
-    /// The sequence waits until more of it is on disk.
+    /// The sequence takes no part in the pass. It waits until more of its KV has been written to disk, so that blocks
+    /// in memory can be reused.
     Waits,
-    /// Other sequences have the blocks.
+    /// No KV block is available for the sequence's next tokens, because other sequences hold the blocks.
     Short,
 }

@@ -19,36 +19,37 @@ const BUFFERS_MIN: usize = 2;
 /// Number of threads that read. Nothing is asked of them but swaps.
 const READERS: usize = 2;
 
-/// Shape of KV blocks that are swapped to a store without a name.
+/// Size of the KV blocks that a [`DiskTier::unnamed`] store keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwapShape {
     /// Number of tokens in a block.
     pub block_size: usize,
-    /// Number of bytes of a block.
+    /// Number of bytes in a block.
     pub block_bytes: usize,
 }
 
 impl SwapShape {
-    /// Returns the number of bytes of disk that one block takes if it is alone.
+    /// Returns the number of bytes on disk of a record that holds one block.
     pub fn slot_bytes(&self) -> usize {
         self.records_of(1).record_bytes(1)
     }
 
-    /// Returns the number of bytes of disk that `blocks` blocks take together.
+    /// Returns the number of bytes on disk that `blocks` blocks take if they are stored in full records. A last record
+    /// that is not full counts as a full one.
     pub fn bytes_of(&self, blocks: usize) -> u64 {
         let records = self.records();
         let count = blocks.div_ceil(records.blocks_per_record()) as u64;
         count.saturating_mul(records.record_bytes(records.blocks_per_record()) as u64)
     }
 
-    /// Returns the number of bytes that buffers take if about `wanted` bytes may be used. There are at least two
-    /// buffers, each with room for a block.
+    /// Returns the number of bytes of memory that a store takes for its buffers if the caller asks for about `wanted`
+    /// bytes. A store has at least two buffers, and each buffer has room for one full record.
     pub fn buffer_bytes(&self, wanted: usize) -> usize {
         let (size, count) = self.buffers(&self.records(), wanted);
         size * count
     }
 
-    /// Returns the number of slots for which `bytes` bytes of disk have room, if each record is full.
+    /// Returns the maximum number of blocks that fit in a file of `bytes` bytes. Fewer fit if records are not full.
     pub fn slots_within(&self, bytes: u64) -> usize {
         let Some((segment_bytes, records)) = self.divide(bytes) else { return 0 };
         let segments = usize::try_from(bytes / segment_bytes).unwrap_or(usize::MAX);
@@ -84,11 +85,13 @@ impl SwapShape {
 }
 
 impl DiskTier {
-    /// Takes `file`, which nobody else can reach, as a store that keeps nothing but swapped blocks, moved through about
-    /// `buffer_bytes` bytes of memory, and tries out how fast the file is. `secret` is made up for this process.
+    /// Creates a store in `file` that holds only swapped blocks, and measures how fast `file` can be written and read.
+    /// The measurement overwrites the content of `file`. Only this store may read or write `file`. The store uses about
+    /// `buffer_bytes` bytes of memory for buffers. `secret` is a secret that the caller chooses for this process.
     ///
     /// # Errors
-    /// Fails if the file has no room for a block, if the system refuses memory or a thread, or if the trial fails.
+    /// Fails if the file has no room for a block, if the system refuses memory or a thread, or if the measurement
+    /// fails.
     pub fn unnamed(
         file: Arc<dyn DirectWrite>,
         shape: SwapShape,
