@@ -113,16 +113,33 @@ pub struct ExpertsLine {
 /// Returns the report of `interbed bench experts` on the model of this name. Times are medians over forward passes.
 /// Bytes and counts are means over tokens.
 pub fn report(model: &str, settings: &ReadSettings, lines: &[ExpertsLine]) -> Report {
-    let (mut report, mut table_of_bytes, peak_memory) = (Report::default(), Report::default(), Bytes(peak_resident()));
+    let (mut report, mut of_bytes, peak_memory) = (Report::default(), Report::default(), Bytes(peak_resident()));
     for line in lines.iter().take(1) {
         report.line(format_args!("{model}: {} of experts, room for {}", Bytes(line.bank), Bytes(line.room)));
     }
     report.line(format_args!("  {:<14}{settings}", "disk"));
     report.line(format_args!("  {:<14}{peak_memory} at the peak", "memory"));
     for line in lines {
-        let &ExpertsLine { batch, ahead, room, bank, ref passes, computing, simulated, least } = line;
+        line.tell(peak_memory, [&mut report, &mut of_bytes]);
+    }
+    report.append(of_bytes);
+    report.line("\n  seconds are of a pass; experts are those that passes wanted for a token, each once a pass");
+    report.line(
+        "  loaded: the bound if computing and reading slow each other as they do here: beside each other they have \
+         these parts of their speeds",
+    );
+    if lines.iter().any(|line| line.computing.beside_reads) {
+        report.line("  * computing was measured beside reads: memory does not hold the experts of one token");
+    }
+    report
+}
+
+impl ExpertsLine {
+    /// Adds the figures, and a row on times and one on bytes, each to its report.
+    fn tell(&self, peak_memory: Bytes, [times, of_bytes]: [&mut Report; 2]) {
+        let &ExpertsLine { batch, ahead, room, bank, ref passes, computing, simulated, least } = self;
         let ComputeCost { dense, expert, more, beside, beside_reads } = computing;
-        let (bound, loaded) = (line.bound(None), line.bound(beside));
+        let (bound, loaded) = (self.bound(None), self.bound(beside));
         let [disk, latency] = [0, 1].map(|of| median(passes.iter().map(|(disk, _)| disk[of]).collect()));
         let (seconds, tokens) = (bound.second, batch as f64);
         let stall: Duration = passes.iter().map(|(_, pass)| pass.stats.stall).sum();
@@ -146,17 +163,17 @@ pub fn report(model: &str, settings: &ReadSettings, lines: &[ExpertsLine]) -> Re
             "computed_beside_reads": beside_reads, "stall_share": stall_share, "experts_per_token": experts,
             "hits": hits, "read_ahead_per_token": read_ahead, "read_again": read_again,
         });
-        report.figure(json!({
+        times.figure(json!({
             "name": "experts.seconds_per_token", "value": seconds / tokens, "unit": "s",
             "bound": bound.first / tokens, "over_bound": bound.ratio, "loaded_bound": loaded.first / tokens,
             "over_loaded_bound": loaded.ratio, "params": params,
         }));
-        report.figure(json!({
+        times.figure(json!({
             "name": "experts.bytes_per_token", "value": bytes, "unit": "B", "simulated": simulated,
-            "bound": least, "over_bound": times(bytes, least), "params": params,
+            "bound": least, "over_bound": share(bytes, least), "params": params,
         }));
         let ahead = if ahead { "yes" } else { "no" };
-        report.row([
+        times.row([
             value("sequences", batch),
             value("ahead", ahead),
             number("tokens/s", tokens / seconds, 2),
@@ -172,14 +189,14 @@ pub fn report(model: &str, settings: &ReadSettings, lines: &[ExpertsLine]) -> Re
             value("read twice", read_again),
         ]);
         let beside = beside.map_or("-".to_owned(), |beside| format!("{:.2}/{:.2}", beside.computing, beside.reading));
-        table_of_bytes.row([
+        of_bytes.row([
             value("sequences", batch),
             value("ahead", ahead),
             number("MB a token", bytes / 1e6, 1),
             number("simulated", simulated / 1e6, 1),
-            percent("of it", times(bytes, simulated), 1),
+            percent("of it", share(bytes, simulated), 1),
             number("at least", least / 1e6, 1),
-            percent("of it", times(bytes, least), 0),
+            percent("of it", share(bytes, least), 0),
             number("read ahead", read_ahead, 1),
             number("ms: expert", expert * 1e3, 3),
             number("+ token", more * 1e3, 3),
@@ -188,19 +205,7 @@ pub fn report(model: &str, settings: &ReadSettings, lines: &[ExpertsLine]) -> Re
             words("", if beside_reads { "*" } else { "" }),
         ]);
     }
-    report.append(table_of_bytes);
-    report.line("\n  seconds are of a pass; experts are those that passes wanted for a token, each once a pass");
-    report.line(
-        "  loaded: the bound if computing and reading slow each other as they do here: beside each other they have \
-         these parts of their speeds",
-    );
-    if lines.iter().any(|line| line.computing.beside_reads) {
-        report.line("  * computing was measured beside reads: memory does not hold the experts of one token");
-    }
-    report
-}
 
-impl ExpertsLine {
     /// Returns the bound of a pass, in seconds, and the measured time. `beside` says how computing and reading slow
     /// each other down. Each bound uses the disk speed that was measured just before its pass.
     fn bound(&self, beside: Option<Beside>) -> Pair {
@@ -214,7 +219,7 @@ impl ExpertsLine {
 }
 
 /// Returns `bytes / of`, and 1 if both are 0.
-fn times(bytes: f64, of: f64) -> f64 {
+fn share(bytes: f64, of: f64) -> f64 {
     if bytes == of { 1.0 } else { bytes / of }
 }
 
