@@ -1,6 +1,5 @@
 //! Submits one request, shows its answer while it is generated, and measures it.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
@@ -131,24 +130,6 @@ fn by_flag(refused: SubmitError) -> SubmitError {
     }
 }
 
-/// Returns text that is safe to print on a terminal. Control characters except newline and tab could change the
-/// terminal's title, colours or clipboard, so they are replaced by escapes such as `\u{1b}`.
-pub fn without_controls(text: &str) -> Cow<'_, str> {
-    let is_control = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
-    if !text.contains(is_control) {
-        return text.into();
-    }
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        if is_control(character) {
-            shown.extend(character.escape_unicode());
-        } else {
-            shown.push(character);
-        }
-    }
-    shown.into()
-}
-
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "prompt  {} tokens, {} of them cached", self.prompt_tokens, self.cached_tokens)?;
@@ -195,12 +176,6 @@ impl fmt::Display for Stats {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_terminal_gets_text_only() {
-        assert_eq!(without_controls("one\n\ttwo é"), "one\n\ttwo é");
-        assert_eq!(without_controls("\x1b]0;title\x07\r\u{9b}31m"), "\\u{1b}]0;title\\u{7}\\u{d}\\u{9b}31m");
-    }
 
     #[test]
     fn refusals_name_flags() {

@@ -5,12 +5,14 @@ mod experts_report;
 mod kv_remote;
 mod kv_tiers;
 mod limits;
+mod on_cpu;
 mod on_gpu;
+mod pair;
+mod pass_bench;
 mod passes;
 mod report;
 pub mod server;
 mod stream;
-mod stream_report;
 mod work;
 
 use std::num::NonZeroUsize;
@@ -19,21 +21,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use interbed_device::Bytes;
-use interbed_kernels::Unit;
 
-use crate::audience::{Audience, Surroundings};
+use crate::audience::Audience;
 use crate::device_option::DeviceOption;
 use crate::gpu;
 use crate::hub;
-use crate::load::load_onto;
 use crate::model_dir::ModelDir;
 use crate::options::{ComputeOptions, LimitOptions};
-use crate::place::Processor;
-use crate::progress;
-use limits::{Bound, MachineLimits};
-use on_gpu::GpuMeasurements;
-use passes::{MeasuredPasses, Measurement, Sizes};
-use report::{Figure, Report};
+use pass_bench::PassBench;
+use passes::Sizes;
 use work::ModelWork;
 
 /// Measure prefill and decode, beside the bound that memory and arithmetic set on this machine
@@ -109,39 +105,16 @@ pub fn run(args: BenchArgs) -> Result<()> {
     }
     let (dir, limits) = open(args.model.as_deref(), args.limits, args.compute, &args.batch)?;
     let sizes = Sizes {
-        batch: args.batch.iter().map(|batch| batch.get()).collect(),
+        batch: args.batch,
         context: args.context.get(),
-        prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
+        prompt_tokens: args.prompt_tokens,
         repeat: args.repeat.get(),
         prefills: args.repeat.get().min(PREFILLS_MAX),
         warms_up: true,
     };
-    if limits.compute.device != DeviceOption::Cpu {
-        let wanted = GpuMeasurements { sizes, policies: None, timeline: None, json: args.json };
-        return on_gpu::run(&dir, &limits, &wanted);
-    }
-    let mut runnable = load_onto(&Processor, &dir, &limits, &Surroundings::of_passes())?;
-    sizes.check(&runnable.division, "--memory")?;
-    let _streamed = runnable.streamed.take();
-    let passes = MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size)?;
-    let work = ModelWork::of(&dir, &limits);
-    let cpu = passes.processor();
-    let limits = MachineLimits::new(cpu, Unit::of(cpu.level, work.weights), args.sweep)?;
-    let mut bench = Bench { passes, limits };
-
-    let bar = progress::steps("measuring", sizes.shapes().count() as u64);
-    let mut figures = Vec::new();
-    for shape in sizes.shapes() {
-        let measurement = bench.passes.prepare(shape, &sizes, &work)?;
-        let measured = bench.measure(&measurement)?;
-        figures.push(Figure { measurement, measured });
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    let (cpu, machine) = (bench.passes.processor(), bench.limits.summary());
-    let report = Report { model: dir.name(), work, level: cpu.level, threads: cpu.pool.threads(), machine, figures };
-    print!("{}", if args.json { report.json_lines() } else { report.to_string() });
-    Ok(())
+    let (work, device) = (ModelWork::of(&dir, &limits), limits.compute.device);
+    let bench = PassBench { dir, limits, work, sizes, policies: None, timeline: None, json: args.json };
+    if device == DeviceOption::Cpu { on_cpu::run(&bench, args.sweep) } else { on_gpu::run(&bench) }
 }
 
 /// Opens a model that is measured with batches of these sizes, and settles which device computes.
@@ -168,36 +141,6 @@ fn open(
 /// The maximum number of times that the prefill of a prompt is measured.
 const PREFILLS_MAX: usize = 5;
 
-/// The measurements of one amount of work.
-struct Measured {
-    /// The median of the times of the passes.
-    seconds: f64,
-    /// The median of the ratios of bound to measured time. Each bound is measured right before its pass.
-    share_of_bound: f64,
-    bound: Bound,
-}
-
-struct Bench {
-    passes: MeasuredPasses,
-    limits: MachineLimits,
-}
-
-impl Bench {
-    /// Measures some work repeatedly. The speed of a shared machine varies, so the machine's limits are measured anew
-    /// before every time, and the median of the ratios counts.
-    fn measure(&mut self, of: &Measurement) -> Result<Measured> {
-        let (mut times, mut shares, mut bounds) = (Vec::new(), Vec::new(), Vec::new());
-        for number in 0..of.repeat {
-            let bound = self.limits.bound(self.passes.processor(), of.work);
-            let seconds = self.passes.run(of, number)?.as_secs_f64();
-            times.push(seconds);
-            shares.push(bound.seconds / seconds);
-            bounds.push(bound);
-        }
-        Ok(Measured { seconds: median(times), share_of_bound: median(shares), bound: Bound::median(bounds) })
-    }
-}
-
 /// Returns the median of `values`, which must not be empty: for an even number of values, the mean of the two in the
 /// middle.
 pub fn median(mut values: Vec<f64>) -> f64 {
@@ -208,7 +151,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::limits::{Bound, Limit};
+    use super::limits::Bound;
     use super::median;
 
     #[test]
@@ -221,9 +164,8 @@ mod tests {
 
     #[test]
     fn the_median_of_bounds_is_one_of_them() {
-        let bounds = |all: &[f64]| {
-            Bound::median(all.iter().map(|&seconds| Bound { seconds, limit: Limit::Memory }).collect()).seconds
-        };
+        let bound = |&seconds: &f64| Bound::longest([("memory", seconds), ("arithmetic", 0.0)]);
+        let bounds = |all: &[f64]| Bound::median(all.iter().map(bound).collect()).seconds;
         assert_eq!(bounds(&[3.0]), 3.0);
         assert_eq!(bounds(&[9.0, 1.0, 4.0]), 4.0);
         assert_eq!(bounds(&[8.0, 1.0, 100.0, 4.0]), 4.0);

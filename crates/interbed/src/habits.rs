@@ -22,21 +22,18 @@ use clap::{Arg, Command};
 use crate::failure::Advised;
 use refusals::Refusals;
 
-/// An option of another program, with its translation.
-pub struct Habit {
-    /// The spellings of the option.
-    pub typed: &'static [&'static str],
-    /// Whether a value follows the option.
-    pub takes: Takes,
-    /// The translation of the option.
-    pub meaning: Meaning,
+/// Options of other programs, by whether a value follows them.
+pub struct Habits {
+    valued: &'static [Habit],
+    bare: &'static [Habit],
+    perhaps: &'static [PerhapsValued],
 }
 
-impl Habit {
-    const fn of(typed: &'static [&'static str], takes: Takes, meaning: Meaning) -> Self {
-        Self { typed, takes, meaning }
-    }
-}
+/// The spellings of an option, and its translation.
+type Habit = (&'static [&'static str], Meaning);
+
+/// The spellings of an option, the words that are its value if they follow it, and its translation.
+type PerhapsValued = (&'static [&'static str], &'static [&'static str], Meaning);
 
 /// Whether a value follows an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +69,8 @@ pub enum Meaning {
     /// The meaning depends on the command. Each entry names an option of Interbed. The first entry that names an option
     /// of the command applies. The entry `*` applies to every command.
     ByOption(&'static [(&'static str, Meaning)]),
-    /// The meaning depends on the option's value. The entry `*` applies to all values without an entry of their own. If
+    /// The meaning depends on the option's value. An entry may name several values, with `|` between them. The entry
+    /// `*` applies to all values without an entry of their own. If
     /// Interbed's command also has an option of this name, the entry `*` does not apply, and the option stays
     /// unchanged.
     ByValue(&'static [(&'static str, Meaning)]),
@@ -142,20 +140,20 @@ pub fn translate(args: Vec<OsString>, root: &Command) -> anyhow::Result<Translat
             done.args.extend(address.1.into_iter().map(OsString::from));
             continue;
         }
-        let Some((habit, typed, attached)) = habit_of(&word) else {
+        let Some((takes, meaning, typed, attached)) = habit_of(&word) else {
             place.note_unknown(&word);
             done.args.push(word);
             continue;
         };
         let following = words.peek().filter(|_| attached.is_none()).map(|next| next.to_string_lossy().into_owned());
-        let following = following.filter(|next| habit.takes.may_be(next));
+        let following = following.filter(|next| takes.may_be(next));
         let takes_next = following.is_some();
         let value = attached.or(following);
         let own = place.has(&typed);
-        match habit.meaning.for_value(value.as_deref(), own).and_then(|meaning| place.for_options(meaning)) {
+        match meaning.for_value(value.as_deref(), own).and_then(|meaning| place.for_options(meaning)) {
             None => done.args.push(word),
             Some(meaning) => {
-                if let Err(error) = place.take(&mut done, &typed, value, habit.takes, meaning) {
+                if let Err(error) = place.take(&mut done, &typed, value, takes, meaning) {
                     // What was refused before is told, too.
                     return Err(place.refused.told(&place.name).unwrap_or(error));
                 }
@@ -326,12 +324,7 @@ impl Place<'_> {
 
     /// Returns a hint that lists the commands which have the option `ours`.
     fn where_it_is(&self, ours: &str) -> String {
-        let having: Vec<String> = self
-            .root
-            .get_subcommands()
-            .filter(|command| has_option(command, ours))
-            .map(|command| format!("`interbed {}`", command.get_name()))
-            .collect();
+        let having: Vec<String> = commands_with(self.root, ours).map(|name| format!("`interbed {name}`")).collect();
         format!("it is {ours} here, an option of {}", having.join(", "))
     }
 }
@@ -345,7 +338,7 @@ impl Meaning {
             return (stays || !own).then_some(self);
         }
         let Self::ByValue(cases) = self else { return (!own).then_some(self) };
-        let exact = cases.iter().find(|(case, _)| value == Some(case));
+        let exact = cases.iter().find(|(case, _)| case.split('|').any(|case| value == Some(case)));
         let any = || cases.iter().find(|(case, _)| *case == "*").filter(|_| !own);
         exact.or_else(any).map(|(_, meaning)| *meaning)
     }
@@ -359,17 +352,24 @@ fn with_hyphens(word: OsString, command: &Command) -> OsString {
     if has_option(command, &name) { format!("{name}{value}").into() } else { word }
 }
 
-/// Returns the habit for an option, its spelling, and the value after `=`. In long options, `_` counts as `-`.
-fn habit_of(word: &OsStr) -> Option<(&'static Habit, String, Option<String>)> {
+/// Returns whether a value follows an option of another program, the option's meaning and spelling, and the value after
+/// `=`. In long options, `_` counts as `-`.
+fn habit_of(word: &OsStr) -> Option<(Takes, Meaning, String, Option<String>)> {
     let text = word.to_str().filter(|text| text.starts_with('-') && text.len() > 1)?;
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
     let name = if name.starts_with("--") { name.replace('_', "-") } else { name.to_owned() };
-    let habit = tables().find(|habit| habit.typed.contains(&name.as_str()))?;
-    Some((habit, name, value))
+    let (_, takes, meaning) = tables().find(|(typed, ..)| typed.contains(&name.as_str()))?;
+    Some((takes, meaning, name, value))
 }
 
-fn tables() -> impl Iterator<Item = &'static Habit> {
-    [models::HABITS, memory::HABITS, sampling::HABITS, server::HABITS].into_iter().flatten()
+/// Returns the spellings of all options of other programs, whether a value follows them, and their meanings.
+fn tables() -> impl Iterator<Item = (&'static [&'static str], Takes, Meaning)> {
+    [&models::HABITS, &memory::HABITS, &sampling::HABITS, &server::HABITS].into_iter().flat_map(|habits| {
+        let valued = habits.valued.iter().map(|&(typed, meaning)| (typed, Takes::Value, meaning));
+        let bare = habits.bare.iter().map(|&(typed, meaning)| (typed, Takes::Nothing, meaning));
+        let perhaps = habits.perhaps.iter().map(|&(typed, words, meaning)| (typed, Takes::Perhaps(words), meaning));
+        valued.chain(bare).chain(perhaps)
+    })
 }
 
 /// Returns whether a command has the option `typed`, such as `-n` or `--memory`.
@@ -381,6 +381,11 @@ pub fn has_option(command: &Command, typed: &str) -> bool {
         None => letter.is_some() && arg.get_short() == letter,
     };
     typed.starts_with('-') && command.get_arguments().any(is_it)
+}
+
+/// Returns the names of the commands that have the option `typed`.
+pub fn commands_with<'c>(root: &'c Command, typed: &str) -> impl Iterator<Item = &'c str> {
+    root.get_subcommands().filter(move |command| has_option(command, typed)).map(Command::get_name)
 }
 
 /// Adds `words`, unless they are there already. Two options may mean the same, such as the option for the type of keys
@@ -422,7 +427,7 @@ mod tests {
     #[test]
     fn no_spelling_is_listed_twice() {
         let mut seen = HashSet::new();
-        for typed in tables().flat_map(|habit| habit.typed) {
+        for typed in tables().flat_map(|(typed, ..)| typed) {
             assert!(seen.insert(*typed), "{typed}");
             assert!(typed.starts_with('-') && !typed.contains(['_', '=']), "{typed}");
         }

@@ -1,11 +1,16 @@
 //! Runs `interbed info`, which describes a model and the memory that it needs.
 
+mod facts;
 mod memory;
 mod shape;
+
+use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
 use interbed_device::Bytes;
+use interbed_io::RandomAccessFile;
+use interbed_kernels::DType;
 use interbed_model::blueprint::{Blueprint, Mixture, RopeScaling};
 use interbed_model::config::ModelConfig;
 use interbed_model::tokenizer::{Tokenizer, TokenizerError};
@@ -18,7 +23,8 @@ use crate::hub;
 use crate::model_dir::ModelDir;
 use crate::options::ModelOptions;
 use crate::printable::print_answer;
-use memory::Memory;
+use facts::Facts;
+use memory::{Given, Memory};
 
 /// Show what a model is and what it needs, without loading it
 ///
@@ -66,79 +72,150 @@ pub fn run(args: InfoArgs) -> Result<()> {
     dir.end_tokens = end_tokens(&dir.generation, &dir.config, tokenizer.as_ref().ok(), template.as_ref());
     let footprint = Footprint::of(tokenizer.as_ref().ok());
     let memory = Memory::of(&dir, &args.model, footprint)?;
-    let json = || to_json(&dir, tokenizer.as_ref().ok(), has_template, &memory);
-    let text = || table(&dir, tokenizer.as_ref().map_err(String::as_str), has_template, &memory);
-    Ok(print_answer(args.json, json, text)?)
+    let Facts { text, fields } = facts(&dir, tokenizer.as_ref().map_err(String::as_str), has_template, &memory);
+    Ok(print_answer(args.json, || fields.into(), || text)?)
 }
 
-fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool, memory: &Memory) -> String {
-    let config = &dir.config;
-    let mut text = format!("{}\n", dir.path.display());
-    let mut row = |name: &str, value: String| text.push_str(&format!("  {name:<14}{value}\n"));
-    rows_of_config(config, &mut row);
-    if let Some(mixture) = config.blueprint.mixture() {
-        row("experts", format!("{} in all, of which a token needs {}", memory.experts, of_token(memory, mixture)));
+/// Returns all that is told of a model.
+fn facts(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool, memory: &Memory) -> Facts {
+    let mut facts = Facts { text: format!("{}\n", dir.path.display()), ..Facts::default() };
+    facts.field("path", dir.path.display().to_string());
+    facts.field("name", dir.name());
+    facts_of_config(&dir.config, memory.experts, &mut facts);
+    if let Some(mixture) = dir.config.blueprint.mixture() {
+        let of_token = of_token(memory.experts, mixture);
+        facts.row("experts", format_args!("{} in all, of which a token needs {of_token}", memory.experts));
     }
-    let head = match dir.head {
-        HeadSource::Own => "of its own",
-        HeadSource::OwnDespiteTie => "of its own: it differs from the embedding, to which config.json ties it",
-        HeadSource::Embedding => "tied to the embedding",
-        HeadSource::ForEmbedding => "the embedding too: no other is stored",
-    };
-    row("head", head.into());
-    row(
-        "tokenizer",
-        match tokenizer {
-            Ok(tokenizer) => {
-                let special = |token: Option<&str>| token.map_or_else(|| "none".into(), |token| format!("{token:?}"));
-                format!(
-                    "{} tokens, begin {}, end {}",
-                    grouped(tokenizer.vocab_size() as u64),
-                    special(tokenizer.bos_token()),
-                    special(tokenizer.eos_token())
-                )
-            }
-            Err(reason) => format!("none ({reason}): it cannot be run or served"),
+    facts.row(
+        "head",
+        match dir.head {
+            HeadSource::Own => "of its own",
+            HeadSource::OwnDespiteTie => "of its own: it differs from the embedding, to which config.json ties it",
+            HeadSource::Embedding => "tied to the embedding",
+            HeadSource::ForEmbedding => "the embedding too: no other is stored",
         },
     );
+    match tokenizer {
+        Ok(tokenizer) => {
+            let (size, begin, end) = (tokenizer.vocab_size(), tokenizer.bos_token(), tokenizer.eos_token());
+            let special = |token: Option<&str>| token.map_or_else(|| "none".into(), |token| format!("{token:?}"));
+            facts.both(
+                "tokenizer",
+                format_args!("{} tokens, begin {}, end {}", grouped(size as u64), special(begin), special(end)),
+                "tokenizer",
+                json!({"vocab_size": size, "bos_token": begin, "eos_token": end}),
+            );
+        }
+        Err(reason) => {
+            let text = format_args!("none ({reason}): it cannot be run or served");
+            facts.both("tokenizer", text, "tokenizer", Value::Null);
+        }
+    }
     let ends: Vec<String> = dir.end_tokens.iter().map(u32::to_string).collect();
-    row("ends at", if ends.is_empty() { "no token".into() } else { format!("token {}", ends.join(", ")) });
-    row(
-        "chat template",
-        if has_template { "yes".into() } else { "none: for `interbed run`, not `interbed chat`".into() },
+    let ends = if ends.is_empty() { "no token".into() } else { format!("token {}", ends.join(", ")) };
+    facts.both("ends at", ends, "eos_token_ids", dir.end_tokens.clone());
+    let template = if has_template { "yes" } else { "none: for `interbed run`, not `interbed chat`" };
+    facts.both("chat template", template, "chat_template", has_template);
+    facts.field("format", dir.format());
+    let types = dir.weight_types();
+    let stored = dir.catalog.stored_files();
+    let file =
+        |file: &Arc<dyn RandomAccessFile>| json!({"path": file.path().display().to_string(), "bytes": file.len()});
+    facts.both(
+        "weights",
+        format_args!("{} in {}, {}", dir.weight_bytes, types_in_words(&types), files(stored.len())),
+        "weights",
+        json!({
+            "dtype": dir.weight_dtype().name(),
+            "types": types.iter().map(|(dtype, bytes)| (dtype.name().into(), bytes.0.into())).collect::<Map<_, _>>(),
+            "bytes": dir.weight_bytes.0,
+            "files": stored.iter().map(file).collect::<Vec<_>>(),
+        }),
     );
-    row("weights", format!("{} in {}, {}", dir.weight_bytes, types(dir), files(dir.catalog.stored_files().len())));
-    row(
-        "KV cache",
-        format!(
-            "{} a token in {}, {} for {} tokens",
-            memory.kv_token,
-            memory.kv_dtype,
-            memory.kv_context,
-            grouped(memory.context as u64)
-        ),
-    );
-    row("scratch", memory.scratch.to_string());
+    let Memory { kv_token, kv_dtype, kv_context, scratch, context, .. } = memory;
+    let context = grouped(*context as u64);
+    facts.row("KV cache", format_args!("{kv_token} a token in {kv_dtype}, {kv_context} for {context} tokens"));
+    facts.row("scratch", scratch);
+    let (table, budgets) = budgets(memory);
+    facts.text.push_str(&table);
+    let json = json!({
+        "least_bytes": memory.least.0,
+        "serve_least_bytes": memory.least_to_serve.0,
+        "scratch_bytes": scratch.0,
+        "kv_dtype": kv_dtype,
+        "kv_bytes_per_token": kv_token.0,
+        "kv_bytes_per_context": kv_context.0,
+        "budgets": budgets,
+    });
+    facts.field("memory", json);
+    facts
+}
+
+/// Adds what follows from the configuration alone, and from the bytes of all experts.
+fn facts_of_config(config: &ModelConfig, experts: Bytes, facts: &mut Facts) {
+    let blueprint = &config.blueprint;
+    facts.both("architecture", config.family.name, "architecture", config.family.name);
+    let (parameters, active) = (blueprint.num_parameters(), blueprint.active_parameters());
+    let counted = |count: u64| format!("{} ({})", short(count), grouped(count));
+    facts.both("parameters", counted(parameters), "parameters", parameters);
+    facts.field("active_parameters", active);
+    facts.field("experts", Value::Null);
+    if let Some(mixture) = blueprint.mixture() {
+        facts.row("of a token", counted(active));
+        let json = json!({
+            "layers": blueprint.mixtures().count(),
+            "each_layer": mixture.experts,
+            "each_token": mixture.chosen,
+            "width": mixture.expert_width,
+            "bytes": experts.0,
+            "token_bytes": of_token(experts, mixture).0,
+            "shared_width": mixture.shared.map(|shared| shared.width),
+        });
+        facts.both("experts", experts_in_words(blueprint, mixture), "experts", json);
+    }
+    facts.both("layers", blueprint.layers.len(), "layers", blueprint.layers.len());
+    let (hidden, inner) = (blueprint.hidden_size, blueprint.inner_size());
+    facts.both("hidden", format_args!("{hidden}, feed-forward {inner}"), "hidden_size", hidden);
+    facts.field("intermediate_size", inner);
+    let attention = blueprint.attentions().next();
+    if let Some(attention) = attention {
+        let keys = match attention.kv_heads == attention.heads {
+            true => String::new(),
+            false => format!(", {} of keys and values", attention.kv_heads),
+        };
+        facts.row("heads", format_args!("{}{keys}, each {} wide", attention.heads, attention.key_width));
+    }
+    facts.field("heads", attention.map(|attention| attention.heads));
+    facts.field("kv_heads", attention.map(|attention| attention.kv_heads));
+    facts.field("head_dim", attention.map(|attention| attention.key_width));
+    let tokens = |count: usize| format!("{} tokens", grouped(count as u64));
+    facts.both("context", tokens(blueprint.context), "context", blueprint.context);
+    facts.both("window", windows(blueprint), "sliding_windows", blueprint.windows());
+    facts.both("rope", rope(blueprint), "rope", rope_json(blueprint));
+    facts.field("tied_head", blueprint.head.is_tied);
+    facts.both("vocabulary", tokens(blueprint.vocab_size), "vocab_size", blueprint.vocab_size);
+}
+
+/// Returns what the least budgets are and the table of budgets, and the budgets for scripts.
+fn budgets(memory: &Memory) -> (String, Vec<Value>) {
     let (least, to_serve) = (flag(memory.least), flag(memory.least_to_serve));
-    text.push_str(&format!(
-        "\nIt needs --memory {least} or more, `interbed serve` {to_serve} or more. With `interbed run`:\n\n"
-    ));
-    text.push_str(&format!(
-        "  {:>9}  {:>12}  {:>12}  {:>16}  {}\n",
+    let mut text = format!(
+        "\nIt needs --memory {least} or more, `interbed serve` {to_serve} or more. With `interbed run`:\n\n\
+         \x20 {:>9}  {:>12}  {:>12}  {:>16}  {}\n",
         "--memory", "KV tokens", "context", "such sequences", "weights"
-    ));
-    for given in &memory.budgets {
-        let weights = match given.streamed {
+    );
+    let mut json = Vec::new();
+    for Given { budget, kv_tokens, context, sequences, streamed, .. } in &memory.budgets {
+        let weights = match streamed {
             Some(weights) => format!("streamed, about {weights} of them stay while KV is small"),
             None => "in memory".into(),
         };
-        text.push_str(&format!(
-            "  {:>9}  {:>12}  {:>12}  {:>16}  {weights}\n",
-            flag(given.budget),
-            grouped(given.kv_tokens as u64),
-            grouped(given.context as u64),
-            given.sequences
-        ));
+        let (flag, tokens, longest) = (flag(*budget), grouped(*kv_tokens as u64), grouped(*context as u64));
+        text.push_str(&format!("  {flag:>9}  {tokens:>12}  {longest:>12}  {sequences:>16}  {weights}\n"));
+        json.push(json!({
+            "memory_bytes": budget.0, "kv_tokens": kv_tokens, "context": context, "sequences": sequences,
+            "streamed_weights_bytes": streamed.map(|bytes| bytes.0),
+        }));
     }
     let streams_below = memory.budgets.iter().find_map(|given| given.streams_below);
     if let Some((limit, kv_tokens)) = streams_below {
@@ -148,127 +225,15 @@ fn table(dir: &ModelDir, tokenizer: Result<&Tokenizer, &str>, has_template: bool
              leave room for KV of up to {kv_tokens} tokens.\n"
         ));
     }
-    text
+    (text, json)
 }
 
-/// Prints the rows that follow from the configuration alone.
-fn rows_of_config(config: &ModelConfig, row: &mut dyn FnMut(&str, String)) {
-    let blueprint = &config.blueprint;
-    row("architecture", config.family.name.to_owned());
-    let (parameters, active) = (blueprint.num_parameters(), blueprint.active_parameters());
-    row("parameters", format!("{} ({})", short(parameters), grouped(parameters)));
-    if let Some(mixture) = blueprint.mixture() {
-        row("of a token", format!("{} ({})", short(active), grouped(active)));
-        row("experts", experts(blueprint, mixture));
-    }
-    row("layers", blueprint.layers.len().to_string());
-    row("hidden", format!("{}, feed-forward {}", blueprint.hidden_size, blueprint.inner_size()));
-    if let Some(attention) = blueprint.attentions().next() {
-        let keys = match attention.kv_heads == attention.heads {
-            true => String::new(),
-            false => format!(", {} of keys and values", attention.kv_heads),
-        };
-        row("heads", format!("{}{keys}, each {} wide", attention.heads, attention.key_width));
-    }
-    row("context", format!("{} tokens", grouped(blueprint.context as u64)));
-    row("window", windows(blueprint));
-    row("rope", rope(blueprint));
-    row("vocabulary", format!("{} tokens", grouped(blueprint.vocab_size as u64)));
+/// Returns the bytes of the experts through which one token goes, of `all` experts.
+fn of_token(all: Bytes, mixture: &Mixture) -> Bytes {
+    Bytes(all.0 / mixture.experts as u64 * mixture.chosen as u64)
 }
 
-fn to_json(dir: &ModelDir, tokenizer: Option<&Tokenizer>, has_template: bool, memory: &Memory) -> Value {
-    let blueprint = &dir.config.blueprint;
-    let attention = blueprint.attentions().next();
-    let files: Vec<Value> = dir
-        .catalog
-        .stored_files()
-        .iter()
-        .map(|file| json!({"path": file.path().display().to_string(), "bytes": file.len()}))
-        .collect();
-    let types: Map<String, Value> =
-        dir.weight_types().into_iter().map(|(dtype, bytes)| (dtype.name().to_owned(), bytes.0.into())).collect();
-    let tokenizer = tokenizer.map(|tokenizer| {
-        json!({
-            "vocab_size": tokenizer.vocab_size(),
-            "bos_token": tokenizer.bos_token(),
-            "eos_token": tokenizer.eos_token(),
-        })
-    });
-    json!({
-        "path": dir.path.display().to_string(),
-        "name": dir.name(),
-        "architecture": dir.config.family.name,
-        "parameters": blueprint.num_parameters(),
-        "active_parameters": blueprint.active_parameters(),
-        "experts": blueprint.mixture().map(|mixture| json!({
-            "layers": blueprint.mixtures().count(),
-            "each_layer": mixture.experts,
-            "each_token": mixture.chosen,
-            "width": mixture.expert_width,
-            "bytes": memory.experts.0,
-            "token_bytes": of_token(memory, mixture).0,
-            "shared_width": mixture.shared.map(|shared| shared.width),
-        })),
-        "layers": blueprint.layers.len(),
-        "hidden_size": blueprint.hidden_size,
-        "intermediate_size": blueprint.inner_size(),
-        "heads": attention.map(|attention| attention.heads),
-        "kv_heads": attention.map(|attention| attention.kv_heads),
-        "head_dim": attention.map(|attention| attention.key_width),
-        "context": blueprint.context,
-        "sliding_windows": blueprint.windows(),
-        "rope": rope_json(blueprint),
-        "tied_head": blueprint.head.is_tied,
-        "vocab_size": blueprint.vocab_size,
-        "tokenizer": tokenizer,
-        "eos_token_ids": dir.end_tokens,
-        "chat_template": has_template,
-        "format": match (dir.catalog.store(), dir.catalog.metadata()) {
-            (Some(_), _) => "interbed",
-            (None, Some(_)) => "gguf",
-            (None, None) => "safetensors",
-        },
-        "weights": {
-            "dtype": dir.weight_dtype().name(),
-            "types": types,
-            "bytes": dir.weight_bytes.0,
-            "files": files,
-        },
-        "memory": memory_json(memory),
-    })
-}
-
-/// Returns the bytes of the experts through which one token goes.
-fn of_token(memory: &Memory, mixture: &Mixture) -> Bytes {
-    Bytes(memory.experts.0 / mixture.experts as u64 * mixture.chosen as u64)
-}
-
-fn memory_json(memory: &Memory) -> Value {
-    let budgets: Vec<Value> = memory
-        .budgets
-        .iter()
-        .map(|given| {
-            json!({
-                "memory_bytes": given.budget.0,
-                "kv_tokens": given.kv_tokens,
-                "context": given.context,
-                "sequences": given.sequences,
-                "streamed_weights_bytes": given.streamed.map(|bytes| bytes.0),
-            })
-        })
-        .collect();
-    json!({
-        "least_bytes": memory.least.0,
-        "serve_least_bytes": memory.least_to_serve.0,
-        "scratch_bytes": memory.scratch.0,
-        "kv_dtype": memory.kv_dtype,
-        "kv_bytes_per_token": memory.kv_token.0,
-        "kv_bytes_per_context": memory.kv_context.0,
-        "budgets": budgets,
-    })
-}
-
-fn experts(blueprint: &Blueprint, mixture: &Mixture) -> String {
+fn experts_in_words(blueprint: &Blueprint, mixture: &Mixture) -> String {
     let shared = mixture.shared.map_or(String::new(), |shared| format!(", and a shared one {} wide", shared.width));
     let layers = match blueprint.mixtures().count() {
         layers if layers == blueprint.layers.len() => "each layer".to_owned(),
@@ -334,8 +299,8 @@ fn flag(size: Bytes) -> String {
 }
 
 /// Returns text such as `Q4_K (1.2 GiB), Q6_K (320 MiB), F32 (1.1 MiB)`, or just the type if there is only one.
-fn types(dir: &ModelDir) -> String {
-    match dir.weight_types().as_slice() {
+fn types_in_words(types: &[(DType, Bytes)]) -> String {
+    match types {
         [(dtype, _)] => dtype.to_string(),
         types => types.iter().map(|(dtype, bytes)| format!("{dtype} ({bytes})")).collect::<Vec<_>>().join(", "),
     }

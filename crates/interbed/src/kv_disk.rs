@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use interbed_device::Bytes;
-use interbed_engine::{Recompute, StoreMode, TierPolicy};
+use interbed_engine::{Recompute, StoreMode, TierBelow, TierPolicy};
 use interbed_io::{DIRECT_ALIGN, DiskTurns, IoError, SwapFile, disk_bytes_free};
 use interbed_kernels::{KvLayout, STRETCH};
 use interbed_kv::{Gate, KeyChain, LowerTier, SwapTrial};
@@ -18,6 +18,7 @@ use crate::failure::Advised;
 use crate::options::{KvDiskOptions, LimitOptions};
 use crate::report::report;
 use crate::swap;
+use crate::tier_kind::{OpenTier, PreparedTier, TierFound, TierKind};
 
 /// The divisor for the default size of a store, which is one part in `DISK_SHARE` of the disk's free space, and at most
 /// [`SIZE_DEFAULT`] bytes.
@@ -40,18 +41,25 @@ const FRAMES: (usize, usize) = (4, 12);
 /// The time for which a conversation is idle before its KV is written to disk.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 
+/// KV on a disk.
+pub const KV_DISK: TierKind = TierKind {
+    is_wanted: |limits| limits.kv_disk.as_ref().is_some_and(|options| options.kv_disk.is_some()),
+    memory,
+    prepare,
+};
+
 /// Returns the memory for buffers and index of KV on disk, of a budget of `total` bytes.
-pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
+fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     let Some(options) = limits.kv_disk.as_ref() else { return Bytes(0) };
     let Some(directory) = &options.kv_disk else { return Bytes(0) };
     let shape = shape(layout);
     let index = DiskTier::index_bytes(&shape, size(options, directory).unwrap_or(SIZE_DEFAULT));
-    let wanted = buffer_bytes(limits, total);
+    let wanted = buffer_bytes(limits, total, BUFFERS_SHARE);
     Bytes(DiskTier::buffer_bytes(&shape, wanted, frames(layout, wanted)) as u64 + index)
 }
 
 /// A directory that this process has locked, and the settings of the store that the directory is for.
-pub struct DiskPlace {
+struct DiskPlace {
     directory: Directory,
     path: PathBuf,
     shape: RecordShape,
@@ -59,17 +67,11 @@ pub struct DiskPlace {
     mode: StoreMode,
 }
 
-/// An open store, with the rules about what goes there.
-pub struct OpenDisk {
-    pub tier: DiskTier,
-    pub policy: TierPolicy,
-}
-
 /// Opens and locks the directory, if the options name one. Returns `None` with a warning if another server uses it.
 ///
 /// # Errors
 /// Fails if the directory cannot be used.
-pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Option<DiskPlace>> {
+fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<TierFound> {
     let Some(options) = &limits.kv_disk else { return Ok(None) };
     let Some(path) = &options.kv_disk else { return Ok(None) };
     let directory = match Directory::open(path) {
@@ -87,14 +89,15 @@ pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result
     };
     let bytes = size(options, path).context("cannot tell how much room the disk has")?;
     let (num_slots, slot_bytes) = swap::slots_on_disk(limits, total, layout);
+    let buffer_bytes = buffer_bytes(limits, total, BUFFERS_SHARE);
     let mut place = DiskPlace {
         directory,
         path: path.clone(),
         shape: shape(layout),
         options: DiskOptions {
             bytes,
-            buffer_bytes: buffer_bytes(limits, total),
-            frames: frames(layout, buffer_bytes(limits, total)),
+            buffer_bytes,
+            frames: frames(layout, buffer_bytes),
             writes_per_day: options.kv_disk_writes.map(|bytes| bytes.0),
             ttl: options.kv_disk_ttl,
             // If writes are limited, only KV that is likely to be needed again is written.
@@ -108,50 +111,42 @@ pub fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result
     // A store that is too small is reported before the model is loaded.
     let slots = DiskTier::slots_within(&place.shape, &place.options).map_err(|error| refused(&error))?;
     place.options.slots.num_slots = slots;
-    Ok(Some(place))
+    Ok(Some(Box::new(place)))
 }
 
-impl DiskPlace {
-    /// Returns the number of tokens for which the store has room.
-    ///
-    /// # Errors
-    /// Fails if the store would be too small.
-    pub fn capacity_tokens(&self) -> Result<usize> {
+impl PreparedTier for DiskPlace {
+    fn num_slots(&self) -> Option<usize> {
+        Some(self.options.slots.num_slots)
+    }
+
+    fn long_tokens(&self) -> Result<usize> {
         DiskTier::tokens_within(&self.shape, &self.options).map_err(|error| refused(&error))
     }
 
-    /// Returns the number of slots that the store has for swapped KV.
-    pub fn num_slots(&self) -> usize {
-        self.options.slots.num_slots
-    }
-
-    /// Returns the turns by which KV and weights share a disk, or `None` if they are on different disks.
-    pub fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
+    fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
         let device = |path: &Path| std::fs::metadata(path).ok().map(|data| data.dev());
         let directory = device(&self.path)?;
         let is_shared = weights.files().iter().any(|file| device(file.path()) == Some(directory));
         is_shared.then(|| Arc::clone(&self.options.turns))
     }
 
-    /// Opens the store for the KV that `fingerprint` identifies. `names` generates the names of contents. If `names` is
-    /// `None`, the directory's own secret generates them.
-    ///
-    /// # Errors
-    /// Fails if the store cannot be opened.
-    pub fn open(self, fingerprint: [u8; 32], names: Option<KeyChain>) -> Result<OpenDisk> {
-        let Self { directory, path, shape, mut options, mode } = self;
+    fn open(self: Box<Self>, fingerprint: [u8; 32], names: &mut Option<KeyChain>) -> Result<OpenTier> {
+        let Self { directory, path, shape, mut options, mode } = *self;
         if options.slots.num_slots > 0 {
             options.slots.trial = trial(&path, options.buffer_bytes / TRIAL_SHARE);
         }
         let secret = directory.secret();
-        let tier = DiskTier::open(Arc::new(directory), secret, fingerprint, shape, DiskOptions { names, ..options });
+        // Without names of a tier farther away, the directory's own secret generates them.
+        let options = DiskOptions { names: names.clone(), ..options };
+        let tier = DiskTier::open(Arc::new(directory), secret, fingerprint, shape, options);
         let tier = tier.map_err(|error| refused(&error))?;
         let found = tier.recovered();
         let aside = if found.set_aside > 0 { ", the rest of it another model's" } else { "" };
         let held = format!("{} blocks ({}) are there{aside}", found.blocks, Bytes(found.bytes));
         report!("KV disk {:>10}  in {}; {held}", Bytes(tier.figures().bytes_total), path.display());
-        let (recompute, idle_after) = (Recompute::Measured, Some(IDLE_AFTER));
-        Ok(OpenDisk { tier, policy: TierPolicy { mode, recompute, idle_after, drops_fresh: false } })
+        let (recompute, idle_after, found) = (Recompute::Measured, Some(IDLE_AFTER), found.blocks);
+        let policy = TierPolicy { mode, recompute, idle_after, drops_fresh: false };
+        Ok(OpenTier { below: TierBelow { tier: Box::new(tier), policy }, found })
     }
 }
 
@@ -186,10 +181,10 @@ fn size(options: &KvDiskOptions, directory: &Path) -> Result<u64> {
     Ok(((free + taken) / DISK_SHARE).max(taken.min(SIZE_DEFAULT)).min(SIZE_DEFAULT))
 }
 
-/// Returns the maximum bytes of the buffers, for a budget of `total` bytes.
-fn buffer_bytes(limits: &LimitOptions, total: Bytes) -> usize {
+/// Returns the maximum bytes of a tier's buffers, for a budget of `total` bytes of which they take one part in `share`.
+pub fn buffer_bytes(limits: &LimitOptions, total: Bytes, share: u64) -> usize {
     let of_kv = limits.kv_memory.map_or(u64::MAX, |memory| memory.0 / KV_BUFFERS_SHARE);
-    usize::try_from((total.0 / BUFFERS_SHARE).min(of_kv).min(BUFFERS_MAX)).unwrap_or(usize::MAX)
+    usize::try_from((total.0 / share).min(of_kv).min(BUFFERS_MAX)).unwrap_or(usize::MAX)
 }
 
 /// Returns the size of a frame in blocks, and the number of frames, if buffers should take `wanted` bytes. KV beyond

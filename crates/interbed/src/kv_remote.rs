@@ -12,15 +12,14 @@ use interbed_kv::{Gate, KeyChain, LowerTier};
 use interbed_kv_remote::{AddressError, BlobStore, Patience, RemoteOptions, RemoteTier, StoreAddress};
 
 use crate::failure::Advised;
-use crate::kv_disk::shape;
+use crate::kv_disk::{buffer_bytes, shape};
 use crate::options::{KvRemoteOptions, LimitOptions, SecretText};
 use crate::report::report;
 use crate::secret_files;
-use crate::tier_kind::{OpenTier, PreparedTier, TierKind};
+use crate::tier_kind::{OpenTier, PreparedTier, TierFound, TierKind};
 
-/// The buffers of each direction take one part in `BUFFERS_SHARE` of the budget, at most `BUFFERS_MAX` bytes.
+/// The buffers of each direction take one part in this many of the budget.
 const BUFFERS_SHARE: u64 = 64;
-const BUFFERS_MAX: u64 = 64 << 20;
 
 /// The maximum size of a key file, and minimum length of a secret, in bytes.
 const KEY_BYTES_MAX: u64 = 64 << 10;
@@ -33,11 +32,7 @@ const KEY_OPTION: &str = "--kv-remote-key";
 const CONTEXT: &str = "interbed 2026-11-26 secret of a shared KV store";
 
 /// KV in a store that servers share.
-pub const KV_REMOTE: TierKind = TierKind {
-    is_wanted,
-    memory,
-    prepare: |limits, total, layout| Ok(prepare(limits, total, layout)?.map(|place| Box::new(place) as _)),
-};
+pub const KV_REMOTE: TierKind = TierKind { is_wanted, memory, prepare };
 
 fn is_wanted(limits: &LimitOptions) -> bool {
     limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some())
@@ -46,7 +41,7 @@ fn is_wanted(limits: &LimitOptions) -> bool {
 /// Returns the memory that KV in a shared store takes of a budget of `total` bytes.
 fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
     let shape = (layout.block_size(), shape(layout).block_bytes());
-    let bytes = || RemoteTier::memory_bytes(shape, buffer_bytes(limits, total)) as u64;
+    let bytes = || RemoteTier::memory_bytes(shape, buffer_bytes(limits, total, BUFFERS_SHARE)) as u64;
     Bytes(if is_wanted(limits) { bytes() } else { 0 })
 }
 
@@ -96,7 +91,7 @@ struct RemotePlace {
 ///
 /// # Errors
 /// Fails if the address or the key cannot be used.
-fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Option<RemotePlace>> {
+fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<TierFound> {
     let Some(options) = &limits.kv_remote else { return Ok(None) };
     let Some((address, secret)) = settings(options)? else { return Ok(None) };
     if limits.no_prefix_caching {
@@ -108,7 +103,7 @@ fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Opt
     options.kv_remote_key.iter().for_each(|path| secret_files::warn_if_open(KEY_OPTION, path));
     let store = address.open(Some(options.kv_remote_ttl)).map_err(failed)?;
     let tier_options = RemoteOptions {
-        buffer_bytes: buffer_bytes(limits, total),
+        buffer_bytes: buffer_bytes(limits, total, BUFFERS_SHARE),
         writes_per_day: options.kv_remote_writes.map(|bytes| bytes.0),
         ttl: Some(options.kv_remote_ttl),
         patience: Patience::Measured,
@@ -118,7 +113,7 @@ fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Opt
     };
     let shape = (layout.block_size(), shape(layout).block_bytes());
     let has_key = options.kv_remote_key.is_some();
-    Ok(Some(RemotePlace { address, store, secret, has_key, shape, options: tier_options }))
+    Ok(Some(Box::new(RemotePlace { address, store, secret, has_key, shape, options: tier_options })))
 }
 
 impl PreparedTier for RemotePlace {
@@ -130,12 +125,6 @@ impl PreparedTier for RemotePlace {
         *names = Some(tier.key_chain().clone());
         Ok(OpenTier { below: TierBelow { tier: Box::new(tier), policy: TierPolicy::SHARED }, found: 0 })
     }
-}
-
-/// Returns the maximum bytes of the buffers in each direction, for a budget of `total` bytes.
-fn buffer_bytes(limits: &LimitOptions, total: Bytes) -> usize {
-    let of_kv = limits.kv_memory.map_or(u64::MAX, |memory| memory.0 / 8);
-    usize::try_from((total.0 / BUFFERS_SHARE).min(of_kv).min(BUFFERS_MAX)).unwrap_or(usize::MAX)
 }
 
 /// Returns the secret with which servers name and sign the KV that they share.

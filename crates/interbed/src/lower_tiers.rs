@@ -9,14 +9,13 @@ use interbed_device::Bytes;
 use interbed_engine::{LaterTiers, TierBelow};
 use interbed_io::DiskTurns;
 use interbed_kernels::KvLayout;
-use interbed_kv::KeyChain;
 use interbed_model::config::ModelConfig;
 use interbed_model::{ARITHMETIC_REVISION, RECORDED_LEVELS};
 use interbed_weights::Catalog;
 
 use crate::fingerprint::Fingerprint;
 use crate::identity::WeightsIdentity;
-use crate::kv_disk::{self, DiskPlace, OpenDisk};
+use crate::kv_disk::KV_DISK;
 use crate::kv_remote::KV_REMOTE;
 use crate::options::LimitOptions;
 use crate::report::report;
@@ -185,32 +184,5 @@ impl Below {
         };
         std::thread::Builder::new().name("identity".into()).spawn(find_out).context("cannot start a thread")?;
         Ok((Vec::new(), Some(LaterTiers { tiers: receiver, long_tokens })))
-    }
-}
-
-/// KV on a disk.
-const KV_DISK: TierKind = TierKind {
-    is_wanted: |limits| limits.kv_disk.as_ref().is_some_and(|options| options.kv_disk.is_some()),
-    memory: kv_disk::memory,
-    prepare: |limits, total, layout| Ok(kv_disk::prepare(limits, total, layout)?.map(|place| Box::new(place) as _)),
-};
-
-impl PreparedTier for DiskPlace {
-    fn num_slots(&self) -> Option<usize> {
-        Some(self.num_slots())
-    }
-
-    fn turns(&self, weights: &Catalog) -> Option<Arc<DiskTurns>> {
-        self.turns(weights)
-    }
-
-    fn long_tokens(&self) -> Result<usize> {
-        self.capacity_tokens()
-    }
-
-    fn open(self: Box<Self>, fingerprint: [u8; 32], names: &mut Option<KeyChain>) -> Result<OpenTier> {
-        let OpenDisk { tier, policy } = (*self).open(fingerprint, names.clone())?;
-        let found = tier.recovered().blocks;
-        Ok(OpenTier { below: TierBelow { tier: Box::new(tier), policy }, found })
     }
 }

@@ -136,6 +136,15 @@ impl ModelDir {
         absolute.file_name().map_or_else(|| "model".into(), |name| plain_name(&name.to_string_lossy()))
     }
 
+    /// Returns the name of the format in which the weights are stored.
+    pub fn format(&self) -> &'static str {
+        match (self.catalog.store(), self.catalog.metadata()) {
+            (Some(_), _) => "interbed",
+            (None, Some(_)) => "gguf",
+            (None, None) => "safetensors",
+        }
+    }
+
     /// Returns the types of the model's weights with the bytes of each, largest first.
     pub fn weight_types(&self) -> Vec<(DType, Bytes)> {
         // Coded matrices may differ in the room for patches, but users see them as one type.

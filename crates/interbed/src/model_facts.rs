@@ -12,11 +12,7 @@ pub fn model_facts(dir: &ModelDir, on_gpu: bool) -> ModelFacts {
     let attention = blueprint.attentions().next();
     let bytes = dir.weight_bytes.0;
     ModelFacts {
-        format: match (dir.catalog.store(), dir.catalog.metadata()) {
-            (Some(_), _) => "interbed",
-            (None, Some(_)) => "gguf",
-            (None, None) => "safetensors",
-        },
+        format: dir.format(),
         family: dir.config.family.name.to_lowercase(),
         quantization: dir.weight_dtype().name().to_owned(),
         parameters: blueprint.num_parameters(),

@@ -237,17 +237,9 @@ pub enum GpuProducts {
     Integer,
 }
 
-impl From<GpuProducts> for ProductArithmetic {
-    fn from(products: GpuProducts) -> Self {
-        match products {
-            GpuProducts::Float => Self::Float,
-            GpuProducts::Integer => Self::Integer,
-        }
-    }
-}
-
-/// What happens to requests that are preempted when memory for KV runs out.
-#[derive(Debug, Clone, Args)]
+/// What happens to requests that are preempted when memory for KV runs out. The default options are those of `interbed
+/// serve`.
+#[derive(Debug, Clone, Args, Default)]
 pub struct SwapOptions {
     /// How a preempted request gets its KV back. `swap` writes the KV to disk and reads it again later. `recompute`
     /// drops the KV and computes it again later. `auto` chooses whichever takes less time, according to measurements.
@@ -266,32 +258,16 @@ pub struct SwapOptions {
     pub swap_dir: Option<PathBuf>,
 }
 
-/// Returns the default options of `interbed serve`.
-impl Default for SwapOptions {
-    fn default() -> Self {
-        Self { preemption: PreemptionOption::Auto, swap_space: None, swap_dir: None }
-    }
-}
-
 /// How a preempted request gets its KV back; see [`PreemptionMode`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum PreemptionOption {
     /// KV is swapped or computed again, whichever takes less time.
+    #[default]
     Auto,
     /// KV is dropped, and computed again.
     Recompute,
     /// KV is written to disk, and read again.
     Swap,
-}
-
-impl From<PreemptionOption> for PreemptionMode {
-    fn from(option: PreemptionOption) -> Self {
-        match option {
-            PreemptionOption::Auto => Self::Auto,
-            PreemptionOption::Recompute => Self::Recompute,
-            PreemptionOption::Swap => Self::Swap,
-        }
-    }
 }
 
 /// How weights that do not fit into memory are streamed.
@@ -343,15 +319,6 @@ pub enum StreamPolicyOption {
     Resident,
     /// All weights pass through a window in memory.
     Ring,
-}
-
-impl From<StreamPolicyOption> for StreamPolicy {
-    fn from(policy: StreamPolicyOption) -> Self {
-        match policy {
-            StreamPolicyOption::Resident => StreamPolicy::Resident,
-            StreamPolicyOption::Ring => StreamPolicy::Ring,
-        }
-    }
 }
 
 /// How the KV of a sequence is placed in memory.
@@ -503,14 +470,24 @@ pub enum KvDiskModeOption {
     Mirror,
 }
 
-impl From<KvDiskModeOption> for StoreMode {
-    fn from(option: KvDiskModeOption) -> Self {
-        match option {
-            KvDiskModeOption::Evict => Self::Evict,
-            KvDiskModeOption::Eager => Self::Eager,
-            KvDiskModeOption::Mirror => Self::Mirror,
+/// Lets each choice of an option become the value of the same name that the engine or a device takes.
+macro_rules! become_values {
+    ($($option:ident => $value:ident { $($name:ident),+ })+) => {$(
+        impl From<$option> for $value {
+            fn from(option: $option) -> Self {
+                match option {
+                    $($option::$name => Self::$name,)+
+                }
+            }
         }
-    }
+    )+};
+}
+
+become_values! {
+    GpuProducts => ProductArithmetic { Float, Integer }
+    PreemptionOption => PreemptionMode { Auto, Recompute, Swap }
+    StreamPolicyOption => StreamPolicy { Resident, Ring }
+    KvDiskModeOption => StoreMode { Evict, Eager, Mirror }
 }
 
 /// Parses a number of bytes, with or without "/day".

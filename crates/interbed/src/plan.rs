@@ -11,7 +11,10 @@ use clap::Args;
 use interbed_device::Bytes;
 use interbed_kernels::DType;
 use interbed_model::config::ModelConfig;
-use interbed_plan::plan::{Batches, KnownFigures, MixturePlan, Passes, Plan, PlanRequest, Subject, WeightBytes};
+use interbed_plan::plan::{
+    Batches, KnownFigures, MixturePlan, Passes, Plan, PlanRequest, Subject, Verdict, WeightBytes,
+};
+use serde_json::Value;
 
 use crate::audience::{Audience, Surroundings};
 use crate::budget::default_budget;
@@ -140,43 +143,20 @@ pub fn run(args: PlanArgs) -> Result<()> {
     if let Some(note) = args.machine.memory_note(args.limits.memory) {
         report!("note: {note}");
     }
-    let (plan, padding) = make(&args)?;
-    let json = || {
-        let mut json = match &plan {
-            Made::Dense(plan) => plan.to_json(),
-            Made::Mixture(plan) => plan.to_json(),
-        };
-        if padding > 0 {
-            json["kv_block_padding_bytes"] = padding.into();
-        }
-        json
-    };
-    let text = || {
-        let report = match &plan {
-            Made::Dense(plan) => plan.report(),
-            Made::Mixture(plan) => plan.report(),
-        };
-        match padding {
-            0 => report,
-            padding => format!("{report}KV blocks are padded by {padding} bytes each, to whole pages\n"),
-        }
-    };
-    Ok(print_answer(args.json, json, text)?)
-}
-
-/// A plan of either kind.
-enum Made {
-    Dense(Box<Plan>),
-    Mixture(Box<MixturePlan>),
-}
-
-/// Makes the plan. Also returns the number of bytes by which each KV block is padded to whole pages.
-fn make(args: &PlanArgs) -> Result<(Made, usize)> {
     // Options that cannot be planned are refused before anything is fetched.
     Batches::new(&args.batch)?;
     let dtype = args.dtype.map(DType::from);
     let (subject, footprint) = subject(args.model.as_deref(), dtype, &args.limits.hub)?;
-    plan_of(args, subject, footprint, args.machine.known(args.limits.memory), args.routing.clone())
+    let known = args.machine.known(args.limits.memory);
+    let Made { json, report, .. } = plan_of(&args, subject, footprint, known, args.routing.clone())?;
+    Ok(print_answer(args.json, || json, || report)?)
+}
+
+/// A plan of a dense model or of a mixture, in all forms.
+struct Made {
+    json: Value,
+    report: String,
+    verdict: Verdict,
 }
 
 /// Returns what a server with `subject`, whose configuration is `config`, needs within `limits`. `footprint` is that of
@@ -194,14 +174,14 @@ pub fn needs_of<'a>(
     Needs::of(model, limits, &Surroundings { footprint, audience: Audience::Clients })
 }
 
-/// Plans a subject on a machine. Also returns the number of bytes by which each KV block is padded to whole pages.
+/// Plans a subject on a machine.
 fn plan_of(
     args: &PlanArgs,
     subject: Subject,
     footprint: Option<Footprint>,
     machine: KnownFigures,
     routing: Option<PathBuf>,
-) -> Result<(Made, usize)> {
+) -> Result<Made> {
     let (limits, config) = (args.limits.served(), subject.config.clone());
     let batches = Batches::new(&args.batch)?;
     let needs = needs_of(&subject, &config, &limits, footprint)?;
@@ -227,15 +207,26 @@ fn plan_of(
         subject,
     };
     let progress = &mut Bars::default();
-    let made = match (config.blueprint.mixture().is_some(), routing) {
-        (true, routing) => Made::Mixture(Box::new(MixturePlan::make(request, routing, progress)?)),
-        (false, None) => Made::Dense(Box::new(Plan::make(request, progress)?)),
+    let mut made = match (config.blueprint.mixture().is_some(), routing) {
+        (true, routing) => {
+            let plan = MixturePlan::make(request, routing, progress)?;
+            Made { json: plan.to_json(), report: plan.report(), verdict: plan.verdict() }
+        }
+        (false, None) => {
+            let plan = Plan::make(request, progress)?;
+            Made { json: plan.to_json(), report: plan.report(), verdict: plan.verdict() }
+        }
         (false, Some(_)) => {
             let why = format!("--routing is for mixtures, and {} has no experts", request.subject.name);
             return Err(Advised::input(why, "leave it out"));
         }
     };
-    Ok((made, needs.layout.padding_bytes()))
+    let padding = needs.layout.padding_bytes();
+    if padding > 0 {
+        made.json["kv_block_padding_bytes"] = padding.into();
+        made.report.push_str(&format!("KV blocks are padded by {padding} bytes each, to whole pages\n"));
+    }
+    Ok(made)
 }
 
 /// Returns the model that `model` names, which is a directory, a file or a well-known shape. `None` names the bundled

@@ -8,18 +8,29 @@ use serde_json::Value;
 /// Returns the text with escapes in place of characters that move the cursor, change colours, or reverse the direction
 /// of writing. Line breaks and tabs stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let commands = |character: char| is_command(character) && !matches!(character, '\n' | '\t');
-    if !text.contains(commands) {
+    escaped(text, is_command)
+}
+
+/// Returns text that a model generated, safe to print on a terminal. Control characters except newline and tab could
+/// change the terminal's title, colours or clipboard, so they are replaced by escapes such as `\u{1b}`.
+pub fn without_controls(text: &str) -> Cow<'_, str> {
+    escaped(text, char::is_control)
+}
+
+/// Returns the text with escapes in place of the characters that `is_meant` chooses. Line breaks and tabs stay.
+fn escaped(text: &str, is_meant: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let is_escaped = |character: char| is_meant(character) && !matches!(character, '\n' | '\t');
+    if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
-    let mut printable = String::with_capacity(text.len() + 16);
+    let mut shown = String::with_capacity(text.len() + 16);
     for character in text.chars() {
-        match commands(character) {
-            true => printable.extend(character.escape_unicode()),
-            false => printable.push(character),
+        match is_escaped(character) {
+            true => shown.extend(character.escape_unicode()),
+            false => shown.push(character),
         }
     }
-    Cow::Owned(printable)
+    Cow::Owned(shown)
 }
 
 /// Prints what a command was asked for on stdout: one JSON object, or a text in which nothing commands a terminal.
@@ -65,6 +76,8 @@ mod tests {
         ] {
             assert_eq!(printable(text), shown);
         }
+        assert_eq!(without_controls("one\n\ttwo \u{e9}"), "one\n\ttwo \u{e9}");
+        assert_eq!(without_controls("\x1b]0;title\x07\r\u{9b}31m"), "\\u{1b}]0;title\\u{7}\\u{d}\\u{9b}31m");
         assert_eq!(plain_name("m\u{1b}]0;x\u{7}\n\u{202e}y z"), "m_]0;x___y z");
     }
 }

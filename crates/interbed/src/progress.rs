@@ -66,24 +66,20 @@ impl Drop for Loading {
 
 /// Returns a bar that counts up to `total` bytes, with rate and remaining time. The text `what` stands before the bar.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
-    let bar = new(total).with_message(what);
-    match style {
-        Ok(style) => bar.with_style(style),
-        // The template is a constant, so this does not happen; a plain bar would do.
-        Err(_) => bar,
-    }
+    bar(what, total, "{msg} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
 }
 
 /// Returns a bar that counts up to `total` steps. The text `what` stands before the bar.
 pub fn steps(what: &'static str, total: u64) -> ProgressBar {
-    let bar = new(total).with_message(what);
-    match ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} {elapsed}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
+    bar(what, total, "{msg} {bar:32} {pos}/{len} {elapsed}")
 }
 
-fn new(total: u64) -> ProgressBar {
-    if is_quiet() || is_json() { ProgressBar::hidden() } else { ProgressBar::new(total) }
+fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
+    let bar = if is_quiet() || is_json() { ProgressBar::hidden() } else { ProgressBar::new(total) };
+    let bar = bar.with_message(what);
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        // Templates are constants, so this does not happen; a plain bar would do.
+        Err(_) => bar,
+    }
 }

@@ -11,7 +11,7 @@ use interbed_engine::{SamplingParams, TokenId};
 use interbed_model::chat_template::ChatTemplate;
 use serde_json::{Map, json};
 
-use crate::answer::{Question, answer, without_controls};
+use crate::answer::{Question, answer};
 use crate::audience::{Audience, Surroundings};
 use crate::budget::budget;
 use crate::chat::{self, ChatArgs};
@@ -22,6 +22,7 @@ use crate::interrupt::Interrupts;
 use crate::load::{self, Loaded, MAX_WAITING};
 use crate::opened::Opened;
 use crate::options::{ComputeOptions, ExpertCountsOption, LimitOptions, ModelOptions, TimelineOption};
+use crate::printable::without_controls;
 use crate::prompt::{self, PromptLimits, PromptOptions, encode};
 use crate::report::report;
 use crate::sampling::{SamplingOptions, model_defaults};

@@ -18,7 +18,7 @@ use crate::expert_counts::KeptCounts;
 use crate::failure::Advised;
 use crate::model_dir::ModelDir;
 use crate::needs;
-use crate::options::{HostProducts, LimitOptions, StreamOptions};
+use crate::options::{HostProducts, LimitOptions};
 use crate::progress::Loading;
 use crate::report::report;
 
@@ -81,74 +81,121 @@ const MEASURED: Bytes = Bytes(16 << 20);
 pub fn start(
     device: &mut dyn Device,
     dir: &ModelDir,
-    division: &Division,
+    Division { needs, plan: memory, device: on_device, .. }: &Division,
     limits: &LimitOptions,
     turns: Option<Arc<DiskTurns>>,
 ) -> Result<(Box<dyn WeightSource>, Streaming)> {
-    match &division.device {
-        None => start_in_host_memory(dir, division, limits, turns),
-        Some(on_device) => start_on(device, on_device.plan.weights, dir, division, limits, turns),
-    }
-}
-
-fn start_in_host_memory(
-    dir: &ModelDir,
-    Division { needs, plan, .. }: &Division,
-    limits: &LimitOptions,
-    turns: Option<Arc<DiskTurns>>,
-) -> Result<(Box<dyn WeightSource>, Streaming)> {
-    // Nothing has been written to the memory of passes and KV yet, so all memory is free except the process's own.
-    let room = Bytes(plan.budget.total().0.saturating_sub(needs.process.0));
-    let budget = plan.weights;
-    let Ready { plan, files, config, settings } = Ready::new(dir, budget, budget, room, &limits.stream, turns)?;
-    let most_resident = plan.resident_bytes(&config)?;
+    let of_device = on_device.as_ref().map(|on_device| on_device.plan.weights);
+    let (of_host, least, room) = match of_device {
+        // Nothing has been written to the memory of passes and KV yet, so all memory is free except the process's own.
+        None => (memory.weights, memory.weights, Bytes(memory.budget.total().0.saturating_sub(needs.process.0))),
+        // Streamed weights get all host memory that nothing else needs, for the slots through which they pass.
+        Some(of_device) => {
+            let of_host = Bytes(memory.weights.0 + memory.budget.left().0);
+            (of_host, of_host.min(of_device), of_host)
+        }
+    };
+    let files = open_direct(&dir.catalog)?;
+    let stored = files[..dir.catalog.stored_files().len()].to_vec();
+    let settings = try_out(&stored, room)?;
+    report!("reads   {settings}");
+    let planned = |bytes| StreamPlan::new(&dir.catalog, &dir.specs, bytes);
+    let least_of = |bytes| Ok::<_, WeightError>(planned(bytes)?.partition().least_budget());
+    // Bands are small enough for `least` bytes.
+    let plan = planned(band_bytes(least.0, settings.chunk_bytes, least_of)?)?;
+    let (host_tokens_max, link_bytes_per_s) = match of_device {
+        Some(of_device) => beside_device(device, plan.partition(), of_device, limits)?,
+        None => (0, 0.0),
+    };
+    let config = StreamConfig {
+        budget: of_host.0,
+        engine: settings.engine,
+        depth: settings.depth,
+        disk_bytes_per_s: settings.bytes_per_s,
+        link_bytes_per_s,
+        policy: limits.stream.stream_policy.into(),
+        timeline: limits.stream.timeline,
+        host_tokens_max,
+        turns,
+    };
     let loading = Loading::begin(limits.watch.clone());
     let progress = &mut |done, all| loading.set(done, all);
-    let mut weights = StreamedWeights::start(plan, &dir.catalog, files.clone(), config, progress)?;
+    let Some(of_device) = of_device else {
+        let most_resident = plan.resident_bytes(&config)?;
+        let mut weights = StreamedWeights::start(plan, &dir.catalog, files, config, progress)?;
+        drop(loading);
+        let (monitor, on_host) = (weights.monitor(), weights.resident_bytes());
+        let (arena, beside) = (weights.arena_mut(), None);
+        let begun = Begun { monitor, on_device: None, on_host, most_resident, arena, beside };
+        let streaming = begun.told(dir, limits, settings, stored);
+        return Ok((Box::new(weights), streaming));
+    };
+    let mut weights = TieredWeights::start_on(device, of_device.0, plan, &dir.catalog, files, config, progress)?;
     drop(loading);
-    let monitor = weights.monitor();
-    let (resident, swept) = (weights.resident_bytes(), monitor.swept_bytes());
-    report!(
-        "stream  {:>10}  of {} stay in memory, {} come from disk in each pass",
-        Bytes(resident.min(swept)),
-        Bytes(swept),
-        Bytes(swept.saturating_sub(resident))
-    );
-    let experts = weights.arena().map(|arena| (arena.shape().clone(), arena.budget()));
-    if let Some(arena) = weights.arena() {
-        report_experts(arena, None);
-    }
-    let counts = keep_counts(weights.arena_mut(), &monitor, dir, limits);
-    let files = files[..dir.catalog.stored_files().len()].to_vec();
-    let (device, on_device) = (None, 0);
-    let streaming = Streaming { monitor, settings, files, resident, most_resident, on_device, experts, counts, device };
+    let (monitor, [on_device, on_host]) = (weights.monitor(), weights.resident_bytes());
+    let (most_resident, on_device) = (on_device + on_host, Some(on_device));
+    let beside = weights.host_arena().map(|host| [host.bytes(), host.budget()]);
+    let begun = Begun { monitor, on_device, on_host, most_resident, arena: weights.arena_mut(), beside };
+    let streaming = begun.told(dir, limits, settings, stored);
     Ok((Box::new(weights), streaming))
 }
 
-/// Gives the arena the counts of earlier runs, and saves those of this run, if the options say so.
-fn keep_counts(
-    arena: Option<&mut Arena>,
-    monitor: &Arc<StreamMonitor>,
-    dir: &ModelDir,
-    limits: &LimitOptions,
-) -> Option<KeptCounts> {
-    let arena = arena.filter(|_| limits.stream.keep_expert_counts)?;
-    KeptCounts::keep(arena, Arc::clone(monitor), &dir.catalog)
+/// Weights that are streamed from now on.
+struct Begun<'a> {
+    monitor: Arc<StreamMonitor>,
+    /// The bytes of weights that stay in a device's own memory, if it has any.
+    on_device: Option<u64>,
+    on_host: u64,
+    most_resident: u64,
+    /// The experts where they are computed with.
+    arena: Option<&'a mut Arena>,
+    /// The bytes of experts that have room in host memory beside a device's, and the budget for them.
+    beside: Option<[u64; 2]>,
+}
+
+impl Begun<'_> {
+    /// Reports what stays where. Gives the arena the counts of earlier runs, and saves those of this run, if the
+    /// options say so.
+    fn told(
+        self,
+        dir: &ModelDir,
+        limits: &LimitOptions,
+        settings: ReadSettings,
+        files: Vec<Arc<dyn DirectRead>>,
+    ) -> Streaming {
+        let Self { monitor, on_device, on_host, most_resident, arena, beside } = self;
+        let (resident, swept) = (on_device.unwrap_or(0) + on_host, monitor.swept_bytes());
+        let [all, here, read] = [swept, on_host.min(swept), swept.saturating_sub(resident)].map(Bytes);
+        match on_device.map(Bytes) {
+            None => report!("stream  {here:>10}  of {all} stay in memory, {read} come from disk in each pass"),
+            Some(there) => report!(
+                "stream  {there:>10}  of {all} stay on the GPU, {here} in host memory; {read} come from disk in each \
+                 pass"
+            ),
+        }
+        let on_device = on_device.unwrap_or(0);
+        let experts = arena.as_deref().map(|arena| {
+            report_experts(arena, beside.map(|[room, _]| room));
+            (arena.shape().clone(), arena.budget() + beside.map_or(0, |[_, budget]| budget))
+        });
+        let kept = arena.filter(|_| limits.stream.keep_expert_counts);
+        let counts = kept.and_then(|arena| KeptCounts::keep(arena, Arc::clone(&monitor), &dir.catalog));
+        Streaming { monitor, settings, files, resident, most_resident, on_device, experts, counts, device: None }
+    }
 }
 
 /// Reports how many bytes of a mixture's experts have room where they are computed with, and in host memory if that is
 /// `beside`.
-fn report_experts(arena: &Arena, beside: Option<&Arena>) {
+fn report_experts(arena: &Arena, beside: Option<u64>) {
     let (room, shape) = (Bytes(arena.bytes()), arena.shape());
     let [bank, token] = [shape.bank_bytes(), shape.token_bytes()].map(Bytes);
-    match beside {
+    match beside.map(Bytes) {
         None => report!("experts {room:>10}  of {bank} have room in memory, a token needs {token} of them"),
         Some(host) => report!(
-            "experts {room:>10}  of {bank} have room on the GPU, {} in host memory, a token needs {token} of them",
-            Bytes(host.bytes())
+            "experts {room:>10}  of {bank} have room on the GPU, {host} in host memory, a token needs {token} of them"
         ),
     }
-    let room = Bytes(room.0 + beside.map_or(0, Arena::bytes));
+    let room = Bytes(room.0 + beside.unwrap_or(0));
     if room < token {
         report!(
             "warning: the experts of one token do not fit into {room}, so nearly all of them are read for each token; \
@@ -156,47 +203,6 @@ fn report_experts(arena: &Arena, beside: Option<&Arena>) {
             Bytes(token.0 - room.0)
         );
     }
-}
-
-/// Starts streaming with weights in host memory and in `of_device` bytes of the memory of `device`.
-fn start_on(
-    device: &mut dyn Device,
-    of_device: Bytes,
-    dir: &ModelDir,
-    Division { plan, .. }: &Division,
-    limits: &LimitOptions,
-    turns: Option<Arc<DiskTurns>>,
-) -> Result<(Box<dyn WeightSource>, Streaming)> {
-    // Streamed weights get all host memory that nothing else needs, for the slots through which they pass.
-    let of_host = Bytes(plan.weights.0 + plan.budget.left().0);
-    let least = of_host.min(of_device);
-    let Ready { plan, files, mut config, settings } = Ready::new(dir, of_host, least, of_host, &limits.stream, turns)?;
-    (config.host_tokens_max, config.link_bytes_per_s) = beside_device(device, plan.partition(), of_device, limits)?;
-    let loading = Loading::begin(limits.watch.clone());
-    let progress = &mut |done, all| loading.set(done, all);
-    let catalog = &dir.catalog;
-    let mut weights = TieredWeights::start_on(device, of_device.0, plan, catalog, files.clone(), config, progress)?;
-    drop(loading);
-    let (monitor, [on_device, on_host]) = (weights.monitor(), weights.resident_bytes());
-    let swept = monitor.swept_bytes();
-    report!(
-        "stream  {:>10}  of {} stay on the GPU, {} in host memory; {} come from disk in each pass",
-        Bytes(on_device),
-        Bytes(swept),
-        Bytes(on_host),
-        Bytes(swept.saturating_sub(on_device).saturating_sub(on_host))
-    );
-    let arenas = weights.arena().zip(weights.host_arena());
-    if let Some((arena, host)) = arenas {
-        report_experts(arena, Some(host));
-    }
-    let experts = arenas.map(|(arena, host)| (arena.shape().clone(), arena.budget() + host.budget()));
-    let counts = keep_counts(weights.arena_mut(), &monitor, dir, limits);
-    let resident = on_device + on_host;
-    let files = files[..catalog.stored_files().len()].to_vec();
-    let (device, most_resident) = (None, resident);
-    let streaming = Streaming { monitor, settings, files, resident, most_resident, on_device, experts, counts, device };
-    Ok((Box::new(weights), streaming))
 }
 
 /// Returns the maximum number of tokens of a pass in which the processor multiplies with the weights in host memory,
@@ -243,46 +249,6 @@ fn beside_device(
     let [over_link, on_host] = [link, host].map(|rate| Bytes(rate as u64));
     report!("host    {on_host:>8}/s  a token of weights in host memory, {over_link}/s over the link: {who}");
     Ok((tokens_max, link))
-}
-
-/// The values that streaming starts with.
-struct Ready {
-    plan: StreamPlan,
-    files: Vec<Arc<dyn DirectRead>>,
-    config: StreamConfig,
-    settings: ReadSettings,
-}
-
-impl Ready {
-    /// Prepares streaming with `budget` bytes of host memory. Bands are small enough for `least` bytes.
-    fn new(
-        dir: &ModelDir,
-        budget: Bytes,
-        least: Bytes,
-        room: Bytes,
-        options: &StreamOptions,
-        turns: Option<Arc<DiskTurns>>,
-    ) -> Result<Self> {
-        let files = open_direct(&dir.catalog)?;
-        let settings = try_out(&files[..dir.catalog.stored_files().len()], room)?;
-        report!("reads   {settings}");
-        let least_of =
-            |bytes| Ok::<_, WeightError>(StreamPlan::new(&dir.catalog, &dir.specs, bytes)?.partition().least_budget());
-        let band_bytes = band_bytes(least.0, settings.chunk_bytes, least_of)?;
-        let plan = StreamPlan::new(&dir.catalog, &dir.specs, band_bytes)?;
-        let config = StreamConfig {
-            budget: budget.0,
-            engine: settings.engine,
-            depth: settings.depth,
-            disk_bytes_per_s: settings.bytes_per_s,
-            link_bytes_per_s: 0.0,
-            policy: options.stream_policy.into(),
-            timeline: options.timeline,
-            host_tokens_max: 0,
-            turns,
-        };
-        Ok(Self { plan, files, config, settings })
-    }
 }
 
 fn largest(files: &[Arc<dyn DirectRead>]) -> Result<&Arc<dyn DirectRead>> {

@@ -8,7 +8,7 @@ use interbed_device::Queue;
 use interbed_engine::DeviceEvent;
 use interbed_io::AtomicWriter;
 use interbed_weights::{EVENTS_MAX, EventKind, StreamEvent, StreamMonitor};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::report::report;
 use crate::streaming::Streaming;
@@ -86,39 +86,36 @@ fn line_of(queue: Queue) -> (usize, &'static str) {
 }
 
 /// Returns the trace event for commands that ran together on a GPU.
-fn batch_event(batch: &DeviceEvent, origin: Instant) -> serde_json::Value {
+fn batch_event(batch: &DeviceEvent, origin: Instant) -> Value {
     let (line, _) = line_of(batch.queue);
-    let name = if batch.queue == Queue::Compute { "kernels" } else { "copies" };
-    json!({
-        "name": format!("{} {name}", batch.operations), "cat": name, "ph": "X", "pid": 1, "tid": line,
-        "ts": microseconds(batch.start - origin), "dur": microseconds(batch.end - batch.start),
-        "args": {"kind": name, "operations": batch.operations},
-    })
+    let kind = if batch.queue == Queue::Compute { "kernels" } else { "copies" };
+    let name = format!("{} {kind}", batch.operations);
+    let args = json!({"kind": kind, "operations": batch.operations});
+    span((&name, kind), line, [batch.start - origin, batch.end - origin], args)
 }
 
-fn microseconds(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1e3
-}
-
-fn trace_event(monitor: &StreamMonitor, event: &StreamEvent, line: usize, origin: Instant) -> serde_json::Value {
-    let kind = match event.kind {
-        EventKind::Read => "read",
-        EventKind::Stall => "stall",
-        EventKind::Compute => "compute",
+fn trace_event(monitor: &StreamMonitor, event: &StreamEvent, line: usize, origin: Instant) -> Value {
+    let (kind, colour) = match event.kind {
+        EventKind::Read => ("read", "yellow"),
+        EventKind::Stall => ("stall", "terrible"),
+        EventKind::Compute => ("compute", "good"),
     };
+    let (name, args) = (monitor.group_name(event.group), json!({"kind": kind, "bytes": event.bytes}));
+    let mut span = span((name, kind), line, [event.start - origin, event.end - origin], args);
+    span["cname"] = colour.into();
+    span
+}
+
+/// Returns a trace event that lasts from one time to another.
+fn span((name, kind): (&str, &str), line: usize, [start, end]: [Duration; 2], args: Value) -> Value {
+    let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;
     json!({
-        "name": monitor.group_name(event.group), "cat": kind, "ph": "X", "pid": 1, "tid": line,
-        "ts": microseconds(event.start - origin), "dur": microseconds(event.end - event.start),
-        "args": {"kind": kind, "bytes": event.bytes},
-        "cname": match event.kind {
-                EventKind::Stall => "terrible",
-                EventKind::Compute => "good",
-                EventKind::Read => "yellow",
-            },
+        "name": name, "cat": kind, "ph": "X", "pid": 1, "tid": line,
+        "ts": microseconds(start), "dur": microseconds(end.saturating_sub(start)), "args": args,
     })
 }
 
-fn name_of_line(line: usize, name: &str) -> serde_json::Value {
+fn name_of_line(line: usize, name: &str) -> Value {
     json!({"name": "thread_name", "ph": "M", "pid": 1, "tid": line, "args": {"name": name}})
 }
 

@@ -6,9 +6,8 @@ use clap::Command;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
-use crate::habits::has_option;
-use crate::report;
 use crate::spelling::is_near;
+use crate::{habits, report};
 
 /// Replaces misleading advice in clap's error. For an unknown option, clap's explanation of how to pass a text that
 /// begins with a hyphen is removed. If other commands of `root` have the option, the advice names these commands. For
@@ -60,8 +59,7 @@ pub fn mended(mut error: Error, root: &Command) -> Error {
 
 /// Returns a text that names the commands with the option `typed`, or `None` if there is none.
 fn commands_with(typed: &str, root: &Command) -> Option<String> {
-    let having = root.get_subcommands().filter(|command| has_option(command, typed));
-    let names: Vec<String> = having.map(|command| format!("interbed {}", command.get_name())).collect();
+    let names: Vec<String> = habits::commands_with(root, typed).map(|name| format!("interbed {name}")).collect();
     (!names.is_empty()).then(|| format!("{typed} is an option of {}, and goes behind the command", names.join(", ")))
 }
 

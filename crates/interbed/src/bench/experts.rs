@@ -5,19 +5,19 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use interbed_device::{Bytes, Device, peak_resident};
+use interbed_device::Device;
 use interbed_engine::ModelRunner;
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN, IoError, ReadSettings, sequential_bandwidth};
-use interbed_model::{BatchSequence, LogitRows, RouteSink, RoutedRow, SequenceBlocks};
+use interbed_model::{LogitRows, RouteSink, RoutedRow};
 use interbed_plan::routing::{LayerVisit, Routing, RoutingPass, least_bytes_per_token, read_bytes_per_token};
-use interbed_weights::{ElasticWeights, StreamStats};
+use interbed_weights::ElasticWeights;
 
-use super::experts_report::{Beside, ComputeCost, ExpertsLine, ExpertsReport, PassCost, VisitCost};
-use super::passes::timed;
+use super::experts_report::{Beside, ComputeCost, ExpertsLine, MeasuredPass, VisitCost, report};
+use super::passes::{block_tables, timed};
 use super::{median, open};
 use crate::audience::Surroundings;
 use crate::division::Division;
@@ -123,7 +123,6 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
     let mut layers = vec![false; dir.config.blueprint.layers.len()];
     dir.config.blueprint.mixtures().for_each(|(layer, _)| layers[layer] = true);
     runner.model.tell_routes(Box::new(Watcher { layers, seen: Arc::clone(&seen) }));
-    let settings = streaming.settings.clone();
     let (vocab, tables, passes) = (dir.config.blueprint.vocab_size, Vec::new(), Vec::new());
     let mut bench = ExpertsBench { runner, streaming, seen, tables, first_sequence: 0, vocab, passes, disk_at: 0 };
     let mut lines = Vec::new();
@@ -131,12 +130,11 @@ pub fn run(args: ExpertsArgs) -> Result<()> {
     for ahead in [false, true] {
         bench.first_sequence = if ahead { largest } else { 0 };
         for batch in args.batch.iter().map(|batch| batch.get()) {
-            bench.tables = (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
+            bench.tables = block_tables(batch, each);
             lines.push(bench.measure(&args, ahead)?);
         }
     }
-    let report = ExpertsReport { model: dir.name(), settings, peak_memory: Bytes(peak_resident()), lines };
-    print!("{}", if args.json { report.json_lines() } else { report.to_string() });
+    report(&dir.name(), &bench.streaming.settings, &lines).print(args.json);
     Ok(())
 }
 
@@ -208,13 +206,6 @@ struct Repeated {
     read_nothing: bool,
 }
 
-/// The measurement of one pass.
-struct Pass {
-    seconds: f64,
-    stats: StreamStats,
-    visits: Vec<VisitCost>,
-}
-
 impl ExpertsBench {
     fn measure(&mut self, args: &ExpertsArgs, ahead: bool) -> Result<ExpertsLine> {
         let (batch, tokens) = (self.tables.len(), args.tokens.get());
@@ -229,59 +220,20 @@ impl ExpertsBench {
         let first = CONTEXT + args.warm_up;
         let generated = self.passes.iter().filter(|pass| !pass.prompt);
         let from = generated.map(|pass| u64::from(pass.tokens)).sum();
-        let mut measured = Vec::new();
+        let mut passes = Vec::new();
         for i in 0..tokens {
             let (disk, latency) = (self.disk_bandwidth()?, self.disk_latency()?);
-            measured.push((disk, latency, self.pass(first + i, 1, Sequences::Different)?));
+            passes.push(([disk, latency], self.pass(first + i, 1, Sequences::Different)?));
             bar.inc(1);
         }
         bar.finish_and_clear();
         let routing = Routing::new(shape.clone(), self.passes.clone());
         self.weights().set_reads_ahead(false);
         let computing = self.compute_costs()?;
-
-        let bounds = |beside: Option<Beside>| -> Vec<f64> {
-            let of_pass = |(disk, latency, pass): &(f64, f64, Pass)| {
-                let others = pass.stats.bytes_read.saturating_sub(pass.stats.expert_bytes_read) as f64;
-                let dense = computing.dense.max(others / disk);
-                let computing = ComputeCost { dense, beside, ..computing };
-                PassCost { disk: *disk, latency: *latency, computing }.bound_seconds(&pass.visits)
-            };
-            measured.iter().map(of_pass).collect()
-        };
-        let (bound, loaded) = (bounds(None), bounds(computing.beside));
-        let sum = |of: &dyn Fn(&StreamStats) -> u64| measured.iter().map(|(.., pass)| of(&pass.stats)).sum::<u64>();
-        let missed: u64 = measured.iter().flat_map(|(.., pass)| &pass.visits).map(|visit| visit.misses as u64).sum();
-        let each = (batch * tokens) as f64;
-        let seconds: Vec<f64> = measured.iter().map(|(.., pass)| pass.seconds).collect();
-        let over =
-            |bounds: &[f64]| median(seconds.iter().zip(bounds).map(|(seconds, bound)| seconds / bound).collect());
-        let (over_bound, over_loaded) = (over(&bound), over(&loaded));
-        let stall: Duration = measured.iter().map(|(.., pass)| pass.stats.stall).sum();
-        let came = sum(&|stats| stats.experts_read + stats.experts_arriving);
-        Ok(ExpertsLine {
-            batch,
-            ahead,
-            room: budget,
-            bank: shape.bank_bytes(),
-            stall_share: stall.as_secs_f64() / seconds.iter().sum::<f64>(),
-            seconds: median(seconds),
-            bound: median(bound),
-            over_bound,
-            loaded: median(loaded),
-            over_loaded,
-            computing,
-            disk: median(measured.iter().map(|&(disk, ..)| disk).collect()),
-            latency: median(measured.iter().map(|&(_, latency, _)| latency).collect()),
-            bytes: sum(&|stats| stats.expert_bytes_read) as f64 / each,
-            simulated: read_bytes_per_token(&routing, budget, from)?,
-            least: least_bytes_per_token(&routing, budget, from),
-            experts: sum(&|stats| stats.experts_wanted) as f64 / each,
-            hits: 1.0 - missed as f64 / sum(&|stats| stats.experts_wanted) as f64,
-            read_ahead: sum(&|stats| stats.experts_ahead) as f64 / each,
-            // A read ahead may end after the router has chosen and before the layer's experts are computed.
-            read_again: (came as i64 - missed as i64).max(if ahead { 0 } else { i64::MIN }),
-        })
+        let (simulated, least) =
+            (read_bytes_per_token(&routing, budget, from)?, least_bytes_per_token(&routing, budget, from));
+        let (bank, room) = (shape.bank_bytes(), budget);
+        Ok(ExpertsLine { batch, ahead, room, bank, passes, computing, simulated, least })
     }
 
     /// Measures the times of computing in passes with one token of each sequence. Two passes are repeated: with a
@@ -356,7 +308,7 @@ impl ExpertsBench {
     }
 
     /// Runs a pass over `count` tokens of each sequence, from position `start` on.
-    fn pass(&mut self, start: usize, count: usize, sequences: Sequences) -> Result<Pass> {
+    fn pass(&mut self, start: usize, count: usize, sequences: Sequences) -> Result<MeasuredPass> {
         let vocab = self.vocab as u64;
         let token = |sequence: usize, position: usize| {
             let sequence = self.first_sequence + if sequences == Sequences::Copies { 0 } else { sequence };
@@ -366,21 +318,9 @@ impl ExpertsBench {
         let tokens: Vec<Vec<u32>> = (0..self.tables.len())
             .map(|sequence| (start..start + count).map(|position| token(sequence, position)).collect())
             .collect();
-        let batch: Vec<BatchSequence<'_>> = self
-            .tables
-            .iter()
-            .zip(&tokens)
-            .map(|(table, tokens)| BatchSequence {
-                tokens,
-                first_position: start,
-                prompt_len: CONTEXT,
-                below: 0,
-                blocks: SequenceBlocks::Listed(table),
-                logits: LogitRows::Last,
-            })
-            .collect();
         let before = self.streaming.monitor.stats();
-        let seconds = timed(&mut self.runner, &batch)?.as_secs_f64();
+        let passed = timed(&mut self.runner, &self.tables, &tokens, [start, CONTEXT], LogitRows::Last)?;
+        let seconds = passed.as_secs_f64();
         self.weights().settle();
         let stats = self.streaming.monitor.stats().since(&before);
         let Seen(seen) = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
@@ -401,7 +341,7 @@ impl ExpertsBench {
             tokens: (self.tables.len() * count) as u32,
             visits: seen.into_iter().map(of_layer).collect(),
         });
-        Ok(Pass { seconds, stats, visits })
+        Ok(MeasuredPass { seconds, stats, visits })
     }
 
     /// Returns the bytes per second of plain direct reads. Each call reads another part of the largest file.

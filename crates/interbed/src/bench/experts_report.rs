@@ -1,10 +1,15 @@
 //! The report of `interbed bench experts`, and the bound with which it compares times.
 
-use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
 
-use interbed_device::Bytes;
+use interbed_device::{Bytes, peak_resident};
 use interbed_io::ReadSettings;
+use interbed_weights::StreamStats;
 use serde_json::json;
+
+use super::median;
+use super::pair::Pair;
+use super::report::{Report, number, percent, value, words};
 
 /// The number of experts that one forward pass needs in one mixture layer, and how many of them were in memory.
 #[derive(Debug, Clone, Copy)]
@@ -78,8 +83,14 @@ impl PassCost {
     }
 }
 
-/// The results for one batch size. Times are medians over forward passes. Bytes and counts are means over tokens.
-#[derive(Debug, Clone)]
+/// The measurement of one pass.
+pub struct MeasuredPass {
+    pub seconds: f64,
+    pub stats: StreamStats,
+    pub visits: Vec<VisitCost>,
+}
+
+/// The measurements with one batch size.
 pub struct ExpertsLine {
     pub batch: usize,
     /// Whether experts were read ahead.
@@ -88,183 +99,127 @@ pub struct ExpertsLine {
     pub room: u64,
     /// The size of all experts, in bytes.
     pub bank: u64,
-    pub seconds: f64,
-    pub bound: f64,
-    /// The median ratio of the measured time to the bound. Each bound uses the disk speed that was measured just before
-    /// its forward pass.
-    pub over_bound: f64,
-    /// The bound, in seconds, if computing and reading slow each other down as measured. `over_loaded` is the median
-    /// ratio of the measured time to this bound.
-    pub loaded: f64,
-    pub over_loaded: f64,
+    /// The passes, each with the speed of plain disk reads, in bytes per second, and the time of reading one block, in
+    /// seconds, right before it.
+    pub passes: Vec<([f64; 2], MeasuredPass)>,
     pub computing: ComputeCost,
-    /// The total time that forward passes waited for weights, as a fraction of their measured time.
-    pub stall_share: f64,
-    /// The speed of plain disk reads, in bytes per second.
-    pub disk: f64,
-    /// The time of reading one block from disk, in seconds.
-    pub latency: f64,
-    /// The number of bytes of experts that were read per token. `simulated` is this number in a simulation with the
-    /// same routing and the same memory. `least` is a lower bound on this number, for any choice of the
-    /// experts that are kept in memory.
-    pub bytes: f64,
+    /// The number of bytes of experts that are read per token in a simulation with the same routing and the same
+    /// memory.
     pub simulated: f64,
+    /// A lower bound on this number, for any choice of the experts that are kept in memory.
     pub least: f64,
-    /// The number of experts needed per token. An expert counts once per forward pass and layer.
-    pub experts: f64,
-    /// The share of needed experts that were in memory.
-    pub hits: f64,
-    /// The number of experts that were read ahead, per token.
-    pub read_ahead: f64,
-    /// The number of experts that were read, minus the number of needed experts that were not in memory. If `ahead` is
-    /// true, a negative difference counts as 0.
-    pub read_again: i64,
 }
 
-/// The results of `interbed bench experts`.
-pub struct ExpertsReport {
-    pub model: String,
-    pub settings: ReadSettings,
-    pub peak_memory: Bytes,
-    pub lines: Vec<ExpertsLine>,
-}
-
-/// Writes the results as a table.
-impl Display for ExpertsReport {
-    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        if let Some(line) = self.lines.first() {
-            writeln!(out, "{}: {} of experts, room for {}", self.model, Bytes(line.bank), Bytes(line.room))?;
-        }
-        writeln!(out, "  {:<14}{}", "disk", self.settings)?;
-        writeln!(out, "  {:<14}{} at the peak", "memory", self.peak_memory)?;
-        self.write_times(out)?;
-        self.write_bytes(out)?;
-        writeln!(out, "\n  seconds are of a pass; experts are those that passes wanted for a token, each once a pass")?;
-        writeln!(
-            out,
-            "  loaded: the bound if computing and reading slow each other as they do here: beside each other they have \
-             these parts of their speeds"
-        )?;
-        if self.lines.iter().any(|line| line.computing.beside_reads) {
-            writeln!(out, "  * computing was measured beside reads: memory does not hold the experts of one token")?;
-        }
-        Ok(())
+/// Returns the report of `interbed bench experts` on the model of this name. Times are medians over forward passes.
+/// Bytes and counts are means over tokens.
+pub fn report(model: &str, settings: &ReadSettings, lines: &[ExpertsLine]) -> Report {
+    let (mut report, mut of_bytes, peak_memory) = (Report::default(), Report::default(), Bytes(peak_resident()));
+    for line in lines.iter().take(1) {
+        report.line(format_args!("{model}: {} of experts, room for {}", Bytes(line.bank), Bytes(line.room)));
     }
+    report.line(format_args!("  {:<14}{settings}", "disk"));
+    report.line(format_args!("  {:<14}{peak_memory} at the peak", "memory"));
+    for line in lines {
+        line.tell(peak_memory, [&mut report, &mut of_bytes]);
+    }
+    report.append(of_bytes);
+    report.line("\n  seconds are of a pass; experts are those that passes wanted for a token, each once a pass");
+    report.line(
+        "  loaded: the bound if computing and reading slow each other as they do here: beside each other they have \
+         these parts of their speeds",
+    );
+    if lines.iter().any(|line| line.computing.beside_reads) {
+        report.line("  * computing was measured beside reads: memory does not hold the experts of one token");
+    }
+    report
 }
 
-impl ExpertsReport {
-    /// Returns the results as JSON lines.
-    pub fn json_lines(&self) -> String {
-        let line = |line: &ExpertsLine| {
-            let tokens = line.batch as f64;
-            let params = json!({
-                "batch": line.batch, "reads_ahead": line.ahead, "room_bytes": line.room, "bank_bytes": line.bank,
-                "peak_memory_bytes": self.peak_memory.0, "disk_bytes_per_s": line.disk, "disk_latency_s": line.latency,
-                "dense_seconds": line.computing.dense, "expert_seconds": line.computing.expert,
-                "expert_seconds_per_token_more": line.computing.more,
-                "computing_beside_reads": line.computing.beside.map(|beside| beside.computing),
-                "reading_beside_computing": line.computing.beside.map(|beside| beside.reading),
-                "computed_beside_reads": line.computing.beside_reads,
-                "stall_share": line.stall_share, "experts_per_token": line.experts, "hits": line.hits,
-                "read_ahead_per_token": line.read_ahead, "read_again": line.read_again,
-            });
-            let seconds = json!({
-                "name": "experts.seconds_per_token", "value": line.seconds / tokens, "unit": "s",
-                "bound": line.bound / tokens, "over_bound": line.over_bound, "loaded_bound": line.loaded / tokens,
-                "over_loaded_bound": line.over_loaded, "params": params,
-            });
-            let bytes = json!({
-                "name": "experts.bytes_per_token", "value": line.bytes, "unit": "B", "simulated": line.simulated,
-                "bound": line.least, "over_bound": times(line.bytes, line.least), "params": params,
-            });
-            format!("{seconds}\n{bytes}\n")
+impl ExpertsLine {
+    /// Adds the figures, and a row on times and one on bytes, each to its report.
+    fn tell(&self, peak_memory: Bytes, [times, of_bytes]: [&mut Report; 2]) {
+        let &ExpertsLine { batch, ahead, room, bank, ref passes, computing, simulated, least } = self;
+        let ComputeCost { dense, expert, more, beside, beside_reads } = computing;
+        let (bound, loaded) = (self.bound(None), self.bound(beside));
+        let [disk, latency] = [0, 1].map(|of| median(passes.iter().map(|(disk, _)| disk[of]).collect()));
+        let (seconds, tokens) = (bound.second, batch as f64);
+        let stall: Duration = passes.iter().map(|(_, pass)| pass.stats.stall).sum();
+        let stall_share = stall.as_secs_f64() / passes.iter().map(|(_, pass)| pass.seconds).sum::<f64>();
+        let sum = |of: fn(&StreamStats) -> u64| passes.iter().map(|(_, pass)| of(&pass.stats)).sum::<u64>();
+        let each = |of: fn(&StreamStats) -> u64| sum(of) as f64 / (batch * passes.len()) as f64;
+        let (bytes, read_ahead) = (each(|stats| stats.expert_bytes_read), each(|stats| stats.experts_ahead));
+        // An expert is wanted once for each pass and layer that needs it.
+        let (wanted, experts) = (sum(|stats| stats.experts_wanted), each(|stats| stats.experts_wanted));
+        let missed: u64 = passes.iter().flat_map(|(_, pass)| &pass.visits).map(|visit| visit.misses as u64).sum();
+        let hits = 1.0 - missed as f64 / wanted as f64;
+        // A read ahead may end after the router has chosen and before the layer's experts are computed.
+        let came = sum(|stats| stats.experts_read + stats.experts_arriving);
+        let read_again = (came as i64 - missed as i64).max(if ahead { 0 } else { i64::MIN });
+        let params = json!({
+            "batch": batch, "reads_ahead": ahead, "room_bytes": room, "bank_bytes": bank,
+            "peak_memory_bytes": peak_memory.0, "disk_bytes_per_s": disk, "disk_latency_s": latency,
+            "dense_seconds": dense, "expert_seconds": expert, "expert_seconds_per_token_more": more,
+            "computing_beside_reads": beside.map(|beside| beside.computing),
+            "reading_beside_computing": beside.map(|beside| beside.reading),
+            "computed_beside_reads": beside_reads, "stall_share": stall_share, "experts_per_token": experts,
+            "hits": hits, "read_ahead_per_token": read_ahead, "read_again": read_again,
+        });
+        times.figure(json!({
+            "name": "experts.seconds_per_token", "value": seconds / tokens, "unit": "s",
+            "bound": bound.first / tokens, "over_bound": bound.ratio, "loaded_bound": loaded.first / tokens,
+            "over_loaded_bound": loaded.ratio, "params": params,
+        }));
+        times.figure(json!({
+            "name": "experts.bytes_per_token", "value": bytes, "unit": "B", "simulated": simulated,
+            "bound": least, "over_bound": share(bytes, least), "params": params,
+        }));
+        let ahead = if ahead { "yes" } else { "no" };
+        times.row([
+            value("sequences", batch),
+            value("ahead", ahead),
+            number("tokens/s", tokens / seconds, 2),
+            number("seconds", seconds, 3),
+            number("bound s", bound.first, 3),
+            percent("of it", bound.ratio, 0),
+            number("loaded s", loaded.first, 3),
+            percent("of it", loaded.ratio, 0),
+            number("disk GB/s", disk / 1e9, 2),
+            percent("waited", stall_share, 0),
+            number("experts", experts, 0),
+            percent("hits", hits, 1),
+            value("read twice", read_again),
+        ]);
+        let beside = beside.map_or("-".to_owned(), |beside| format!("{:.2}/{:.2}", beside.computing, beside.reading));
+        of_bytes.row([
+            value("sequences", batch),
+            value("ahead", ahead),
+            number("MB a token", bytes / 1e6, 1),
+            number("simulated", simulated / 1e6, 1),
+            percent("of it", share(bytes, simulated), 1),
+            number("at least", least / 1e6, 1),
+            percent("of it", share(bytes, least), 0),
+            number("read ahead", read_ahead, 1),
+            number("ms: expert", expert * 1e3, 3),
+            number("+ token", more * 1e3, 3),
+            number("others", dense * 1e3, 1),
+            value("beside", beside),
+            words("", if beside_reads { "*" } else { "" }),
+        ]);
+    }
+
+    /// Returns the bound of a pass, in seconds, and the measured time. `beside` says how computing and reading slow
+    /// each other down. Each bound uses the disk speed that was measured just before its pass.
+    fn bound(&self, beside: Option<Beside>) -> Pair {
+        let of_pass = |([disk, latency], pass): &([f64; 2], MeasuredPass)| {
+            let others = pass.stats.bytes_read.saturating_sub(pass.stats.expert_bytes_read) as f64;
+            let computing = ComputeCost { dense: self.computing.dense.max(others / disk), beside, ..self.computing };
+            [PassCost { disk: *disk, latency: *latency, computing }.bound_seconds(&pass.visits), pass.seconds]
         };
-        self.lines.iter().map(line).collect()
-    }
-
-    fn write_times(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "\n{:>9}{:>7}{:>10}{:>9}{:>9}{:>7}{:>10}{:>7}{:>11}{:>8}{:>9}{:>8}{:>12}",
-            "sequences",
-            "ahead",
-            "tokens/s",
-            "seconds",
-            "bound s",
-            "of it",
-            "loaded s",
-            "of it",
-            "disk GB/s",
-            "waited",
-            "experts",
-            "hits",
-            "read twice"
-        )?;
-        for line in &self.lines {
-            writeln!(
-                out,
-                "{:>9}{:>7}{:>10.2}{:>9.3}{:>9.3}{:>5.0} %{:>10.3}{:>5.0} %{:>11.2}{:>6.0} %{:>9.0}{:>6.1} %{:>12}",
-                line.batch,
-                if line.ahead { "yes" } else { "no" },
-                line.batch as f64 / line.seconds,
-                line.seconds,
-                line.bound,
-                line.over_bound * 100.0,
-                line.loaded,
-                line.over_loaded * 100.0,
-                line.disk / 1e9,
-                line.stall_share * 100.0,
-                line.experts,
-                line.hits * 100.0,
-                line.read_again
-            )?;
-        }
-        Ok(())
-    }
-
-    fn write_bytes(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "\n{:>9}{:>7}{:>12}{:>11}{:>9}{:>10}{:>8}{:>12}{:>12}{:>9}{:>8}{:>11}",
-            "sequences",
-            "ahead",
-            "MB a token",
-            "simulated",
-            "of it",
-            "at least",
-            "of it",
-            "read ahead",
-            "ms: expert",
-            "+ token",
-            "others",
-            "beside"
-        )?;
-        for line in &self.lines {
-            let ComputeCost { dense, expert, more, beside, beside_reads } = line.computing;
-            writeln!(
-                out,
-                "{:>9}{:>7}{:>12.1}{:>11.1}{:>7.1} %{:>10.1}{:>6.0} %{:>12.1}{:>12.3}{:>9.3}{:>8.1}{:>11}{}",
-                line.batch,
-                if line.ahead { "yes" } else { "no" },
-                line.bytes / 1e6,
-                line.simulated / 1e6,
-                times(line.bytes, line.simulated) * 100.0,
-                line.least / 1e6,
-                times(line.bytes, line.least) * 100.0,
-                line.read_ahead,
-                expert * 1e3,
-                more * 1e3,
-                dense * 1e3,
-                beside.map_or("-".to_owned(), |beside| format!("{:.2}/{:.2}", beside.computing, beside.reading)),
-                if beside_reads { " *" } else { "" }
-            )?;
-        }
-        Ok(())
+        Pair::of(&self.passes.iter().map(of_pass).collect::<Vec<_>>())
     }
 }
 
 /// Returns `bytes / of`, and 1 if both are 0.
-fn times(bytes: f64, of: f64) -> f64 {
+fn share(bytes: f64, of: f64) -> f64 {
     if bytes == of { 1.0 } else { bytes / of }
 }
 

@@ -9,12 +9,10 @@ use clap::Args;
 use interbed_device::Bytes;
 use serde_json::json;
 
-use super::median;
+use super::pair::Pair;
+use super::report::Report;
 use super::server::Server;
 use crate::progress;
-
-/// Prompts have a multiple of this many tokens, plus one. The number is a multiple of every block size.
-const BLOCK: usize = 256;
 
 /// The maximum time until the last blocks have been written.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -68,11 +66,8 @@ pub fn run(args: KvRemoteArgs) -> Result<()> {
         Server::start_in(&[("INTERBED_KV_REMOTE", &args.address)], Some(&args.model), &options, &args.server)
     };
     let server = start()?;
-    let most = args.prompt_tokens.get().min(server.context()?.saturating_sub(2));
-    let length = most / BLOCK * BLOCK + 1;
     // The prompt differs from those of earlier measurements, whose KV may still be in the store.
-    let seed = std::process::id() as usize;
-    let prompt: Vec<usize> = (0..length).map(|at| (at * at * 31 + (at + seed) * 7919) % 199 + 5).collect();
+    let prompt = server.prompt(args.prompt_tokens.get(), 1, std::process::id() as usize)?;
     let computed = server.complete(&prompt, 1)?;
     if computed.cached_tokens > 0 {
         bail!("{} tokens of the prompt were there before; run it again", computed.cached_tokens);
@@ -90,32 +85,27 @@ pub fn run(args: KvRemoteArgs) -> Result<()> {
     drop(server);
     bar.inc(1);
 
-    let (mut firsts, mut rates, mut bytes) = (Vec::new(), Vec::new(), 0.0);
-    for _ in 0..args.repeat.get() {
+    let mut bytes = 0.0;
+    let Pair { first, second: rate, .. } = Pair::measured(args.repeat.get(), &bar, |_| {
         let server = start()?;
         let answer = server.complete(&prompt, 1)?;
         let found = answer.cached_tokens as usize;
-        if found + 1 < length {
-            bail!("only {found} of {length} tokens were found in the store; has it room for them?");
+        if found + 1 < prompt.len() {
+            bail!("only {found} of {} tokens were found in the store; has it room for them?", prompt.len());
         }
         bytes = server.metric("interbed:kv_remote_read_bytes_total")?;
-        rates.push(server.metric("interbed:kv_remote_read_rate")?);
-        firsts.push(answer.first_token.as_secs_f64());
-        bar.inc(1);
-    }
+        Ok([answer.first_token.as_secs_f64(), server.metric("interbed:kv_remote_read_rate")?])
+    })?;
     bar.finish_and_clear();
-    let (prefill, first, rate) = (computed.first_token.as_secs_f64(), median(firsts), median(rates));
-    if args.json {
-        let all = json!({
-            "name": "kv_remote", "prompt_tokens": length, "bytes": bytes, "prefill_s": prefill, "first_token_s": first,
-            "bytes_per_s": rate, "prefill_over_first_token": prefill / first,
-        });
-        println!("{all}");
-        return Ok(());
-    }
-    println!("a prompt of {length} tokens, {} of KV", Bytes(bytes as u64));
-    println!("  prefill                      {prefill:>9.3} s");
-    println!("  first token from the store   {first:>9.3} s, read at {}/s", Bytes(rate as u64));
-    println!("  prefill over first token     {:>9.1}", prefill / first);
+    let (prefill, mut report) = (computed.first_token.as_secs_f64(), Report::default());
+    report.line(format_args!("a prompt of {} tokens, {} of KV", prompt.len(), Bytes(bytes as u64)));
+    report.line(format_args!("  prefill                      {prefill:>9.3} s"));
+    report.line(format_args!("  first token from the store   {first:>9.3} s, read at {}/s", Bytes(rate as u64)));
+    report.line(format_args!("  prefill over first token     {:>9.1}", prefill / first));
+    report.figure(json!({
+        "name": "kv_remote", "prompt_tokens": prompt.len(), "bytes": bytes, "prefill_s": prefill,
+        "first_token_s": first, "bytes_per_s": rate, "prefill_over_first_token": prefill / first,
+    }));
+    report.print(args.json);
     Ok(())
 }

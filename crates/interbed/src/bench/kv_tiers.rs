@@ -7,14 +7,13 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use clap::Args;
 use interbed_device::Bytes;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::median;
+use super::pair::Pair;
+use super::report::Report;
 use super::server::{Server, disk_rate};
 use crate::progress;
-
-/// Prompts have a multiple of this many tokens, plus one. The number is a multiple of every block size.
-const BLOCK: usize = 256;
 
 /// The number of tokens that are generated to measure a decode step.
 const STEPS: usize = 9;
@@ -76,85 +75,66 @@ pub fn run(args: KvTiersArgs) -> Result<()> {
     let measured = measure(&args, &directory);
     // The directory is removed in any case, after success or failure.
     let _ = std::fs::remove_dir_all(&directory);
-    let (restart, beside) = measured?;
-    if args.json {
-        println!("{restart}");
-        println!("{beside}");
-        return Ok(());
-    }
-    let number = |of: &Value, name: &str| of[name].as_f64().unwrap_or(f64::NAN);
-    println!("a prompt of {} tokens, {} of KV", restart["prompt_tokens"], Bytes(number(&restart, "bytes") as u64));
-    println!("  prefill                      {:>9.3} s", number(&restart, "prefill_s"));
-    println!("  first token after a restart  {:>9.3} s", number(&restart, "first_token_s"));
-    println!("  bound                        {:>9.3} s", number(&restart, "bound_s"));
-    println!("  first token over bound       {:>9.2}", number(&restart, "over_bound"));
-    println!("  prefill over first token     {:>9.1}", number(&restart, "prefill_over_first_token"));
-    println!("decode of {SEQUENCES} sequences, {ANSWER} tokens each");
-    println!("  without KV on disk           {:>9.1} tokens/s", number(&beside, "plain_tokens_per_s"));
-    println!("  beside spilling              {:>9.1} tokens/s", number(&beside, "mirror_tokens_per_s"));
-    println!("  beside spilling over without {:>9.3}", number(&beside, "mirror_over_plain"));
+    measured?.print(args.json);
     Ok(())
 }
 
-fn measure(args: &KvTiersArgs, directory: &Path) -> Result<(Value, Value)> {
-    let bar = progress::steps("measuring", 2 * args.repeat.get() as u64 + 1);
+fn measure(args: &KvTiersArgs, directory: &Path) -> Result<Report> {
+    let (bar, mut report) = (progress::steps("measuring", 2 * args.repeat.get() as u64 + 1), Report::default());
     let store = directory.join("restart");
     let eager = ["--kv-disk-mode", "eager"];
     let server = start(args, Some(&store), &eager)?;
-    let most = args.prompt_tokens.get().min(server.context()?.saturating_sub(STEPS + 1));
-    // The prompt consists of whole blocks and one more token, which must be computed in any case, in one decode step.
-    let length = most / BLOCK * BLOCK + 1;
-    let prompt: Vec<usize> = (0..length).map(|at| (at * at * 31 + at * 7919) % 199 + 5).collect();
+    // All but one token, which is computed in one decode step, are found.
+    let prompt = server.prompt(args.prompt_tokens.get(), STEPS, 0)?;
     let prefill = server.complete(&prompt, 1)?.first_token.as_secs_f64();
     server.settle()?;
     let written = server.metric("interbed:kv_disk_written_bytes_total")? as u64;
     drop(server);
     bar.inc(1);
 
-    let (mut firsts, mut bounds, mut ratios, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
-    for _ in 0..args.repeat.get() {
+    let mut bytes = 0.0;
+    let restart = Pair::measured(args.repeat.get(), &bar, |_| {
         let server = start(args, Some(&store), &eager)?;
         let rate = disk_rate(&store, written)?;
         let answer = server.complete(&prompt, STEPS)?;
         bytes = server.metric("interbed:kv_disk_read_bytes_total")?;
         let found = answer.cached_tokens as usize;
-        if found + 1 < length {
-            bail!("only {found} of {length} tokens were found on disk");
+        if found + 1 < prompt.len() {
+            bail!("only {found} of {} tokens were found on disk", prompt.len());
         }
-        let bound = bytes / rate + median(answer.gaps);
-        firsts.push(answer.first_token.as_secs_f64());
-        bounds.push(bound);
-        ratios.push(answer.first_token.as_secs_f64() / bound);
-        bar.inc(1);
-    }
-    let first = median(firsts.clone());
-    let restart = json!({
-        "name": "kv_tiers.restart", "prompt_tokens": length, "bytes": bytes, "prefill_s": prefill,
-        "first_token_s": first, "bound_s": median(bounds.clone()), "over_bound": median(ratios.clone()),
-        "prefill_over_first_token": prefill / first,
-    });
+        Ok([bytes / rate + median(answer.gaps), answer.first_token.as_secs_f64()])
+    })?;
+    let Pair { first: bound, second: first, ratio: over_bound, .. } = restart;
+    report.line(format_args!("a prompt of {} tokens, {} of KV", prompt.len(), Bytes(bytes as u64)));
+    report.line(format_args!("  prefill                      {prefill:>9.3} s"));
+    report.line(format_args!("  first token after a restart  {first:>9.3} s"));
+    report.line(format_args!("  bound                        {bound:>9.3} s"));
+    report.line(format_args!("  first token over bound       {over_bound:>9.2}"));
+    report.line(format_args!("  prefill over first token     {:>9.1}", prefill / first));
+    report.figure(json!({
+        "name": "kv_tiers.restart", "prompt_tokens": prompt.len(), "bytes": bytes, "prefill_s": prefill,
+        "first_token_s": first, "bound_s": bound, "over_bound": over_bound, "prefill_over_first_token": prefill / first,
+    }));
 
     let mirror = start(args, Some(&directory.join("mirror")), &["--kv-disk-mode", "mirror"])?;
     let plain = start(args, None, &[])?;
-    let (mut plains, mut mirrors, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..args.repeat.get() {
+    let beside = Pair::measured(args.repeat.get(), &bar, |round| {
         // The two servers also take turns at going first.
         let (one, other) = if round % 2 == 0 { (&plain, &mirror) } else { (&mirror, &plain) };
         let (first, second) = (decode(one, 2 * round)?, decode(other, 2 * round)?);
-        let (without, with) = if round % 2 == 0 { (first, second) } else { (second, first) };
-        plains.push(without);
-        mirrors.push(with);
-        ratios.push(with / without);
-        bar.inc(1);
-    }
+        Ok(if round % 2 == 0 { [first, second] } else { [second, first] })
+    })?;
     let spilled = mirror.metric("interbed:kv_disk_written_bytes_total")?;
     bar.finish_and_clear();
-    let beside = json!({
+    report.line(format_args!("decode of {SEQUENCES} sequences, {ANSWER} tokens each"));
+    report.line(format_args!("  without KV on disk           {:>9.1} tokens/s", beside.first));
+    report.line(format_args!("  beside spilling              {:>9.1} tokens/s", beside.second));
+    report.line(format_args!("  beside spilling over without {:>9.3}", beside.ratio));
+    report.figure(json!({
         "name": "kv_tiers.beside_spilling", "sequences": SEQUENCES, "tokens": ANSWER, "spilled_bytes": spilled,
-        "plain_tokens_per_s": median(plains.clone()), "mirror_tokens_per_s": median(mirrors.clone()),
-        "mirror_over_plain": median(ratios.clone()),
-    });
-    Ok((restart, beside))
+        "plain_tokens_per_s": beside.first, "mirror_tokens_per_s": beside.second, "mirror_over_plain": beside.ratio,
+    }));
+    Ok(report)
 }
 
 fn start(args: &KvTiersArgs, store: Option<&Path>, options: &[&str]) -> Result<Server> {

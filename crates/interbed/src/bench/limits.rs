@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use interbed_device::{Bytes, Cpu, HostBuffer, HostMemory};
-use interbed_kernels::{Unit, peak, read_bandwidth};
+use interbed_kernels::{Level, Unit, peak, read_bandwidth};
 
 use super::median;
 use super::work::Work;
@@ -20,6 +20,8 @@ pub struct MachineLimits {
     sweep: HostBuffer,
     /// The arithmetic unit that multiplies the model's weights.
     unit: Unit,
+    level: Level,
+    threads: usize,
     bandwidths: Vec<f64>,
     peaks: Vec<f64>,
     /// The number of operations per second of the machine's other arithmetic units.
@@ -28,6 +30,8 @@ pub struct MachineLimits {
 
 /// The limits of the machine, as medians of the measurements.
 pub struct Summary {
+    pub level: Level,
+    pub threads: usize,
     /// The bandwidth at which the cores read memory, in bytes per second.
     pub read_bandwidth: f64,
     /// The size of the memory that one bandwidth measurement reads.
@@ -40,27 +44,17 @@ pub struct Summary {
 #[derive(Clone, Copy)]
 pub struct Bound {
     pub seconds: f64,
-    pub limit: Limit,
-}
-
-/// The limit that determines a [`Bound`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    Memory,
-    Arithmetic,
-}
-
-impl Limit {
-    /// Returns the name that reports show.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Arithmetic => "arithmetic",
-        }
-    }
+    /// The name that reports show.
+    pub limit: &'static str,
 }
 
 impl Bound {
+    /// Returns the bound that several limits set together: the longest of their times. `times` must not be empty.
+    pub fn longest<const N: usize>(times: [(&'static str, f64); N]) -> Self {
+        let longest = times.into_iter().fold(times[0], |most, time| if time.1 > most.1 { time } else { most });
+        Self { seconds: longest.1, limit: longest.0 }
+    }
+
     /// Returns the median of `bounds`, which must not be empty. For an even number of bounds, returns the lower of the
     /// two middle ones.
     pub fn median(mut bounds: Vec<Self>) -> Self {
@@ -99,7 +93,8 @@ impl MachineLimits {
             .filter(|&other| other != unit)
             .filter_map(|other| Some((other, peak(&cpu.pool, cpu.level, other, OTHER_ROUNDS)?)))
             .collect();
-        Ok(Self { sweep, unit, bandwidths: Vec::new(), peaks: Vec::new(), others })
+        let (level, threads) = (cpu.level, cpu.pool.threads());
+        Ok(Self { sweep, unit, level, threads, bandwidths: Vec::new(), peaks: Vec::new(), others })
     }
 
     /// Measures the machine, and returns the minimum time that `work` takes on it at this moment.
@@ -109,11 +104,7 @@ impl MachineLimits {
         let peak = peak(&cpu.pool, cpu.level, self.unit, 1).unwrap_or(f64::INFINITY);
         self.bandwidths.push(bandwidth);
         self.peaks.push(peak);
-        let (memory, arithmetic) = (work.bytes / bandwidth, work.flops / peak);
-        match memory >= arithmetic {
-            true => Bound { seconds: memory, limit: Limit::Memory },
-            false => Bound { seconds: arithmetic, limit: Limit::Arithmetic },
-        }
+        Bound::longest([("memory", work.bytes / bandwidth), ("arithmetic", work.flops / peak)])
     }
 
     /// Returns the medians of the measurements so far. At least one measurement must have been made.
@@ -121,6 +112,8 @@ impl MachineLimits {
         let mut peaks = vec![(self.unit, median(self.peaks.clone()))];
         peaks.extend(&self.others);
         Summary {
+            level: self.level,
+            threads: self.threads,
             read_bandwidth: median(self.bandwidths.clone()),
             sweep: Bytes(self.sweep.as_slice().len() as u64),
             peaks,

@@ -1,5 +1,6 @@
 //! Runs the passes that are measured: prompts in chunks, and decodes of several sequences together.
 
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -24,11 +25,11 @@ pub struct MeasuredPasses {
 /// The sizes of the work that is measured.
 pub struct Sizes {
     /// The numbers of sequences that decode together.
-    pub batch: Vec<usize>,
+    pub batch: Vec<NonZeroUsize>,
     /// The number of tokens of each sequence before decode is measured.
     pub context: usize,
     /// The lengths, in tokens, of the prompts whose prefill is measured.
-    pub prompt_tokens: Vec<usize>,
+    pub prompt_tokens: Vec<NonZeroUsize>,
     /// The number of passes in each measurement of decode.
     pub repeat: usize,
     /// The number of times that the prefill of a prompt is measured.
@@ -98,8 +99,13 @@ impl Measurement {
 impl Sizes {
     /// Returns the shapes that are measured, in this order.
     pub fn shapes(&self) -> impl Iterator<Item = Shape> {
-        let decodes = self.batch.iter().map(|&batch| Shape::Decode { batch });
-        decodes.chain(self.prompt_tokens.iter().map(|&tokens| Shape::Prefill { tokens }))
+        let decodes = self.batch.iter().map(|batch| Shape::Decode { batch: batch.get() });
+        decodes.chain(self.prompt_tokens.iter().map(|tokens| Shape::Prefill { tokens: tokens.get() }))
+    }
+
+    /// Returns the number of measurements of all shapes.
+    pub fn rounds(&self) -> usize {
+        self.batch.len() * self.repeat + self.prompt_tokens.len() * self.prefills
     }
 
     /// Returns the number of positions that a decoding sequence reaches: its context, a warm-up pass and the measured
@@ -115,8 +121,8 @@ impl Sizes {
     /// Fails if KV memory is too small.
     pub fn check(&self, Division { plan, needs, .. }: &Division, more: &str) -> Result<()> {
         let block_size = needs.block_size;
-        let largest = self.batch.iter().copied().max().unwrap_or(0);
-        let longest = self.prompt_tokens.iter().copied().max().unwrap_or(0);
+        let most = |counts: &[NonZeroUsize]| counts.iter().max().map_or(0, |count| count.get());
+        let (largest, longest) = (most(&self.batch), most(&self.prompt_tokens));
         let decoding = largest.saturating_mul(self.decode_len().div_ceil(block_size));
         let is_short = longest.max(self.decode_len()) <= plan.max_model_len;
         if is_short && decoding.max(longest.div_ceil(block_size)) <= plan.num_blocks {
@@ -178,8 +184,7 @@ impl MeasuredPasses {
     /// Returns the sequences' block tables.
     fn begin_decode(&mut self, batch: usize, sizes: &Sizes) -> Result<Vec<Vec<u32>>> {
         let each = sizes.decode_len().div_ceil(self.block_size);
-        let tables: Vec<Vec<u32>> =
-            (0..batch).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect();
+        let tables = block_tables(batch, each);
         // As many sequences together as a pass has room for, because streamed weights are read in each pass.
         for tables in tables.chunks((self.chunk / sizes.context.max(1)).max(1)) {
             for start in (0..sizes.context).step_by(self.chunk) {
@@ -203,7 +208,7 @@ impl MeasuredPasses {
     /// Computes a prompt of `tokens` tokens in chunks, with the logits of its last token. Returns the time until the
     /// device has finished and all weights that are read ahead have arrived.
     fn prefill(&mut self, tokens: usize) -> Result<Duration> {
-        let tables = [(0..tokens.div_ceil(self.block_size)).map(|block| block as u32).collect()];
+        let tables = block_tables(1, tokens.div_ceil(self.block_size));
         let begin = Instant::now();
         for start in (0..tokens).step_by(self.chunk) {
             let count = self.chunk.min(tokens - start);
@@ -221,26 +226,33 @@ impl MeasuredPasses {
 
     fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<()> {
         let tokens: Vec<u32> = (0..count).map(|i| ((start + i) * 7919 % self.vocab) as u32).collect();
-        let batch: Vec<_> = tables
-            .iter()
-            .map(|table| BatchSequence {
-                tokens: &tokens,
-                first_position: start,
-                prompt_len: start + count,
-                below: 0,
-                blocks: SequenceBlocks::Listed(table),
-                logits,
-            })
-            .collect();
-        timed(&mut self.runner, &batch).map(|_| ())
+        let tokens = vec![tokens; tables.len()];
+        timed(&mut self.runner, tables, &tokens, [start, start + count], logits).map(|_| ())
     }
 }
 
-/// Runs one forward pass over `batch`, and returns the time that the pass took.
-pub fn timed(runner: &mut dyn Runner, batch: &[BatchSequence<'_>]) -> Result<Duration> {
+/// Returns the block tables of `count` sequences that have `each` blocks.
+pub fn block_tables(count: usize, each: usize) -> Vec<Vec<u32>> {
+    (0..count).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect()
+}
+
+/// Runs one forward pass over sequences with these block tables and these tokens, and returns the time that the pass
+/// took. The first token of each has the position `first_position`.
+pub fn timed(
+    runner: &mut dyn Runner,
+    tables: &[Vec<u32>],
+    tokens: &[Vec<u32>],
+    [first_position, prompt_len]: [usize; 2],
+    logits: LogitRows,
+) -> Result<Duration> {
+    let sequences = tables.iter().zip(tokens).map(|(table, tokens)| {
+        let blocks = SequenceBlocks::Listed(table);
+        BatchSequence { tokens, first_position, prompt_len, below: 0, blocks, logits }
+    });
+    let batch: Vec<_> = sequences.collect();
     let begin = Instant::now();
     runner
-        .forward(batch, &mut NothingBelow, &mut |_, logits| {
+        .forward(&batch, &mut NothingBelow, &mut |_, logits| {
             std::hint::black_box(&logits);
         })
         .map_err(anyhow::Error::msg)?;

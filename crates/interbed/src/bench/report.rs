@@ -1,158 +1,113 @@
-//! The report of `interbed bench`.
+//! The report of a benchmark: text with tables for people, and one JSON object a line for scripts.
 
-use std::fmt::{self, Display, Formatter};
+use std::fmt::Display;
 
-use interbed_kernels::{Level, Unit};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::Measured;
-use super::limits::Summary;
-use super::passes::Measurement;
-use super::work::ModelWork;
-
-/// The measurement of one decode batch or prompt length.
-pub struct Figure {
-    pub measurement: Measurement,
-    pub measured: Measured,
-}
-
-impl Figure {
-    fn tokens_per_s(&self) -> f64 {
-        self.measurement.shape.tokens() as f64 / self.measured.seconds
-    }
-
-    /// Returns the bound in tokens per second. The number follows from the share of the bound, which is a median of
-    /// ratios measured side by side.
-    fn bound(&self) -> f64 {
-        self.tokens_per_s() / self.measured.share_of_bound
-    }
-
-    fn bytes_per_s(&self) -> f64 {
-        self.measurement.work.bytes / self.measured.seconds
-    }
-
-    fn flops(&self) -> f64 {
-        self.measurement.work.flops / self.measured.seconds
-    }
-}
-
-/// The results of `interbed bench`.
+/// What a benchmark has measured, in both forms.
+#[derive(Default)]
 pub struct Report {
-    pub model: String,
-    pub work: ModelWork,
-    pub level: Level,
-    pub threads: usize,
-    pub machine: Summary,
-    pub figures: Vec<Figure>,
+    text: String,
+    /// The rows of the table that is not in the text yet.
+    rows: Vec<Vec<TableCell>>,
+    figures: Vec<Value>,
 }
 
-/// Writes the results as a table.
-impl Display for Report {
-    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let threads = if self.threads == 1 { "1 thread".into() } else { format!("{} threads", self.threads) };
-        writeln!(
-            out,
-            "{}: {} parameters, {}B, mostly {}; {threads} at level {}",
-            self.model,
-            scaled(self.work.parameters),
-            scaled(self.work.weight_bytes),
-            self.work.weights,
-            self.level.name()
-        )?;
-        writeln!(out, "\nThis machine")?;
-        let (reads, sweep) = (self.machine.read_bandwidth / 1e9, self.machine.sweep);
-        writeln!(out, "  {:<22}{reads:>9.1} GB/s   over {sweep}", "memory reads")?;
-        for (i, (unit, peak)) in self.machine.peaks.iter().enumerate() {
-            let note = if i == 0 { "   <- this model's products" } else { "" };
-            writeln!(out, "  {:<22}{:>9.1} G{}/s{note}", describe(*unit), peak / 1e9, operation(*unit))?;
-        }
-        writeln!(
-            out,
-            "\n{:<24}{:>10}{:>10}{:>11}{:>12}{:>10}  limited by",
-            "This model", "tokens/s", "GB/s", "TFLOP/s", "bound", "of bound"
-        )?;
-        for figure in &self.figures {
-            writeln!(
-                out,
-                "  {:<22}{:>10.1}{:>10.1}{:>11.3}{:>12.1}{:>8.0} %  {}",
-                figure.measurement.shape.label(),
-                figure.tokens_per_s(),
-                figure.bytes_per_s() / 1e9,
-                figure.flops() / 1e12,
-                figure.bound(),
-                figure.measured.share_of_bound * 100.0,
-                figure.measured.bound.limit.name()
-            )?;
-        }
-        Ok(())
-    }
+/// An entry of a table, and the name of its column.
+pub struct TableCell {
+    column: &'static str,
+    text: String,
+    /// Whether the entry stands at the left of its column, as words do, rather than at the right.
+    is_left: bool,
+}
+
+/// Returns an entry at the left of its column.
+pub fn words(column: &'static str, text: impl Display) -> TableCell {
+    TableCell { column, text: text.to_string(), is_left: true }
+}
+
+/// Returns an entry at the right of its column.
+pub fn value(column: &'static str, value: impl Display) -> TableCell {
+    TableCell { column, text: value.to_string(), is_left: false }
+}
+
+/// Returns a number with this many decimals.
+pub fn number(column: &'static str, number: f64, decimals: usize) -> TableCell {
+    value(column, format_args!("{number:.decimals$}"))
+}
+
+/// Returns a share in per cent, with this many decimals.
+pub fn percent(column: &'static str, share: f64, decimals: usize) -> TableCell {
+    value(column, format_args!("{:.decimals$} %", share * 100.0))
 }
 
 impl Report {
-    /// Returns the results as JSON lines: the machine's limits, then the measurements.
-    pub fn json_lines(&self) -> String {
-        let common = |mut params: Value| {
-            params["threads"] = json!(self.threads);
-            params["level"] = json!(self.level.name());
-            params
-        };
-        let mut lines = vec![json!({
-            "name": "machine.read_bytes_per_s", "value": self.machine.read_bandwidth, "unit": "B/s",
-            "params": common(json!({"sweep_bytes": self.machine.sweep.0})),
-        })];
-        for (unit, peak) in &self.machine.peaks {
-            lines.push(json!({
-                "name": "machine.flops", "value": peak, "unit": "FLOP/s",
-                "params": common(json!({"arithmetic_unit": unit.name()})),
-            }));
+    /// Adds a line of text.
+    pub fn line(&mut self, line: impl Display) {
+        self.end_table();
+        self.text.push_str(&format!("{line}\n"));
+    }
+
+    /// Adds a row to the table at the end of the text. All rows of a table have the same columns.
+    pub fn row<const N: usize>(&mut self, cells: [TableCell; N]) {
+        self.rows.push(cells.into());
+    }
+
+    /// Adds the text and the objects of another report.
+    pub fn append(&mut self, mut other: Self) {
+        self.end_table();
+        other.end_table();
+        self.text.push_str(&other.text);
+        self.figures.append(&mut other.figures);
+    }
+
+    /// Adds an object for scripts.
+    pub fn figure(&mut self, figure: Value) {
+        self.figures.push(figure);
+    }
+
+    /// Prints the text, or the objects.
+    pub fn print(mut self, as_json: bool) {
+        self.end_table();
+        match as_json {
+            true => self.figures.iter().for_each(|figure| println!("{figure}")),
+            false => print!("{}", self.text),
         }
-        for figure in &self.figures {
-            let mut params = common(figure.measurement.params());
-            params["weights"] = json!(self.work.weights.name());
-            params["arithmetic_unit"] = json!(self.unit().map(Unit::name));
-            lines.push(json!({
-                "name": format!("{}.tokens_per_s", figure.measurement.shape.name()),
-                "value": figure.tokens_per_s(), "unit": "tok/s", "params": params,
-                "seconds": figure.measured.seconds,
-                "bytes_per_s": figure.bytes_per_s(),
-                "flops": figure.flops(),
-                "bound": figure.bound(),
-                "share_of_bound": figure.measured.share_of_bound,
-                "limited_by": figure.measured.bound.limit.name(),
-            }));
+    }
+
+    /// Moves the table to the text, with an empty line and the names of the columns before it.
+    fn end_table(&mut self) {
+        let rows = std::mem::take(&mut self.rows);
+        let Some(first) = rows.first() else { return };
+        let names = first.iter().map(|cell| TableCell { text: cell.column.to_owned(), ..*cell }).collect();
+        let lines = std::iter::once(&names).chain(&rows);
+        let width = |column: usize| lines.clone().map(|line: &Vec<TableCell>| line[column].text.len()).max();
+        let widths: Vec<usize> = (0..names.len()).filter_map(width).collect();
+        self.text.push('\n');
+        for line in lines {
+            let of = |(cell, &width): (&TableCell, &usize)| match cell.is_left {
+                true => format!("{:width$}  ", cell.text),
+                false => format!("{:>width$}  ", cell.text),
+            };
+            let line: String = line.iter().zip(&widths).map(of).collect();
+            self.text.push_str(&format!("{}\n", line.trim_end()));
         }
-        lines.iter().map(|line| format!("{line}\n")).collect()
-    }
-
-    /// Returns the arithmetic unit of the model's products.
-    fn unit(&self) -> Option<Unit> {
-        self.machine.peaks.first().map(|(unit, _)| *unit)
     }
 }
 
-/// Returns a number with three digits or so and a unit prefix.
-fn scaled(number: u64) -> String {
-    let number = number as f64;
-    match number {
-        1e9.. => format!("{:.2} G", number / 1e9),
-        1e6.. => format!("{:.1} M", number / 1e6),
-        _ => format!("{:.1} k", number / 1e3),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn describe(unit: Unit) -> &'static str {
-    match unit {
-        Unit::F32Fma => "f32 multiply-adds",
-        Unit::Bf16Dot => "bf16 dot products",
-        Unit::Int8Dot => "int8 dot products",
-        Unit::AmxBf16 => "AMX bf16 tiles",
-        Unit::AmxInt8 => "AMX int8 tiles",
-    }
-}
-
-fn operation(unit: Unit) -> &'static str {
-    match unit {
-        Unit::F32Fma | Unit::Bf16Dot | Unit::AmxBf16 => "FLOP",
-        Unit::Int8Dot | Unit::AmxInt8 => "OP",
+    #[test]
+    fn a_table_is_as_wide_as_its_entries_and_ends_at_the_next_line() {
+        let mut report = Report::default();
+        report.line("before");
+        for (name, rate) in [("a", 1.0), ("longer", 1234.5)] {
+            report.row([words("what", name), number("per s", rate, 1), percent("share", rate / 1e4, 0)]);
+        }
+        report.line("after");
+        let want = "before\n\nwhat     per s  share\na          1.0    0 %\nlonger  1234.5   12 %\nafter\n";
+        assert_eq!(report.text, want);
     }
 }

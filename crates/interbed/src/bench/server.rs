@@ -25,6 +25,9 @@ const PIECE: usize = 256 << 10;
 const PIECES_AHEAD: usize = 8;
 const RING: usize = 16 << 20;
 
+/// Made up prompts have a multiple of this many tokens, plus one. The number is a multiple of every block size.
+const BLOCK: usize = 256;
+
 /// A running `interbed serve` process. Dropping the value kills it.
 pub struct Server {
     child: Child,
@@ -162,6 +165,13 @@ impl Server {
         let models: Value = serde_json::from_str(&self.get("/v1/models")?).context("no list of models")?;
         let length = models["data"][0]["max_model_len"].as_u64().context("the server does not tell its context")?;
         Ok(usize::try_from(length)?)
+    }
+
+    /// Makes up a prompt of whole blocks and one more token, which must be computed in any case. The prompt has at most
+    /// `tokens` tokens, rounded down, and leaves room for an answer of `answer` tokens. Other seeds give other prompts.
+    pub fn prompt(&self, tokens: usize, answer: usize, seed: usize) -> Result<Vec<usize>> {
+        let most = tokens.min(self.context()?.saturating_sub(answer + 1));
+        Ok((0..most / BLOCK * BLOCK + 1).map(|at| (at * at * 31 + (at + seed) * 7919) % 199 + 5).collect())
     }
 
     /// Returns the value of the metric `name` from `/metrics`.

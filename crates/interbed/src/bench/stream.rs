@@ -2,31 +2,24 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use interbed_device::{Bytes, Cpu, peak_resident};
 use interbed_kernels::Unit;
-use interbed_weights::{ElasticWeights, StreamStats};
+use serde_json::{Value, json};
 
-use super::limits::{MachineLimits, Summary};
-use super::on_gpu::{self, GpuMeasurements};
-use super::passes::{MeasuredPasses, Measurement, Sizes};
-use super::stream_report::{Line, Measured, StreamReport, bound_seconds};
+use super::limits::{Bound, MachineLimits, Summary};
+use super::pass_bench::{PassBench, PassFigure};
+use super::passes::{Shape, Sizes};
+use super::report::{Report, number, percent, words};
 use super::work::{ModelWork, Work};
-use super::{PREFILLS_MAX, median, open};
+use super::{PREFILLS_MAX, on_gpu, open};
 use crate::audience::Surroundings;
 use crate::device_option::DeviceOption;
-use crate::load::load_onto;
 use crate::needs::threads;
 use crate::options::{ComputeOptions, LimitOptions, StreamPolicyOption, TimelineOption};
 use crate::place::Processor;
-use crate::streaming::Streaming;
-use crate::{progress, timeline};
-
-/// The number of bytes that are read for one measurement of the disk.
-const DISK_SAMPLE: u64 = 1 << 30;
 
 /// The memory that the read sweep uses. The memory is freed before the weights are loaded.
 const SWEEP: Bytes = Bytes(256 << 20);
@@ -89,146 +82,120 @@ pub struct StreamArgs {
 /// Runs `interbed bench stream`.
 pub fn run(args: StreamArgs) -> Result<()> {
     let (dir, limits) = open(args.model.as_deref(), args.limits, args.compute, &args.batch)?;
+    let (repeat, on_gpu) = (args.repeat.get(), limits.compute.device != DeviceOption::Cpu);
     let sizes = Sizes {
-        batch: args.batch.iter().map(|batch| batch.get()).collect(),
+        batch: args.batch,
         context: CONTEXT,
-        prompt_tokens: args.prompt_tokens.iter().map(|tokens| tokens.get()).collect(),
-        repeat: args.repeat.get(),
-        prefills: args.repeat.get(),
-        warms_up: false,
+        prompt_tokens: args.prompt_tokens,
+        repeat,
+        prefills: if on_gpu { repeat.min(PREFILLS_MAX) } else { repeat },
+        warms_up: on_gpu,
     };
-    if limits.compute.device != DeviceOption::Cpu {
-        let (policies, timeline) = (Some(&args.policy[..]), args.timeline.timeline.as_deref());
-        let sizes = Sizes { prefills: sizes.prefills.min(PREFILLS_MAX), warms_up: true, ..sizes };
-        return on_gpu::run(&dir, &limits, &GpuMeasurements { sizes, policies, timeline, json: args.json });
+    let (work, policies, timeline) = (ModelWork::of(&dir, &limits), Some(args.policy), args.timeline.timeline);
+    let bench = PassBench { dir, limits, work, sizes, policies, timeline, json: args.json };
+    if on_gpu {
+        return on_gpu::run(&bench);
     }
     // The process is measured before the sweep over memory, which is not part of it.
     let surroundings = Surroundings::of_passes();
-    let work = ModelWork::of(&dir, &limits);
-    let machine = measure_machine(&limits, &work)?;
-    let mut lines = Vec::new();
+    let machine = measure_machine(&bench)?;
     let mut settings = None;
-    for &policy in &args.policy {
-        let mut limits = limits.clone();
-        limits.stream.stream_policy = policy;
-        limits.stream.timeline = args.timeline.timeline.is_some();
-        let mut runnable = load_onto(&Processor, &dir, &limits, &surroundings)?;
-        let Some(streaming) = runnable.streamed.take() else {
-            bail!(
-                "{} fits into {}, so that nothing is streamed; give a smaller --memory, or measure it with `interbed \
-                 bench`",
-                dir.name(),
-                runnable.division.plan.budget.total()
-            )
-        };
-        sizes.check(&runnable.division, "--memory")?;
-        settings = Some(streaming.settings.clone());
-        let mut bench = StreamBench {
-            passes: MeasuredPasses::new(runnable, dir.config.blueprint.vocab_size)?,
-            most_resident: streaming.most_resident,
-            streaming,
-            machine: &machine,
-            sampled: false,
-        };
-        bench.measure_all(&sizes, policy, &work, &mut lines)?;
-        if let Some(path) = &args.timeline.timeline {
-            timeline::write(&bench.streaming, path)?;
-        }
+    let figures = bench.measured(&Processor, &surroundings, |trial, of, number| {
+        settings = trial.streamed.as_ref().map(|streaming| streaming.settings.clone());
+        let bound = bound(trial.least_bytes(of), trial.disk_bandwidth()?, of.work, &machine);
+        Ok((trial.passes.run(of, number)?.as_secs_f64(), bound))
+    })?;
+    let mut report = Report::default();
+    report.line(format_args!(
+        "{}: a pass goes through {} of weights",
+        bench.dir.name(),
+        Bytes(bench.work.swept_bytes())
+    ));
+    settings.iter().for_each(|settings| report.line(format_args!("  {:<14}{settings}", "disk")));
+    report.line(format_args!("  {:<14}{:.1} GB/s", "memory reads", machine.read_bandwidth / 1e9));
+    for (unit, peak) in machine.peaks.iter().take(1) {
+        report.line(format_args!("  {:<14}{:.0} G operations/s ({})", "arithmetic", peak / 1e9, unit.name()));
     }
-    let report = StreamReport {
-        model: dir.name(),
-        swept_bytes: work.swept_bytes(),
-        machine,
-        settings,
-        peak_memory: Bytes(peak_resident()),
-        lines,
-    };
-    print!("{}", if args.json { report.json_lines() } else { report.to_string() });
+    let peak = Bytes(peak_resident());
+    report.line(format_args!("  {:<14}{peak} at the peak", "memory"));
+    for figure in &figures {
+        // The measurement of decoding one sequence under the same policy.
+        let is_single =
+            |of: &&PassFigure| of.policy == figure.policy && matches!(of.of.shape, Shape::Decode { batch: 1 });
+        tell(&mut report, figure, figures.iter().find(is_single), (bench.work.swept_bytes(), peak));
+    }
+    report.print(bench.json);
     Ok(())
 }
 
 /// Measures memory and arithmetic before the weights take the memory.
-fn measure_machine(limits: &LimitOptions, work: &ModelWork) -> Result<Summary> {
-    let cpu = Cpu::new(threads(limits));
-    let mut machine = MachineLimits::new(&cpu, Unit::of(cpu.level, work.weights), SWEEP)?;
+fn measure_machine(bench: &PassBench) -> Result<Summary> {
+    let cpu = Cpu::new(threads(&bench.limits));
+    let mut machine = MachineLimits::new(&cpu, Unit::of(cpu.level, bench.work.weights), SWEEP)?;
     for _ in 0..3 {
         machine.bound(&cpu, Work { bytes: 1.0, flops: 1.0 });
     }
     Ok(machine.summary())
 }
 
-struct StreamBench<'a> {
-    passes: MeasuredPasses,
-    streaming: Streaming,
-    machine: &'a Summary,
-    /// The number of bytes of weights that the budget can keep in memory, under the policy that keeps most.
-    most_resident: u64,
-    /// Whether the part of the file that measures the disk has been read before, as the data of passes has.
-    sampled: bool,
+/// Returns the minimum time of forward passes that read `streamed` bytes of weights from a disk. `disk` is the disk's
+/// speed in bytes per second. The result is the maximum of three times: the time of reading `streamed` bytes from the
+/// disk, the time of moving `work.bytes + streamed` bytes over the memory bus, and the time of computing `work.flops`
+/// operations. `work.bytes` already includes the streamed bytes, because they cross the memory bus twice.
+fn bound(streamed: f64, disk: f64, work: Work, machine: &Summary) -> Bound {
+    let peak = machine.peaks.first().map_or(f64::INFINITY, |(_, peak)| *peak);
+    Bound::longest([
+        ("disk", streamed / disk),
+        ("memory", (work.bytes + streamed) / machine.read_bandwidth),
+        ("arithmetic", work.flops / peak),
+    ])
 }
 
-impl StreamBench<'_> {
-    fn measure_all(
-        &mut self,
-        sizes: &Sizes,
-        policy: StreamPolicyOption,
-        work: &ModelWork,
-        lines: &mut Vec<Line>,
-    ) -> Result<()> {
-        let bar = progress::steps("measuring", (sizes.shapes().count() * sizes.repeat) as u64);
-        for shape in sizes.shapes() {
-            let measurement = self.passes.prepare(shape, sizes, work)?;
-            lines.push(Line { policy, shape, measured: self.measure(&measurement, &bar)? });
+/// Adds a figure to the report. `single` is the one of decoding one sequence.
+fn tell(report: &mut Report, figure: &PassFigure, single: Option<&PassFigure>, (swept_bytes, peak): (u64, Bytes)) {
+    let PassFigure { of, time, streamed, least_bytes, .. } = figure;
+    let (seconds, bound, share, tokens) = (time.first, time.second, time.ratio, figure.tokens());
+    let (bytes, disk) = (figure.each(streamed.bytes_read), figure.disk.unwrap_or(f64::NAN));
+    let stall_share = streamed.stall.as_secs_f64() / time.sum;
+    report.row([
+        words("policy", figure.policy().unwrap_or_default()),
+        words("", of.shape.label()),
+        number("seconds", seconds, 3),
+        number("tokens/s", tokens / seconds, 2),
+        number("bound s", bound, 3),
+        percent("of bound", share, 0),
+        number("GB read", bytes / 1e9, 3),
+        number("at least", least_bytes / 1e9, 3),
+        percent("stalled", stall_share, 0),
+        number("disk GB/s", disk / 1e9, 2),
+    ]);
+    let mut params = json!({
+        "policy": figure.policy(), "swept_bytes": swept_bytes, "resident_bytes": figure.resident_bytes,
+        "disk_bytes_per_s": disk, "peak_memory_bytes": peak.0, "stall_share": stall_share,
+        "overlap_efficiency": streamed.overlap_efficiency(),
+    });
+    match of.shape {
+        Shape::Decode { batch } => {
+            params["batch"] = json!(batch);
+            let (name, each) = ("stream.decode.seconds_per_token", seconds / tokens);
+            report.figure(beside_bound(name, each, "s", [bound / tokens, share], &params));
+            let (name, each, least) = ("stream.bytes_per_token", bytes / tokens, least_bytes / tokens);
+            report.figure(beside_bound(name, each, "B", [least, least / each], &params));
+            if let Some(single) = single.filter(|_| batch > 1) {
+                let speedup = tokens * single.time.first / seconds;
+                let name = "stream.batch_speedup";
+                report.figure(json!({"name": name, "value": speedup, "unit": "x", "params": params}));
+            }
         }
-        bar.finish_and_clear();
-        Ok(())
-    }
-
-    /// Measures some work repeatedly, and measures the disk before each time.
-    fn measure(&mut self, of: &Measurement, bar: &indicatif::ProgressBar) -> Result<Measured> {
-        let monitor = Arc::clone(&self.streaming.monitor);
-        let swept = monitor.swept_bytes();
-        let streamed_least = (swept - self.most_resident.min(swept)) * of.passes as u64;
-        self.weights().settle();
-        let (mut seconds, mut shares, mut bounds, mut disks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let begin = monitor.stats();
-        for number in 0..of.repeat {
-            let disk = self.disk_bandwidth()?;
-            let bound = bound_seconds(streamed_least as f64, disk, of.work, self.machine);
-            let took = self.passes.run(of, number)?.as_secs_f64();
-            seconds.push(took);
-            shares.push(bound / took);
-            bounds.push(bound);
-            disks.push(disk);
-            bar.inc(1);
+        Shape::Prefill { tokens: count } => {
+            params["prompt_tokens"] = json!(count);
+            params["seconds"] = json!(seconds);
+            let (name, rate) = ("stream.prefill.tokens_per_s", tokens / seconds);
+            report.figure(beside_bound(name, rate, "tok/s", [tokens / bound, share], &params));
         }
-        let stats: StreamStats = monitor.stats().since(&begin);
-        let total: f64 = seconds.iter().sum();
-        Ok(Measured {
-            seconds: median(seconds),
-            bound: median(bounds),
-            share_of_bound: median(shares),
-            disk: median(disks),
-            bytes: stats.bytes_read as f64 / of.repeat as f64,
-            bytes_bound: streamed_least as f64,
-            resident_bytes: self.weights().resident_bytes(),
-            stall_share: stats.stall.as_secs_f64() / total,
-            overlap_efficiency: stats.overlap_efficiency(),
-        })
     }
+}
 
-    /// Returns the bytes per second of plain direct reads of the middle of the largest file.
-    fn disk_bandwidth(&mut self) -> Result<f64> {
-        let file = self.streaming.largest_file()?;
-        let start = file.len().saturating_sub(DISK_SAMPLE) / 2;
-        let part = start..start + DISK_SAMPLE;
-        if !std::mem::replace(&mut self.sampled, true) {
-            self.streaming.read_rate(&file, part.clone())?;
-        }
-        self.streaming.read_rate(&file, part)
-    }
-
-    fn weights(&mut self) -> &mut dyn ElasticWeights {
-        self.passes.runner.model.weights().elastic().expect("only models that are streamed are measured here")
-    }
+fn beside_bound(name: &str, value: f64, unit: &str, [bound, share]: [f64; 2], params: &Value) -> Value {
+    json!({"name": name, "value": value, "unit": unit, "bound": bound, "share_of_bound": share, "params": params})
 }

@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthChar;
 
-use crate::answer::without_controls;
+use crate::printable::without_controls;
 
 /// The tags around a model's thinking.
 const THINKING: (&str, &str) = ("<think>", "</think>");

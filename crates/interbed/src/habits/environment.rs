@@ -10,54 +10,36 @@ use super::has_option;
 /// The prefix of the environment variables by which llama.cpp sets options.
 const OF_LLAMA_CPP: &str = "LLAMA_ARG_";
 
-/// An environment variable of another program.
-struct Variable {
-    name: &'static str,
-    /// Pairs of an option or a command's name, and a hint. The hint of the first pair that fits the current command is
-    /// used.
-    instead: &'static [(&'static str, &'static str)],
-}
+/// Pairs of an option or a command's name, and a hint. The hint of the first pair that fits the current command is
+/// used.
+type Hints = &'static [(&'static str, &'static str)];
 
-const VARIABLES: &[Variable] = &[
-    Variable {
-        name: "OLLAMA_HOST",
-        instead: &[
-            ("--host", "--host and --port say where the server listens"),
-            ("--url", "--url says which server is asked"),
-        ],
-    },
-    Variable {
-        name: "OLLAMA_CONTEXT_LENGTH",
-        instead: &[("--max-model-len", "--max-model-len says how many tokens a context has")],
-    },
-    Variable {
-        name: "OLLAMA_NUM_PARALLEL",
-        instead: &[("--host", "--max-num-seqs says how many requests are computed together")],
-    },
-    Variable { name: "OLLAMA_MAX_QUEUE", instead: &[("--host", "--max-waiting says how many requests may wait")] },
-    Variable {
-        name: "OLLAMA_KEEP_ALIVE",
-        instead: &[("--keep-alive", "--keep-alive says how long a model stays in memory after its last request")],
-    },
-    Variable { name: "OLLAMA_MODELS", instead: &[("--offline", MODELS), ("models", MODELS), ("rm", MODELS)] },
-    Variable {
-        name: "OLLAMA_ORIGINS",
-        instead: &[("--allow-origin", "--allow-origin says whose web pages may call the server")],
-    },
-    Variable {
-        name: "OLLAMA_KV_CACHE_TYPE",
-        instead: &[("--kv-dtype", "--kv-dtype says how keys and values are kept")],
-    },
-    Variable { name: "LLAMA_ARG_CTX_SIZE", instead: &[("--max-model-len", "--max-model-len is the option for it")] },
-    Variable { name: "LLAMA_ARG_N_PARALLEL", instead: &[("--max-num-seqs", "--max-num-seqs is the option for it")] },
-    Variable { name: "LLAMA_ARG_THREADS", instead: &[("--threads", "--threads is the option for it")] },
-    Variable { name: "LLAMA_ARG_HOST", instead: &[("--host", "--host is the option for it")] },
-    Variable { name: "LLAMA_ARG_PORT", instead: &[("--port", "--port is the option for it")] },
-    Variable { name: "LLAMA_ARG_N_GPU_LAYERS", instead: &[("--device", "--device auto uses a GPU")] },
-    Variable { name: "LLAMA_ARG_CACHE_TYPE_K", instead: &[("--kv-dtype", "--kv-dtype is the option for it")] },
-    Variable { name: "LLAMA_ARG_CACHE_TYPE_V", instead: &[("--kv-dtype", "--kv-dtype is the option for it")] },
-    Variable { name: "LLAMA_ARG_MODEL", instead: &[("--memory", MODEL)] },
-    Variable { name: "LLAMA_ARG_HF_REPO", instead: &[("--memory", MODEL)] },
+/// The environment variables of other programs.
+const VARIABLES: &[(&str, Hints)] = &[
+    (
+        "OLLAMA_HOST",
+        &[("--host", "--host and --port say where the server listens"), ("--url", "--url says which server is asked")],
+    ),
+    ("OLLAMA_CONTEXT_LENGTH", &[("--max-model-len", "--max-model-len says how many tokens a context has")]),
+    ("OLLAMA_NUM_PARALLEL", &[("--host", "--max-num-seqs says how many requests are computed together")]),
+    ("OLLAMA_MAX_QUEUE", &[("--host", "--max-waiting says how many requests may wait")]),
+    (
+        "OLLAMA_KEEP_ALIVE",
+        &[("--keep-alive", "--keep-alive says how long a model stays in memory after its last request")],
+    ),
+    ("OLLAMA_MODELS", &[("--offline", MODELS), ("models", MODELS), ("rm", MODELS)]),
+    ("OLLAMA_ORIGINS", &[("--allow-origin", "--allow-origin says whose web pages may call the server")]),
+    ("OLLAMA_KV_CACHE_TYPE", &[("--kv-dtype", "--kv-dtype says how keys and values are kept")]),
+    ("LLAMA_ARG_CTX_SIZE", &[("--max-model-len", "--max-model-len is the option for it")]),
+    ("LLAMA_ARG_N_PARALLEL", &[("--max-num-seqs", "--max-num-seqs is the option for it")]),
+    ("LLAMA_ARG_THREADS", &[("--threads", "--threads is the option for it")]),
+    ("LLAMA_ARG_HOST", &[("--host", "--host is the option for it")]),
+    ("LLAMA_ARG_PORT", &[("--port", "--port is the option for it")]),
+    ("LLAMA_ARG_N_GPU_LAYERS", &[("--device", "--device auto uses a GPU")]),
+    ("LLAMA_ARG_CACHE_TYPE_K", &[("--kv-dtype", "--kv-dtype is the option for it")]),
+    ("LLAMA_ARG_CACHE_TYPE_V", &[("--kv-dtype", "--kv-dtype is the option for it")]),
+    ("LLAMA_ARG_MODEL", &[("--memory", MODEL)]),
+    ("LLAMA_ARG_HF_REPO", &[("--memory", MODEL)]),
 ];
 
 const MODELS: &str = "HF_HUB_CACHE says in which folder fetched models are kept, in huggingface_hub's layout; Ollama's \
@@ -84,9 +66,8 @@ pub fn lines(command: &Command, args: &[OsString], set: &[String]) -> Vec<String
     };
     let mut lines = Vec::new();
     for name in set {
-        let known = VARIABLES.iter().find(|variable| variable.name == name);
-        let told = match known {
-            Some(variable) => instead(variable.instead),
+        let told = match VARIABLES.iter().find(|(known, _)| *known == name.as_str()) {
+            Some((_, hints)) => instead(hints),
             None if name.starts_with(OF_LLAMA_CPP) => instead(&[("--memory", "options on the command line say it")]),
             None => None,
         };

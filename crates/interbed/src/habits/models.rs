@@ -1,9 +1,8 @@
 //! Options of other programs about models and how they are stored.
 
-use super::Habit;
-use super::Meaning::{self, Already, ByValue, Instead, Model};
-use super::Takes::{Nothing, Perhaps, Value};
+use super::Meaning::{Already, ByValue, Instead, Model};
 use super::hints::TEMPLATE;
+use super::{Habit, Habits, PerhapsValued};
 
 const NO_LORA: &str = "adapters are not loaded: merge them into the weights first, such as with peft's \
                        merge_and_unload()";
@@ -17,98 +16,51 @@ const IMAGES: &str = "models are computed for text alone: leave it out";
 const STORED: &str = "weights are computed with as they are stored: take files of the type that you want, such as \
                       ORG/NAME-GGUF:Q4_K_M";
 
-const QUANTISED: &[(&str, Meaning)] = &[
-    ("awq", Instead(STORED)),
-    ("gptq", Instead(STORED)),
-    ("fp8", Instead(STORED)),
-    ("gguf", Instead(STORED)),
-    ("bitsandbytes", Instead(STORED)),
-];
-
 const FOLDERS: &str = "a folder of GGUF files is not listed: `interbed serve DIR/FILE.gguf` serves one of them. \
                        Without a MODEL the server has the models that `interbed pull` fetched, in the folder that \
                        HF_HUB_CACHE names";
 
 /// Options of other programs about models and how they are stored, with their translations.
-pub static HABITS: &[Habit] = &[
-    Habit::of(&["-m", "--model", "--model-path"], Value, Model),
-    Habit::of(&["-hf", "-hfr", "--hf-repo"], Value, Model),
-    Habit::of(&["-hff", "--hf-file"], Value, Instead("write the file behind the model's name: ORG/NAME:FILE.gguf")),
-    Habit::of(&["-hft", "--hf-token"], Value, Instead("set HF_TOKEN, which the list of processes does not show")),
-    Habit::of(&["-mu", "--model-url"], Value, Model),
-    Habit::of(&["--download-dir"], Value, Instead("set HF_HUB_CACHE to the folder; huggingface_hub uses it too")),
-    Habit::of(
-        &["--local-dir"],
-        Value,
-        Instead("models are kept in the cache of huggingface_hub: set HF_HUB_CACHE to the folder"),
-    ),
-    Habit::of(&["--models-dir", "--models-preset"], Value, Instead(FOLDERS)),
-    Habit::of(&["--models-max"], Value, Instead("one model is in memory at a time: leave it out")),
-    Habit::of(
-        &["--modelfile", "--parameters", "--license"],
-        Nothing,
-        Instead(
-            "`interbed show MODEL` tells what there is to tell, with --json for scripts; `interbed serve` answers \
-             /api/show with the chat template",
-        ),
-    ),
-    Habit::of(&["--template"], Nothing, Instead(TEMPLATE)),
-    Habit::of(&["--override-kv"], Value, Instead("what a model's files say of it is taken as it is: correct the file")),
-    Habit::of(&["--force"], Nothing, Already("nothing is asked before it is done")),
-    Habit::of(&["--check-tensors"], Nothing, Instead("`interbed verify MODEL` checks all weights")),
-    Habit::of(&["--code-revision"], Value, Already("code of models is never run")),
-    Habit::of(&["--no-mmproj", "--language-model-only"], Nothing, Already("models are computed for text alone")),
-    Habit::of(
-        &["--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default", "--fim-qwen-30b-default"],
-        Nothing,
-        Instead("give the model by name: qwen2.5-coder:1.5b, :3b or :7b, or qwen3-coder:30b"),
-    ),
-    Habit::of(
-        &["--tokenizer", "--tokenizer-revision"],
-        Value,
-        Instead("the tokenizer is the one in the model's directory or file"),
-    ),
-    Habit::of(&["--tokenizer-mode"], Value, ByValue(&[("auto", Already("there is one way")), ("*", Instead(LOADING))])),
-    Habit::of(
-        &["--load-format", "--config-format"],
-        Value,
-        ByValue(&[("auto", Already(LOADING)), ("*", Instead(LOADING))]),
-    ),
-    Habit::of(&["--trust-remote-code"], Nothing, Already("code of models is never run, and supported ones need none")),
-    Habit::of(&["-q"], Perhaps(&["awq", "gptq", "fp8", "gguf", "bitsandbytes"]), ByValue(QUANTISED)),
-    Habit::of(&["--quantization"], Value, ByValue(&[("*", Instead(STORED))])),
-    Habit::of(
+pub static HABITS: Habits = Habits { valued: VALUED, bare: BARE, perhaps: PERHAPS };
+
+/// Options that a value follows.
+const VALUED: &[Habit] = &[
+    (&["-m", "--model", "--model-path"], Model),
+    (&["-hf", "-hfr", "--hf-repo"], Model),
+    (&["-hff", "--hf-file"], Instead("write the file behind the model's name: ORG/NAME:FILE.gguf")),
+    (&["-hft", "--hf-token"], Instead("set HF_TOKEN, which the list of processes does not show")),
+    (&["-mu", "--model-url"], Model),
+    (&["--download-dir"], Instead("set HF_HUB_CACHE to the folder; huggingface_hub uses it too")),
+    (&["--local-dir"], Instead("models are kept in the cache of huggingface_hub: set HF_HUB_CACHE to the folder")),
+    (&["--models-dir", "--models-preset"], Instead(FOLDERS)),
+    (&["--models-max"], Instead("one model is in memory at a time: leave it out")),
+    (&["--override-kv"], Instead("what a model's files say of it is taken as it is: correct the file")),
+    (&["--code-revision"], Already("code of models is never run")),
+    (&["--tokenizer", "--tokenizer-revision"], Instead("the tokenizer is the one in the model's directory or file")),
+    (&["--tokenizer-mode"], ByValue(&[("auto", Already("there is one way")), ("*", Instead(LOADING))])),
+    (&["--load-format", "--config-format"], ByValue(&[("auto", Already(LOADING)), ("*", Instead(LOADING))])),
+    (&["--quantization"], ByValue(&[("*", Instead(STORED))])),
+    (
         &["--dtype"],
-        Value,
         ByValue(&[("auto", Already("weights are computed with as they are stored")), ("*", Instead(STORED))]),
     ),
-    Habit::of(&["-mm", "--mmproj"], Value, Instead(IMAGES)),
-    Habit::of(&["--limit-mm-per-prompt", "--mm-processor-kwargs"], Value, Instead(IMAGES)),
-    Habit::of(&["--image"], Value, Instead("models are computed for text alone")),
-    Habit::of(
+    (&["-mm", "--mmproj"], Instead(IMAGES)),
+    (&["--limit-mm-per-prompt", "--mm-processor-kwargs"], Instead(IMAGES)),
+    (&["--image"], Instead("models are computed for text alone")),
+    (
         &["--lora", "--lora-scaled", "--control-vector", "--lora-modules", "--max-lora-rank", "--max-loras"],
-        Value,
         Instead(NO_LORA),
     ),
-    Habit::of(&["--enable-lora"], Nothing, Instead(NO_LORA)),
-    Habit::of(
+    (
         &["--task", "--runner", "--convert"],
-        Value,
         ByValue(&[
-            ("auto", Already("each model is served for all that it can do")),
-            ("generate", Already("each model is served for all that it can do")),
+            ("auto|generate", Already("each model is served for all that it can do")),
             ("embed", Already("/v1/embeddings is there for each model that makes embeddings")),
             ("*", Instead("/v1/completions, /v1/chat/completions and /v1/embeddings are served: leave it out")),
         ]),
     ),
-    Habit::of(
-        &["--embedding", "--embeddings"],
-        Nothing,
-        Already("/v1/embeddings is there for each model that makes embeddings"),
-    ),
-    Habit::of(&["--pooling"], Value, Instead("hidden states are pooled as the model's own files say: leave it out")),
-    Habit::of(&["--rerank", "--reranking"], Nothing, Instead("there is no /rerank: compare what /v1/embeddings gives")),
-    Habit::of(
+    (&["--pooling"], Instead("hidden states are pooled as the model's own files say: leave it out")),
+    (
         &[
             "--rope-scaling",
             "--rope-scale",
@@ -122,7 +74,36 @@ pub static HABITS: &[Habit] = &[
             "--yarn-beta-fast",
             "--hf-overrides",
         ],
-        Value,
         Instead(ROPE),
     ),
 ];
+
+/// Options that no value follows.
+const BARE: &[Habit] = &[
+    (
+        &["--modelfile", "--parameters", "--license"],
+        Instead(
+            "`interbed show MODEL` tells what there is to tell, with --json for scripts; `interbed serve` answers \
+             /api/show with the chat template",
+        ),
+    ),
+    (&["--template"], Instead(TEMPLATE)),
+    (&["--force"], Already("nothing is asked before it is done")),
+    (&["--check-tensors"], Instead("`interbed verify MODEL` checks all weights")),
+    (&["--no-mmproj", "--language-model-only"], Already("models are computed for text alone")),
+    (
+        &["--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default", "--fim-qwen-30b-default"],
+        Instead("give the model by name: qwen2.5-coder:1.5b, :3b or :7b, or qwen3-coder:30b"),
+    ),
+    (&["--trust-remote-code"], Already("code of models is never run, and supported ones need none")),
+    (&["--enable-lora"], Instead(NO_LORA)),
+    (&["--embedding", "--embeddings"], Already("/v1/embeddings is there for each model that makes embeddings")),
+    (&["--rerank", "--reranking"], Instead("there is no /rerank: compare what /v1/embeddings gives")),
+];
+
+/// Options that a value follows if the next word is one of these.
+const PERHAPS: &[PerhapsValued] = &[(
+    &["-q"],
+    &["awq", "gptq", "fp8", "gguf", "bitsandbytes"],
+    ByValue(&[("awq|gptq|fp8|gguf|bitsandbytes", Instead(STORED))]),
+)];

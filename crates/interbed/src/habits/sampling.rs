@@ -1,9 +1,8 @@
 //! Options of other programs about prompts, answers and sampling.
 
-use super::Habit;
 use super::Meaning::{self, Already, Besides, ByOption, ByValue, Instead, Ours, OursOr, Words};
-use super::Takes::{Nothing, Perhaps, Value};
 use super::hints::{BY_REQUEST, TEMPLATE};
+use super::{Habit, Habits, PerhapsValued};
 
 const NO_SAMPLER: &str = "Interbed has no such sampler; --temperature, --top-k, --top-p, --min-p and \
                           --repetition-penalty are there";
@@ -33,12 +32,14 @@ const THINKING: &str = "a model's thinking is printed as it comes; answers of `i
                         field of its own";
 
 /// Options of other programs about prompts, answers and sampling, with their translations.
-pub static HABITS: &[Habit] = &[
-    Habit::of(&["--file"], Value, OursOr("--prompt-file", PROMPT)),
-    Habit::of(&["-bf", "--binary-file"], Value, OursOr("--prompt-file", PROMPT)),
-    Habit::of(
+pub static HABITS: Habits = Habits { valued: VALUED, bare: BARE, perhaps: PERHAPS };
+
+/// Options that a value follows.
+const VALUED: &[Habit] = &[
+    (&["--file"], OursOr("--prompt-file", PROMPT)),
+    (&["-bf", "--binary-file"], OursOr("--prompt-file", PROMPT)),
+    (
         &["-p"],
-        Value,
         ByOption(&[
             ("--prompt", Ours("--prompt")),
             ("--prompt-tokens", Ours("--prompt-tokens")),
@@ -46,65 +47,52 @@ pub static HABITS: &[Habit] = &[
             ("*", Instead(PROMPT)),
         ]),
     ),
-    Habit::of(
+    (
         &["--prompt"],
-        Value,
         ByOption(&[("--system", PROMPT_IN_CHAT), ("--prompt-tokens", Instead(PROMPT_LENGTH)), ("*", Instead(PROMPT))]),
     ),
-    Habit::of(&["-sys", "--system-prompt"], Value, OursOr("--system", SYSTEM)),
-    Habit::of(&["--system"], Value, ByOption(&[("--host", Instead(SYSTEM))])),
-    Habit::of(
+    (&["-sys", "--system-prompt"], OursOr("--system", SYSTEM)),
+    (&["--system"], ByOption(&[("--host", Instead(SYSTEM))])),
+    (
         &["-o", "--output", "--output-file"],
-        Value,
         ByOption(&[
             ("--raw", Instead("the answer goes to stdout: interbed run MODEL --prompt TEXT > FILE")),
             ("--json", Instead("--json prints JSON on stdout: > FILE keeps it")),
         ]),
     ),
-    Habit::of(
+    (
         &["-sysf", "--system-prompt-file"],
-        Value,
         ByOption(&[("--system", Instead("--system \"$(cat FILE)\"")), ("*", Instead(SYSTEM))]),
     ),
-    Habit::of(
-        &["-cnv", "--conversation", "-i", "--interactive", "-if", "--interactive-first"],
-        Nothing,
-        Already("`interbed run MODEL` on a terminal, without a prompt, is a conversation"),
-    ),
-    Habit::of(&["-no-cnv", "--no-conversation"], Nothing, Ours("--raw")),
-    Habit::of(&["-st", "--single-turn"], Nothing, Already("a --prompt has one answer")),
-    Habit::of(
+    (
         &["-n", "--predict", "--n-predict", "--num-predict", "--max-tokens", "--max-new-tokens"],
-        Value,
         ByValue(&[
             ("-1", Already("without --max-tokens an answer ends by itself")),
             ("-2", Already("without --max-tokens an answer ends by itself, or where the context is full")),
             ("*", ByOption(&[("--repeat", Instead(DECODED)), ("*", OursOr("--max-tokens", BY_REQUEST))])),
         ]),
     ),
-    Habit::of(&["--temp", "--temperature"], Value, OursOr("--temperature", BY_REQUEST)),
-    Habit::of(&["-s", "--seed"], Value, OursOr("--seed", BY_REQUEST)),
-    Habit::of(&["--top-k"], Value, OursOr("--top-k", BY_REQUEST)),
-    Habit::of(&["--top-p"], Value, OursOr("--top-p", BY_REQUEST)),
-    Habit::of(&["--min-p"], Value, OursOr("--min-p", BY_REQUEST)),
-    Habit::of(&["--repeat-penalty", "--repetition-penalty"], Value, OursOr("--repetition-penalty", BY_REQUEST)),
-    Habit::of(&["--stop"], Value, OursOr("--stop", BY_REQUEST)),
-    Habit::of(&["-r"], Value, ByOption(&[("--repeat", Ours("--repeat")), ("*", OursOr("--stop", BY_REQUEST))])),
-    Habit::of(&["--reverse-prompt"], Value, OursOr("--stop", BY_REQUEST)),
-    Habit::of(&["--repetitions"], Value, Ours("--repeat")),
-    Habit::of(&["--n-prompt"], Value, Ours("--prompt-tokens")),
-    Habit::of(&["-gp", "-pg", "--n-gen"], Value, Instead(DECODED)),
-    Habit::of(&["--ignore-eos"], Nothing, OursOr("--ignore-eos", BY_REQUEST)),
-    Habit::of(
+    (&["--temp", "--temperature"], OursOr("--temperature", BY_REQUEST)),
+    (&["-s", "--seed"], OursOr("--seed", BY_REQUEST)),
+    (&["--top-k"], OursOr("--top-k", BY_REQUEST)),
+    (&["--top-p"], OursOr("--top-p", BY_REQUEST)),
+    (&["--min-p"], OursOr("--min-p", BY_REQUEST)),
+    (&["--repeat-penalty", "--repetition-penalty"], OursOr("--repetition-penalty", BY_REQUEST)),
+    (&["--stop"], OursOr("--stop", BY_REQUEST)),
+    (&["-r"], ByOption(&[("--repeat", Ours("--repeat")), ("*", OursOr("--stop", BY_REQUEST))])),
+    (&["--reverse-prompt"], OursOr("--stop", BY_REQUEST)),
+    (&["--repetitions"], Ours("--repeat")),
+    (&["--n-prompt"], Ours("--prompt-tokens")),
+    (&["-gp", "-pg", "--n-gen"], Instead(DECODED)),
+    (
         &["--presence-penalty", "--frequency-penalty", "-l", "--logit-bias"],
-        Value,
         Instead(
             "requests to `interbed serve` take presence_penalty, frequency_penalty and logit_bias; here \
              there is --repetition-penalty",
         ),
     ),
-    Habit::of(&["--repeat-last-n"], Value, Instead("--repetition-penalty counts all tokens: leave it out")),
-    Habit::of(
+    (&["--repeat-last-n"], Instead("--repetition-penalty counts all tokens: leave it out")),
+    (
         &[
             "--samplers",
             "--sampler-seq",
@@ -123,127 +111,54 @@ pub static HABITS: &[Habit] = &[
             "--dry-allowed-length",
             "--dry-penalty-last-n",
         ],
-        Value,
         Instead(NO_SAMPLER),
     ),
-    Habit::of(&["--generation-config", "--override-generation-config"], Value, Instead(BY_REQUEST)),
-    Habit::of(&["--max-logprobs"], Value, Instead("requests may ask for up to 20 log-probabilities a token")),
-    Habit::of(
+    (&["--generation-config", "--override-generation-config"], Instead(BY_REQUEST)),
+    (&["--max-logprobs"], Instead("requests may ask for up to 20 log-probabilities a token")),
+    (
         &["--grammar", "--grammar-file", "-j", "--json-schema", "-jf", "--json-schema-file", "--format"],
-        Value,
         Instead(SCHEMAS),
     ),
-    Habit::of(
+    (
         &["--guided-decoding-backend", "--structured-outputs-config"],
-        Value,
         Instead("one engine does all schemas and grammars: leave it out"),
     ),
-    Habit::of(&["-e", "--escape"], Nothing, Instead("your shell does that: --prompt $'one\\ntwo'")),
-    Habit::of(&["--no-display-prompt"], Nothing, Ours("--no-echo")),
-    Habit::of(&["--jinja"], Nothing, Already("chat templates are always rendered")),
-    Habit::of(&["--no-jinja"], Nothing, Already("chat templates are always rendered as the model's files have them")),
-    Habit::of(&["--chat-template", "--chat-template-file"], Value, Instead(TEMPLATE)),
-    Habit::of(&["--chat-template-kwargs"], Value, Instead("requests to `interbed serve` say chat_template_kwargs")),
-    Habit::of(
-        &["--think"],
-        Perhaps(&["true", "false", "low", "medium", "high"]),
-        Instead(
-            "requests to `interbed serve` say it: chat_template_kwargs {\"enable_thinking\": false}, \
-             or reasoning_effort",
-        ),
-    ),
-    Habit::of(&["--hidethinking"], Nothing, Instead(THINKING)),
-    Habit::of(
-        &["--nowordwrap"],
-        Nothing,
-        Instead("a pipe gets the text without new line ends: interbed run MODEL --prompt TEXT | cat"),
-    ),
-    Habit::of(
-        &["--keepalive"],
-        Value,
-        Instead("`interbed serve` has --keep-alive; `interbed run` has its model as long as it runs"),
-    ),
-    Habit::of(
+    (&["--chat-template", "--chat-template-file"], Instead(TEMPLATE)),
+    (&["--chat-template-kwargs"], Instead("requests to `interbed serve` say chat_template_kwargs")),
+    (&["--keepalive"], Instead("`interbed serve` has --keep-alive; `interbed run` has its model as long as it runs")),
+    (
         &["--reasoning-format"],
-        Value,
         ByValue(&[
-            ("auto", Already(THOUGHT)),
-            ("deepseek", Already(THOUGHT)),
+            ("auto|deepseek", Already(THOUGHT)),
             ("*", Instead("answers have their thinking in a field of its own: leave it out")),
         ]),
     ),
-    Habit::of(
+    (
         &["--reasoning-budget"],
-        Value,
         ByValue(&[
             ("0", Instead(THOUGHTLESS)),
             ("-1", Already("a model thinks as long as it does")),
             ("*", Instead("a model thinks as long as it does, within max_tokens: leave it out")),
         ]),
     ),
-    Habit::of(&["--reasoning-parser"], Value, Already("how a model thinks is seen from its template")),
-    Habit::of(&["--enable-reasoning"], Nothing, Already("how a model thinks is seen from its template")),
-    Habit::of(&["--enable-auto-tool-choice"], Nothing, Already("requests with tools may always call them")),
-    Habit::of(
+    (&["--reasoning-parser"], Already("how a model thinks is seen from its template")),
+    (
         &["--tool-call-parser"],
-        Value,
         ByValue(&[
             ("openai", Words(&["--tool-parser", "harmony"])),
             ("auto", Already("calls of tools are read as the model's chat template writes them")),
             ("*", Ours("--tool-parser")),
         ]),
     ),
-    Habit::of(
-        &["--verbose"],
-        Nothing,
-        ByOption(&[("--stats", Besides("--verbose logs more here; --stats tells how fast an answer was"))]),
-    ),
-    Habit::of(&["--show-timings", "--perf"], Nothing, OursOr("--stats", "each request has a line in the log")),
-    Habit::of(&["--no-perf", "--no-show-timings"], Nothing, Already("without --stats no timings are told")),
-    Habit::of(
-        &["--stream"],
-        Nothing,
-        ByOption(&[
-            ("--host", Instead("requests say it in their JSON: {\"stream\": true}")),
-            ("*", Already("answers are printed as they are made")),
-        ]),
-    ),
-    Habit::of(
-        &["-sp", "--special"],
-        Nothing,
-        Instead("special tokens are not printed; requests say skip_special_tokens"),
-    ),
-    Habit::of(&["--verbose-prompt"], Nothing, Instead("`interbed serve` answers /tokenize with a prompt's tokens")),
-    Habit::of(
+    (
         &["--in-prefix", "--in-suffix"],
-        Value,
         Instead("the model's chat template says what stands around a message; --raw continues a text as it is"),
     ),
-    Habit::of(&["--in-prefix-bos"], Nothing, Instead("the model's chat template says where a text begins")),
-    Habit::of(
-        &["-mli", "--multiline-input"],
-        Nothing,
-        Instead("in a chat, lines between two of \"\"\" are one message"),
-    ),
-    Habit::of(&["--n-probs"], Value, Instead("requests say logprobs, or top_logprobs in a chat")),
-    Habit::of(&["--cfg-scale", "--cfg-negative-prompt"], Value, Instead(NO_SAMPLER)),
-    Habit::of(
-        &["--return-tokens-as-token-ids"],
-        Nothing,
-        Instead("requests to /tokenize and /detokenize go between texts and token ids: leave it out"),
-    ),
-    Habit::of(&["--response-role"], Value, Instead("answers have the role assistant: leave it out")),
-    Habit::of(
-        &["--default-chat-template-kwargs"],
-        Value,
-        Instead("requests to `interbed serve` say chat_template_kwargs"),
-    ),
-    Habit::of(
-        &["-rea", "--reasoning"],
-        Perhaps(&["on", "off", "auto"]),
-        ByValue(&[("off", Instead(THOUGHTLESS)), ("*", Already("a model thinks as its chat template says"))]),
-    ),
-    Habit::of(
+    (&["--n-probs"], Instead("requests say logprobs, or top_logprobs in a chat")),
+    (&["--cfg-scale", "--cfg-negative-prompt"], Instead(NO_SAMPLER)),
+    (&["--response-role"], Instead("answers have the role assistant: leave it out")),
+    (&["--default-chat-template-kwargs"], Instead("requests to `interbed serve` say chat_template_kwargs")),
+    (
         &[
             "-md",
             "--model-draft",
@@ -258,7 +173,63 @@ pub static HABITS: &[Habit] = &[
             "-hfrd",
             "--hf-repo-draft",
         ],
-        Value,
         Instead(NO_DRAFT),
+    ),
+];
+
+/// Options that no value follows.
+const BARE: &[Habit] = &[
+    (
+        &["-cnv", "--conversation", "-i", "--interactive", "-if", "--interactive-first"],
+        Already("`interbed run MODEL` on a terminal, without a prompt, is a conversation"),
+    ),
+    (&["-no-cnv", "--no-conversation"], Ours("--raw")),
+    (&["-st", "--single-turn"], Already("a --prompt has one answer")),
+    (&["--ignore-eos"], OursOr("--ignore-eos", BY_REQUEST)),
+    (&["-e", "--escape"], Instead("your shell does that: --prompt $'one\\ntwo'")),
+    (&["--no-display-prompt"], Ours("--no-echo")),
+    (&["--jinja"], Already("chat templates are always rendered")),
+    (&["--no-jinja"], Already("chat templates are always rendered as the model's files have them")),
+    (&["--hidethinking"], Instead(THINKING)),
+    (&["--nowordwrap"], Instead("a pipe gets the text without new line ends: interbed run MODEL --prompt TEXT | cat")),
+    (&["--enable-reasoning"], Already("how a model thinks is seen from its template")),
+    (&["--enable-auto-tool-choice"], Already("requests with tools may always call them")),
+    (
+        &["--verbose"],
+        ByOption(&[("--stats", Besides("--verbose logs more here; --stats tells how fast an answer was"))]),
+    ),
+    (&["--show-timings", "--perf"], OursOr("--stats", "each request has a line in the log")),
+    (&["--no-perf", "--no-show-timings"], Already("without --stats no timings are told")),
+    (
+        &["--stream"],
+        ByOption(&[
+            ("--host", Instead("requests say it in their JSON: {\"stream\": true}")),
+            ("*", Already("answers are printed as they are made")),
+        ]),
+    ),
+    (&["-sp", "--special"], Instead("special tokens are not printed; requests say skip_special_tokens")),
+    (&["--verbose-prompt"], Instead("`interbed serve` answers /tokenize with a prompt's tokens")),
+    (&["--in-prefix-bos"], Instead("the model's chat template says where a text begins")),
+    (&["-mli", "--multiline-input"], Instead("in a chat, lines between two of \"\"\" are one message")),
+    (
+        &["--return-tokens-as-token-ids"],
+        Instead("requests to /tokenize and /detokenize go between texts and token ids: leave it out"),
+    ),
+];
+
+/// Options that a value follows if the next word is one of these.
+const PERHAPS: &[PerhapsValued] = &[
+    (
+        &["--think"],
+        &["true", "false", "low", "medium", "high"],
+        Instead(
+            "requests to `interbed serve` say it: chat_template_kwargs {\"enable_thinking\": false}, \
+             or reasoning_effort",
+        ),
+    ),
+    (
+        &["-rea", "--reasoning"],
+        &["on", "off", "auto"],
+        ByValue(&[("off", Instead(THOUGHTLESS)), ("*", Already("a model thinks as its chat template says"))]),
     ),
 ];

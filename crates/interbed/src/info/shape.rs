@@ -10,7 +10,8 @@ use interbed_plan::plan::Subject;
 use interbed_plan::words::grouped;
 use serde_json::{Value, json};
 
-use super::{flag, rows_of_config};
+use super::facts::Facts;
+use super::{facts_of_config, flag};
 use crate::options::LimitOptions;
 use crate::plan::needs_of;
 
@@ -24,13 +25,8 @@ pub fn named(model: Option<&Path>) -> Option<&'static str> {
     preset_names().find(|name| *name == model)
 }
 
-/// A type in which the weights may be stored, with the memory that they take then.
-struct Stored {
-    dtype: DType,
-    weights: Bytes,
-    kv_token: Bytes,
-    least: Bytes,
-}
+/// The fields that are told of models alone.
+const OF_MODELS: [&str; 5] = ["experts", "intermediate_size", "sliding_windows", "rope", "tied_head"];
 
 /// Returns a description of the model shape `name`, as a table and as JSON.
 ///
@@ -39,59 +35,32 @@ struct Stored {
 pub fn told(name: &str, limits: &LimitOptions) -> Result<(String, Value)> {
     let of = |dtype: Option<DType>| Subject::imagined(Path::new(name), dtype);
     let Some(own) = of(None)? else { anyhow::bail!("{name} is no shape that Interbed knows") };
-    let config = own.config.clone();
-    let mut stored = vec![stored(&own, limits)?];
-    for dtype in QUANTISED {
-        if let Some(subject) = of(Some(dtype))? {
-            stored.push(self::stored(&subject, limits)?);
-        }
-    }
-    let mut text = format!("{name} (a shape that Interbed knows, without weights)\n");
-    rows_of_config(&config, &mut |name, value| text.push_str(&format!("  {name:<14}{value}\n")));
-    let context = grouped(config.blueprint.context as u64);
+    let text = format!("{name} (a shape that Interbed knows, without weights)\n");
+    let mut facts = Facts { text, ..Facts::default() };
+    facts.field("name", name);
+    facts_of_config(&own.config, Bytes(0), &mut facts);
+    facts.fields.retain(|key, _| !OF_MODELS.contains(&key.as_str()));
+    let context = grouped(own.config.blueprint.context as u64);
+    let text = &mut facts.text;
     text.push_str(&format!("\n  {:<8}{:>12}{:>16}  {}\n", "", "weights", "KV a token", "--memory, at the least"));
-    for Stored { dtype, weights, kv_token, least } in &stored {
-        let (dtype, weights, kv_token) = (dtype.to_string(), weights.to_string(), kv_token.to_string());
-        text.push_str(&format!("  {dtype:<8}{weights:>12}{kv_token:>16}  {}\n", flag(*least)));
+    let (limits, mut types) = (limits.served(), Vec::new());
+    for subject in std::iter::once(Ok(Some(own))).chain(QUANTISED.map(|dtype| of(Some(dtype)))) {
+        let Some(subject) = subject? else { continue };
+        let needs = needs_of(&subject, &subject.config, &limits, None)?;
+        let (weights, kv_token) = (needs.within(Bytes(0)).weights, Bytes(needs.layout.token_bytes() as u64));
+        let (dtype, least) = (subject.dtype, needs.least());
+        let shown = [dtype.to_string(), weights.to_string(), kv_token.to_string()];
+        text.push_str(&format!("  {:<8}{:>12}{:>16}  {}\n", shown[0], shown[1], shown[2], flag(least)));
+        types.push(json!({
+            "dtype": dtype.name(), "weight_bytes": weights.0, "kv_bytes_per_token": kv_token.0,
+            "serve_least_bytes": least.0,
+        }));
     }
     text.push_str(&format!(
         "\nThe least is that of `interbed serve`, with an estimate of what its process takes. With less memory than \
          the weights take, they are streamed; KV of the whole context is that of {context} tokens.\n\
          `interbed plan {name}` says how fast it would be here.\n"
     ));
-    let types: Vec<Value> = stored
-        .iter()
-        .map(|stored| {
-            json!({
-                "dtype": stored.dtype.name(),
-                "weight_bytes": stored.weights.0,
-                "kv_bytes_per_token": stored.kv_token.0,
-                "serve_least_bytes": stored.least.0,
-            })
-        })
-        .collect();
-    let (blueprint, attention) = (&config.blueprint, config.blueprint.attentions().next());
-    let json = json!({
-        "name": name,
-        "architecture": config.family.name,
-        "parameters": blueprint.num_parameters(),
-        "active_parameters": blueprint.active_parameters(),
-        "layers": blueprint.layers.len(),
-        "hidden_size": blueprint.hidden_size,
-        "heads": attention.map(|attention| attention.heads),
-        "kv_heads": attention.map(|attention| attention.kv_heads),
-        "head_dim": attention.map(|attention| attention.key_width),
-        "context": blueprint.context,
-        "vocab_size": blueprint.vocab_size,
-        "types": types,
-    });
-    Ok((text, json))
-}
-
-fn stored(subject: &Subject, limits: &LimitOptions) -> Result<Stored> {
-    let limits = limits.served();
-    let needs = needs_of(subject, &subject.config, &limits, None)?;
-    let kv_token = Bytes(needs.layout.token_bytes() as u64);
-    let weights = needs.within(Bytes(0)).weights;
-    Ok(Stored { dtype: subject.dtype, weights, kv_token, least: needs.least() })
+    facts.field("types", types);
+    Ok((facts.text, facts.fields.into()))
 }

@@ -10,7 +10,7 @@ use interbed_plan::plan::{Subject, Verdict};
 use interbed_plan::words::{self, bytes, number, scaled};
 use serde_json::{Value, json};
 
-use super::{Made, PlanArgs, plan_of};
+use super::{PlanArgs, plan_of};
 use crate::needs;
 use crate::printable::print_answer;
 use crate::report::report;
@@ -62,10 +62,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         let config = &subject.config;
         let (parameters, active) = (config.blueprint.num_parameters(), config.blueprint.active_parameters());
         let is_mixture = config.blueprint.mixture().is_some();
-        let verdict = plan_of(args, subject, None, machine.clone(), None).map(|(made, _)| match made {
-            Made::Dense(plan) => plan.verdict(),
-            Made::Mixture(plan) => plan.verdict(),
-        });
+        let verdict = plan_of(args, subject, None, machine.clone(), None).map(|made| made.verdict);
         let short_name = short_names::spelled_otherwise(name);
         rows.push(Row {
             name,
