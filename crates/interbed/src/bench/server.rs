@@ -221,7 +221,12 @@ impl Server {
             let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
             let now = Instant::now();
             if let Some(choice) = event["choices"].get(0) {
-                text.push_str(choice["text"].as_str().unwrap_or_default());
+                let said = choice["text"].as_str().unwrap_or_default();
+                // While the server computes the prompt, it sends idle events, which have neither text nor a reason.
+                if said.is_empty() && choice["finish_reason"].is_null() {
+                    continue;
+                }
+                text.push_str(said);
                 match first {
                     None => first = Some(now - began),
                     Some(_) => gaps.push((now - last).as_secs_f64()),
