@@ -4,7 +4,6 @@ mod carrying;
 mod kept_frames;
 mod kept_slots;
 mod options;
-mod pause;
 mod swaps;
 mod unnamed;
 
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use interbed_io::{AlignedBuffer, DIRECT_ALIGN};
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, FrameTier, KeyChain, KvTierConfig, LowerTier,
+    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, FrameTier, KeyChain, KvTierConfig, LowerTier, Pause,
     RecordPlace, SlotTier, SwapFailure, SwapId, Tier, TierFigures, TierPlace, Wanted, WriteBudget,
 };
 
@@ -30,7 +29,6 @@ use crate::workers::Workers;
 use carrying::Carrying;
 use kept_slots::KeptSlots;
 pub use options::{DiskOptions, DiskTierError, SlotRoom};
-use pause::Pause;
 use swaps::Swaps;
 pub use unnamed::SwapShape;
 
@@ -59,6 +57,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// Longest time for which a stopping engine goes on writing.
 const LAST_WRITES: Duration = Duration::from_secs(10);
+
+/// Longest time for which nothing is stored, or no segment is made, after a failure.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// Weight of a new measurement in the rate at which records are read.
 const RATE_SHARE: f64 = 0.2;
@@ -202,8 +203,8 @@ impl DiskTier {
             ttl,
             ages,
             swept_at: now,
-            pause: Pause::default(),
-            growth: Pause::default(),
+            pause: Pause::new(PAUSE_MAX),
+            growth: Pause::new(PAUSE_MAX),
             figures: TierFigures { bytes_total, ..TierFigures::default() },
             recovered,
             shape,
@@ -347,7 +348,7 @@ impl LowerTier for DiskTier {
 
     /// Returns whether a block should be staged now. [`Tier::wants`](interbed_kv::Tier::wants) explains `class`.
     fn wants(&mut self, key: BlockKey, class: u8) -> bool {
-        !self.pause.is_on() && !self.staged_keys.contains(&key) && self.tier.wants(key, class)
+        !self.pause.is_on(Instant::now()) && !self.staged_keys.contains(&key) && self.tier.wants(key, class)
     }
 
     fn room(&self) -> usize {
@@ -556,7 +557,7 @@ impl DiskTier {
     /// Notes that a write has failed, and stores nothing for a while.
     fn failed(&mut self, reason: &str) {
         self.figures.write_errors += 1;
-        self.pause.begin(reason, "KV is not stored on disk");
+        begin(&mut self.pause, reason, "KV is not stored on disk");
     }
 
     /// Notes that the disk has no room for another segment. Segments that are there are emptied sooner for a while.
@@ -566,13 +567,13 @@ impl DiskTier {
             return self.failed(reason);
         }
         self.figures.write_errors += 1;
-        self.growth.begin(reason, "KV on disk makes do with the room that it has");
+        begin(&mut self.growth, reason, "KV on disk makes do with the room that it has");
         self.reclaim();
     }
 
     /// Lets further segments be made again, if that was put off for long enough.
     fn try_to_grow(&mut self) {
-        if self.growth.until.is_some() && !self.growth.is_on() {
+        if self.growth.until.is_some() && !self.growth.is_on(Instant::now()) {
             self.growth.until = None;
             self.tier.offer_new();
         }
@@ -681,6 +682,15 @@ struct Setup {
     readers: usize,
     /// Maximum number of segments that swapped blocks hold.
     segments_max: usize,
+}
+
+/// Begins a pause, unless one is on, and says that `reason` has happened, and that `what` is so for a while.
+fn begin(pause: &mut Pause, reason: &str, what: &str) {
+    match pause.begin(Instant::now()) {
+        Some((time, true)) => tracing::warn!("{reason}; {what} for {time:?}, or longer if that goes on"),
+        Some((time, false)) => tracing::debug!("{reason}; {what} for {time:?}"),
+        None => {}
+    }
 }
 
 fn capacity_tokens(config: &KvTierConfig, segments_max: usize, shape: &RecordShape) -> usize {

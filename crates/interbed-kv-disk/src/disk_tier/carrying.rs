@@ -1,6 +1,7 @@
 //! Empties segments: the blocks of a segment that are worth keeping are read, and written again elsewhere.
 
 use std::collections::{HashSet, VecDeque};
+use std::time::Instant;
 
 use interbed_kv::{BlockKey, Reclaim, RecordPlace, Tier, TierPlace};
 
@@ -58,7 +59,7 @@ impl DiskTier {
         if carrying.reading.is_some() {
             return;
         }
-        let paused = self.pause.is_on();
+        let paused = self.pause.is_on(Instant::now());
         match carrying.records.front() {
             // It would only fail: what was to be carried is given up.
             Some(_) if paused => carrying.records.clear(),

@@ -20,7 +20,7 @@ impl FrameTier for DiskTier {
     }
 
     fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
-        if self.pause.is_on() {
+        if self.pause.is_on(Instant::now()) {
             return false;
         }
         let Some(buffer) = self.block_buffers.pop() else { return false };
