@@ -116,6 +116,14 @@ pub(crate) struct PieceJob {
     pub(crate) part: BufferPart,
 }
 
+/// A read of any kind.
+pub(crate) enum Read {
+    /// A read of a piece of a frame; a pass waits for it.
+    Piece(PieceJob),
+    /// A read of a record; a sequence waits for it, or nobody.
+    Record(ReadJob),
+}
+
 /// Result of a [`PieceJob`].
 pub(crate) struct PieceDone {
     pub(crate) job: PieceJob,

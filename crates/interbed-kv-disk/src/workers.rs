@@ -12,11 +12,10 @@ use interbed_kv::{BlockKey, BlockLabel, RecordPlace, TokenId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
-use crate::jobs::{Blocks, Done, Expected, PieceDone, PieceJob, ReadJob, WriteFailure, WriteJob, now};
-use crate::read_queue::{Read, ReadQueue};
+use crate::job_queue::JobQueue;
+use crate::jobs::{Blocks, Done, Expected, PieceDone, PieceJob, Read, ReadJob, WriteFailure, WriteJob, now};
 use crate::record::{Header, Seal, clear_gaps, nameless_parent, pack};
 use crate::shape::RecordShape;
-use crate::write_queue::WriteQueue;
 
 const WRITER: &str = "interbed-kv-write";
 const READER: &str = "interbed-kv-read";
@@ -46,8 +45,12 @@ struct Shared {
 /// Starts the threads of a store, and gives them jobs. The threads finish the jobs that were submitted before this
 /// value is dropped.
 pub(crate) struct Workers {
-    reads: Arc<ReadQueue>,
-    writes: Arc<WriteQueue>,
+    /// Reads. Those for a pass come first, then those for sequences that wait.
+    reads: Arc<JobQueue<Read>>,
+    /// Writes. Records of blocks that are swapped out come first, because sequences wait for the memory that they free.
+    writes: Arc<JobQueue<WriteJob>>,
+    /// Turns at the disk, which tell what other users of the disk wait for.
+    turns: Arc<DiskTurns>,
     done: Receiver<Done>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -64,15 +67,15 @@ impl Workers {
         let shared = Arc::new(shared);
         let (sender, done) = channel();
         let (frames_sender, frames) = channel();
-        let (reads, writes) = (Arc::new(ReadQueue::taking(turns)), Arc::new(WriteQueue::default()));
+        let (reads, writes) = (Arc::new(JobQueue::new()), Arc::new(JobQueue::new()));
         let threads = Vec::with_capacity(1 + readers);
-        let mut workers = Self { reads: Arc::clone(&reads), writes: Arc::clone(&writes), done, threads };
-        let (to_write, turns, written) = (Arc::clone(&shared), Arc::clone(&reads.turns), sender.clone());
+        let mut workers = Self { reads: Arc::clone(&reads), writes: Arc::clone(&writes), turns, done, threads };
+        let (to_write, turns, written) = (Arc::clone(&shared), Arc::clone(&workers.turns), sender.clone());
         workers.spawn(WRITER, move || to_write.write_all(&writes, &turns, &written))?;
         for _ in 0..readers {
-            let (to_read, jobs) = (Arc::clone(&shared), Arc::clone(&reads));
+            let (to_read, jobs, turns) = (Arc::clone(&shared), Arc::clone(&reads), Arc::clone(&workers.turns));
             let (sender, frames) = (sender.clone(), frames_sender.clone());
-            workers.spawn(READER, move || to_read.read_all(&jobs, &sender, &frames))?;
+            workers.spawn(READER, move || to_read.read_all(&jobs, &turns, &sender, &frames))?;
         }
         Ok((workers, frames))
     }
@@ -83,15 +86,18 @@ impl Workers {
     }
 
     pub(crate) fn write(&self, job: WriteJob) {
-        self.writes.add(job);
+        let is_urgent = matches!(job.blocks, Blocks::Swapped { .. });
+        self.writes.add([job], is_urgent);
     }
 
     pub(crate) fn read(&self, job: ReadJob) {
-        self.reads.add_record(job);
+        self.turns.begin(Urgency::Sequence, 1);
+        self.reads.add([Read::Record(job)], false);
     }
 
     pub(crate) fn read_pieces(&self, jobs: Vec<PieceJob>) {
-        self.reads.add_pieces(jobs);
+        self.turns.begin(Urgency::Pass, jobs.len());
+        self.reads.add(jobs.into_iter().map(Read::Piece), true);
     }
 
     /// Returns a job that is done, if there is one within `wait`.
@@ -102,8 +108,9 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.writes.close();
-        self.reads.close();
+        // Nobody needs what is swapped out any more.
+        self.writes.close(true);
+        self.reads.close(false);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -111,7 +118,7 @@ impl Drop for Workers {
 }
 
 impl Shared {
-    fn write_all(&self, writes: &WriteQueue, turns: &DiskTurns, done: &Sender<Done>) {
+    fn write_all(&self, writes: &JobQueue<WriteJob>, turns: &DiskTurns, done: &Sender<Done>) {
         let (unsynced, headed) = (Vec::new(), HashMap::new());
         let mut writer = Writer { shared: self, record: None, unsynced, blocks: 0, headed, broken: None };
         loop {
@@ -143,17 +150,17 @@ impl Shared {
         writer.sync(done);
     }
 
-    fn read_all(&self, jobs: &ReadQueue, done: &Sender<Done>, frames: &Sender<PieceDone>) {
+    fn read_all(&self, jobs: &JobQueue<Read>, turns: &DiskTurns, done: &Sender<Done>, frames: &Sender<PieceDone>) {
         let mut area = None;
         while let Some(read) = jobs.next() {
             // Nobody listens any more when the store is being closed.
             let is_heard = match read {
                 Read::Record(mut job) => {
-                    jobs.turns.give_way(Urgency::Sequence);
+                    turns.give_way(Urgency::Sequence);
                     let began = Instant::now();
                     let outcome = catch_unwind(AssertUnwindSafe(|| self.read(&mut job)))
                         .unwrap_or_else(|_| Err("reading a record panicked".to_owned()));
-                    jobs.turns.end(Urgency::Sequence);
+                    turns.end(Urgency::Sequence);
                     done.send(Done::Read { job, outcome, seconds: began.elapsed().as_secs_f64() }).is_ok()
                 }
                 Read::Piece(mut job) => {
@@ -166,7 +173,7 @@ impl Shared {
                     };
                     let outcome = catch_unwind(AssertUnwindSafe(&mut read))
                         .unwrap_or_else(|_| Err("reading KV panicked".to_owned()));
-                    jobs.turns.end(Urgency::Pass);
+                    turns.end(Urgency::Pass);
                     frames.send(PieceDone { job, outcome }).is_ok()
                 }
             };
