@@ -25,6 +25,7 @@ use crate::jobs::{Blocks, Done, Expected, ReadJob, Staged, WriteFailure, WriteJo
 use crate::record::{Header, Seal, unpack};
 use crate::recovery::{Recovered, recover};
 use crate::shape::RecordShape;
+use crate::store::Store;
 use crate::workers::Workers;
 use carrying::Carrying;
 use kept_slots::KeptSlots;
@@ -85,7 +86,7 @@ enum Purpose {
 
 /// Writes blocks to disk, and brings them back. One thread calls it; other threads do the reading and writing.
 pub struct DiskTier {
-    shape: RecordShape,
+    store: Arc<Store>,
     chain: KeyChain,
     tier: Tier,
     workers: Workers,
@@ -110,8 +111,6 @@ pub struct DiskTier {
     /// Number of blocks with names that were written, but may not be on the disk yet.
     unsynced_blocks: u64,
     budget: WriteBudget,
-    space: Arc<dyn SegmentSpace>,
-    seal: Seal,
     /// Age in seconds above which records are not read any more; `None` for no limit.
     ttl: Option<u64>,
     ages: Ages,
@@ -165,12 +164,12 @@ impl DiskTier {
         let record_buffers: Option<Vec<_>> =
             (0..num_record_buffers).map(|_| AlignedBuffer::new_zeroed(record_bytes)).collect();
         let record_buffers = record_buffers.ok_or(DiskTierError::Memory { bytes: record_bytes })?;
-        let of_workers = (Arc::clone(&space), shape.clone(), seal.clone());
-        let (workers, frames_done) =
-            Workers::start(of_workers, (segment_bytes, has_headers), ttl, (options.turns, readers))?;
+        let store = Arc::new(Store::new(space, (shape, seal), (segment_bytes, has_headers), ttl));
+        let shape = &store.shape;
+        let (workers, frames_done) = Workers::start(&store, options.turns, readers)?;
         let (frame_blocks, num_frames) = options.frames;
-        let frames = Frames::new(frames_done, &shape, frame_blocks, num_frames);
-        let bytes = Frames::bytes(&shape, frame_blocks);
+        let frames = Frames::new(frames_done, shape, frame_blocks, num_frames);
+        let bytes = Frames::bytes(shape, frame_blocks);
         let frames = frames.ok_or(DiskTierError::Memory { bytes })?;
         Ok(Self {
             chain: match options.names {
@@ -198,8 +197,6 @@ impl DiskTier {
             writes_in_flight: 0,
             unsynced_blocks: 0,
             budget,
-            space,
-            seal,
             ttl,
             ages,
             swept_at: now,
@@ -207,7 +204,7 @@ impl DiskTier {
             growth: Pause::new(PAUSE_MAX),
             figures: TierFigures { bytes_total, ..TierFigures::default() },
             recovered,
-            shape,
+            store,
         })
     }
 
@@ -292,7 +289,7 @@ impl LowerTier for DiskTier {
 
     fn read_seconds(&self, blocks: usize) -> Option<f64> {
         let rate = self.figures.read_rate;
-        (rate > 0.0).then(|| blocks as f64 * (self.shape.block_bytes() as f64 / rate))
+        (rate > 0.0).then(|| blocks as f64 * (self.store.shape.block_bytes() as f64 / rate))
     }
 
     fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, _computing: Option<f64>) {
@@ -360,7 +357,7 @@ impl LowerTier for DiskTier {
     }
 
     fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
-        let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
+        let allowed = self.budget.take(self.store.shape.block_bytes() as u64, Instant::now());
         let Some(buffer) = self.block_buffers.pop_if(|_| allowed) else {
             self.figures.refused_blocks += 1;
             return false;
@@ -409,7 +406,7 @@ impl LowerTier for DiskTier {
     fn leave_index(&self) {
         let ages = self.ages.all();
         let listed = index_file::list(&self.tier, |record| ages.get(&record).copied().unwrap_or(0));
-        if let Err(error) = self.space.leave_index(&index_file::encode(&listed, &self.seal)) {
+        if let Err(error) = self.store.leave_index(&listed) {
             tracing::warn!("{error}; the next start reads all headers");
         }
     }
@@ -461,7 +458,7 @@ impl DiskTier {
         self.staged_since.get_or_insert_with(Instant::now);
         self.staged_keys.insert(staged.label.key);
         self.staged.push(staged);
-        if self.staged.len() >= self.shape.blocks_per_record() {
+        if self.staged.len() >= self.store.shape.blocks_per_record() {
             self.flush();
         }
     }
@@ -520,7 +517,7 @@ impl DiskTier {
         self.tier.written(record, &keys, outcome.is_ok());
         if outcome.is_ok() {
             self.ages.add(record, blocks.written_at(), &self.tier);
-            self.figures.written_bytes += self.shape.record_bytes(keys.len()) as u64;
+            self.figures.written_bytes += self.store.shape.record_bytes(keys.len()) as u64;
             self.unsynced_blocks += blocks.num_named();
             self.pause.succeeded();
         }
@@ -582,7 +579,7 @@ impl DiskTier {
     fn was_read(&mut self, job: ReadJob, outcome: Result<Header, String>, seconds: f64, blocks: &mut dyn BlockBytes) {
         let ReadJob { tag, record, expected, buffer, .. } = job;
         self.tier.release(record.segment);
-        let bytes = self.shape.record_bytes(record.count.into()) as u64;
+        let bytes = self.store.shape.record_bytes(record.count.into()) as u64;
         match &outcome {
             Ok(_) => {
                 self.figures.read_bytes += bytes;
@@ -604,7 +601,7 @@ impl DiskTier {
                         fetch.bytes += bytes;
                         for (&position, expected) in positions.iter().zip(&expected) {
                             let (count, index) = (record.count.into(), expected.index.into());
-                            let (shape, record) = (&self.shape, buffer.as_slice());
+                            let (shape, record) = (&self.store.shape, buffer.as_slice());
                             let mut fill = |block: &mut [u8]| unpack(shape, count, index, record, block);
                             blocks.fill(fetch.wanted[position].block, &mut fill);
                             fetch.filled[position] = true;

@@ -19,6 +19,7 @@ mod jobs;
 mod record;
 mod recovery;
 mod shape;
+mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod trial;

@@ -96,7 +96,7 @@ impl DiskTier {
         carrying.keys.extend(expected.iter().map(|expected| expected.key));
         for (Expected { index, .. }, mut buffer) in expected.iter().zip(buffers) {
             let index = usize::from(*index);
-            unpack(&self.shape, record.count.into(), index, bytes, &mut buffer);
+            unpack(&self.store.shape, record.count.into(), index, bytes, &mut buffer);
             let label = header.labels[index].clone();
             self.add(Staged { label, class: 0, bytes: buffer, since: Some(header.written_at) });
         }

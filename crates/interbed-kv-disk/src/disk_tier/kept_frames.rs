@@ -12,7 +12,7 @@ use crate::jobs::{Expected, Piece};
 
 impl FrameTier for DiskTier {
     fn capacity_tokens(&self) -> usize {
-        capacity_tokens(self.tier.config(), self.swaps.kept.segments_max(), &self.shape)
+        capacity_tokens(self.tier.config(), self.swaps.kept.segments_max(), &self.store.shape)
     }
 
     fn has(&self, key: BlockKey) -> bool {
@@ -24,7 +24,7 @@ impl FrameTier for DiskTier {
             return false;
         }
         let Some(buffer) = self.block_buffers.pop() else { return false };
-        self.budget.spend(self.shape.block_bytes() as u64);
+        self.budget.spend(self.store.shape.block_bytes() as u64);
         self.copy(buffer, (label, 0), block, blocks)
     }
 

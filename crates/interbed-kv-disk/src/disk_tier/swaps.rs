@@ -161,13 +161,13 @@ impl DiskTier {
             match (spared, label) {
                 (Some(place), Some(BlockLabel { key, parent, tokens, .. })) => {
                     self.keep_slot(slot, place, key, Some((parent, tokens)));
-                    self.figures.swap_spared_bytes += self.shape.block_bytes() as u64;
+                    self.figures.swap_spared_bytes += self.store.shape.block_bytes() as u64;
                 }
                 (_, label) => written.push((block, slot, label)),
             }
         }
         segments.into_iter().for_each(|segment| self.tier.release(segment));
-        self.budget.spend(written.len() as u64 * self.shape.block_bytes() as u64);
+        self.budget.spend(written.len() as u64 * self.store.shape.block_bytes() as u64);
         let mut written = written.into_iter();
         for size in sizes {
             let (mut blocks, mut slots, mut labels) = (Vec::new(), Vec::new(), Vec::new());
@@ -193,7 +193,7 @@ impl DiskTier {
 
     /// Returns the label of a block of `owner` that no look-up can find.
     fn nameless(&self, owner: BlockKey) -> BlockLabel {
-        let tokens = vec![0; self.shape.block_size()].into();
+        let tokens = vec![0; self.store.shape.block_size()].into();
         BlockLabel { key: BlockKey::NAMELESS, parent: BlockKey::NAMELESS, owner, tokens }
     }
 
@@ -260,8 +260,8 @@ impl DiskTier {
             && let Some(Leaving { id, record, blocks: leaving, labels }) = self.swaps.leaving.pop_front()
             && let Some(mut buffer) = self.record_buffers.pop()
         {
-            let begin = self.shape.header_bytes(labels.len());
-            let room = buffer.as_mut()[begin..].chunks_exact_mut(self.shape.block_bytes());
+            let begin = self.store.shape.header_bytes(labels.len());
+            let room = buffer.as_mut()[begin..].chunks_exact_mut(self.store.shape.block_bytes());
             let copied = leaving.iter().zip(room).try_for_each(|(&block, bytes)| blocks.read(block, bytes));
             match copied {
                 Ok(()) => {
@@ -282,7 +282,7 @@ impl DiskTier {
 
     /// Notes that a record of `count` blocks of a swap was written, or why it was not.
     pub(super) fn swap_was_written(&mut self, id: SwapId, count: usize, outcome: Result<(), SwapFailure>) {
-        let bytes = (count * self.shape.block_bytes()) as u64;
+        let bytes = (count * self.store.shape.block_bytes()) as u64;
         let Some(flight) = self.swaps.flight(id) else { return };
         flight.records_left -= 1;
         match outcome {
@@ -327,7 +327,7 @@ impl DiskTier {
         bytes: Result<&[u8], String>,
         blocks: &mut dyn BlockBytes,
     ) {
-        let shape = &self.shape;
+        let shape = &self.store.shape;
         let Some(flight) = self.swaps.flight(id) else { return };
         flight.records_left -= 1;
         match bytes {
