@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use interbed_io::{AlignedBuffer, BufferPart, IoError};
-use interbed_kv::{BlockKey, BlockLabel, RecordPlace, SwapId, TokenId};
+use interbed_kv::{BlockId, BlockKey, BlockLabel, FetchId, RecordPlace, SwapId, TokenId};
 
 use crate::record::Header;
 
@@ -76,13 +76,20 @@ pub(crate) struct Expected {
 
 /// A record to read.
 pub(crate) struct ReadJob {
-    /// Number that the caller gave the job.
-    pub(crate) tag: u64,
     pub(crate) record: RecordPlace,
     pub(crate) expected: Vec<Expected>,
-    /// Whether the record may be older than the store's blocks may become, because it holds blocks of slots.
-    pub(crate) may_be_old: bool,
+    pub(crate) purpose: Purpose,
     pub(crate) buffer: AlignedBuffer,
+}
+
+/// Purpose for which a record is read.
+pub(crate) enum Purpose {
+    /// A fetch needs the record, for these blocks.
+    Fetch(FetchId, Vec<BlockId>),
+    /// A swap needs the record, for these blocks.
+    Slots(SwapId, Vec<BlockId>),
+    /// The blocks of the record are to be written again.
+    Carry,
 }
 
 /// Blocks of a frame that lie in one record, side by side both in the frame and in the record.

@@ -49,13 +49,12 @@ struct Scan<'a> {
 }
 
 /// Brings the records in `space` into `tier`, which must be empty, and into `ages`. Segments whose number or length
-/// does not fit the configuration of `tier` are removed, and segments that cannot be read are forgotten. Records older
-/// than `ttl` seconds are left out.
+/// does not fit the configuration of `tier` are removed, and segments that cannot be read are forgotten. Records that are
+/// too old by `ages` are left out.
 pub(crate) fn recover(
     space: &dyn SegmentSpace,
     shape: &RecordShape,
     seal: &Seal,
-    ttl: Option<u64>,
     tier: &mut Tier,
     ages: &mut Ages,
 ) -> Result<Recovered, interbed_io::IoError> {
@@ -64,8 +63,7 @@ pub(crate) fn recover(
     let mut listed: HashMap<u32, Vec<Listed>> = HashMap::new();
     let left = space.take_index().and_then(|bytes| index_file::decode(&bytes, seal));
     left.into_iter().flatten().for_each(|record| listed.entry(record.record.segment).or_default().push(record));
-    let oldest = ttl.map_or(0, |ttl| time.saturating_sub(ttl));
-    let mut scan = Scan { config: config.clone(), shape, seal, oldest, listed };
+    let mut scan = Scan { config: config.clone(), shape, seal, oldest: ages.oldest(), listed };
     let mut recovered = Recovered::default();
     let (mut found, mut foreign) = (Vec::new(), Vec::new());
     let mut existing = space.existing()?;

@@ -98,6 +98,11 @@ impl RecordShape {
         })
     }
 
+    /// Returns the number of bytes of records of each number of blocks, from 0 on. [count]
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        (0..=self.blocks_per_record).map(|count| self.record_bytes(count) as u64).collect()
+    }
+
     /// Returns the number of bytes of a record of `count` blocks; 0 if there is no block.
     pub fn record_bytes(&self, count: usize) -> usize {
         if count == 0 {

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::directory::SegmentSpace;
 use crate::index_file::{self, Listed};
-use crate::jobs::{Expected, PieceJob, ReadJob, now};
+use crate::jobs::{Expected, PieceJob, Purpose, ReadJob, now};
 use crate::record::{Header, Seal, nameless_parent};
 use crate::shape::RecordShape;
 
@@ -68,8 +68,9 @@ impl Store {
 
     /// Reads a record, and checks that it is the one that was wanted.
     pub(crate) fn read(&self, job: &mut ReadJob) -> Result<Header, String> {
-        let ReadJob { record, expected, buffer, may_be_old, .. } = job;
-        let ttl = self.ttl.filter(|_| !*may_be_old);
+        let ReadJob { record, expected, purpose, buffer } = job;
+        // Blocks of slots may be older than others may become.
+        let ttl = self.ttl.filter(|_| !matches!(purpose, Purpose::Slots(..)));
         let count = usize::from(record.count);
         let bytes = buffer.as_mut().get_mut(..self.shape.record_bytes(count)).ok_or("the record is too long")?;
         let file = self.segment(record.segment, false).map_err(|error| error.to_string())?;

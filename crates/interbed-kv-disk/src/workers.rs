@@ -127,13 +127,7 @@ fn write_all(store: &Store, writes: &JobQueue<WriteJob>, turns: &DiskTurns, done
     writer.sync(done);
 }
 
-fn read_all(
-    store: &Store,
-    jobs: &JobQueue<Read>,
-    turns: &DiskTurns,
-    done: &Sender<Done>,
-    frames: &Sender<PieceDone>,
-) {
+fn read_all(store: &Store, jobs: &JobQueue<Read>, turns: &DiskTurns, done: &Sender<Done>, frames: &Sender<PieceDone>) {
     let mut area = None;
     while let Some(read) = jobs.next() {
         // Nobody listens any more when the store is being closed.
@@ -154,8 +148,8 @@ fn read_all(
                         store.read_piece(&mut job, &mut area)
                     })
                 };
-                let outcome = catch_unwind(AssertUnwindSafe(&mut read))
-                    .unwrap_or_else(|_| Err("reading KV panicked".to_owned()));
+                let outcome =
+                    catch_unwind(AssertUnwindSafe(&mut read)).unwrap_or_else(|_| Err("reading KV panicked".to_owned()));
                 turns.end(Urgency::Pass);
                 frames.send(PieceDone { job, outcome }).is_ok()
             }
