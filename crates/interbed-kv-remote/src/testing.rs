@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use interbed_kv::testing::Rng;
+
 use crate::blob_store::{BlobStore, StoreFuture};
 
 /// The faults of a [`FaultyStore`]. The rates are numbers of operations in 1,000.
@@ -37,7 +39,7 @@ pub struct StoreFaults {
 struct State {
     objects: HashMap<String, Vec<u8>>,
     faults: StoreFaults,
-    random: u64,
+    random: Rng,
     reads: u64,
     writes: u64,
 }
@@ -49,7 +51,7 @@ pub struct FaultyStore(Arc<Mutex<State>>);
 impl FaultyStore {
     /// Creates an empty store without faults.
     pub fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(State { random: seed, ..State::default() })))
+        Self(Arc::new(Mutex::new(State { random: Rng(seed), ..State::default() })))
     }
 
     /// Sets the faults from now on.
@@ -84,15 +86,8 @@ impl FaultyStore {
 }
 
 impl State {
-    fn below(&mut self, end: usize) -> usize {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % end.max(1) as u64) as usize
-    }
-
     fn strikes(&mut self, rate: impl Fn(&StoreFaults) -> u32) -> bool {
-        (self.below(1000) as u32) < rate(&self.faults)
+        (self.random.below(1000) as u32) < rate(&self.faults)
     }
 
     fn read(&mut self, name: &str) -> Result<Option<Vec<u8>>, String> {
@@ -101,7 +96,7 @@ impl State {
         }
         let mut object = match self.strikes(|faults| faults.read_other) {
             true => {
-                let other = self.below(self.objects.len());
+                let other = self.random.below(self.objects.len().max(1));
                 self.objects.values().nth(other).cloned()
             }
             false => self.objects.get(name).cloned(),
@@ -109,8 +104,8 @@ impl State {
         if let Some(object) = object.as_mut().filter(|object| !object.is_empty())
             && self.strikes(|faults| faults.read_flip)
         {
-            let at = self.below(object.len());
-            object[at] ^= 1 << self.below(8);
+            let at = self.random.below(object.len());
+            object[at] ^= 1 << self.random.below(8);
         }
         Ok(object)
     }
@@ -119,9 +114,9 @@ impl State {
         self.writes += 1;
         let (fails, tears) = (self.strikes(|faults| faults.write_error), self.strikes(|faults| faults.write_torn));
         if tears {
-            object.truncate(self.below(object.len()));
+            object.truncate(self.random.below(object.len()));
         }
-        if !self.strikes(|faults| faults.forgotten) && (!fails || self.below(2) == 0) {
+        if !self.strikes(|faults| faults.forgotten) && (!fails || self.random.below(2) == 0) {
             self.objects.insert(name.to_owned(), object);
         }
         if fails { Err("the store has failed".into()) } else { Ok(()) }
