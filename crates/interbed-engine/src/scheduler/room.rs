@@ -2,8 +2,6 @@
 
 use std::collections::HashSet;
 
-use interbed_kv::SequenceId;
-
 use super::Scheduler;
 use super::wait::Wait;
 use crate::forecast::{Growth, blocks_wanted};
