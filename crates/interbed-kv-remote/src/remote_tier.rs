@@ -351,7 +351,7 @@ impl RemoteTier {
         let (key, into) = (wanted.key, wanted.block);
         self.figures.asked_blocks += 1;
         let mut is_kept = false;
-        let reason = match found {
+        match found {
             Found::Block(object, permit) => {
                 let block = &object[self.workers.format().block()];
                 blocks.fill(into, &mut |memory| memory.copy_from_slice(block));
@@ -372,31 +372,27 @@ impl RemoteTier {
                 }
                 return;
             }
-            Found::Nothing => None,
-            Found::Else(NotIt::Expired) => {
-                self.figures.wrong_objects += 1;
-                None
-            }
-            Found::Else(NotIt::NotOurs) => {
-                self.figures.wrong_objects += 1;
-                let name = self.workers.name(key);
-                tracing::warn!(
-                    "the object {name} of --kv-remote is not Interbed's, or is of an older version: it is a miss and \
-                     is left as it is; remove it if nobody needs it, or name another store"
-                );
-                is_kept = true;
-                None
-            }
+            Found::Nothing => {}
             Found::Else(not_it) => {
                 self.figures.wrong_objects += 1;
-                tracing::warn!("an object of --kv-remote is {not_it:?}: it counts as a miss, and is written again");
-                None
+                is_kept = not_it == NotIt::NotOurs;
+                match not_it {
+                    NotIt::Expired => {}
+                    NotIt::NotOurs => tracing::warn!(
+                        "the object {} of --kv-remote is not Interbed's, or is of an older version: it is a miss and \
+                         is left as it is; remove it if nobody needs it, or name another store",
+                        self.workers.name(key)
+                    ),
+                    NotIt::Damaged | NotIt::Foreign => tracing::warn!(
+                        "an object of --kv-remote is {not_it:?}: it counts as a miss, and is written again"
+                    ),
+                }
             }
             Found::Failed(reason) => {
                 self.figures.read_errors += 1;
-                Some(format!("the store of --kv-remote cannot be read: {reason}"))
+                Self::failed(&mut self.reading.pause, &format!("the store of --kv-remote cannot be read: {reason}"));
             }
-        };
+        }
         // The store may have forgotten this block since, and the blocks behind it.
         let gone: Vec<_> = fetch.wanted[fetch.filled..].iter().map(|wanted| wanted.key).collect();
         for key in &gone {
@@ -406,7 +402,6 @@ impl RemoteTier {
             // A block that is known to be in the store is not written.
             self.know(key, u8::MAX);
         }
-        reason.iter().for_each(|reason| Self::failed(&mut self.reading.pause, reason));
         self.end(id);
     }
 
