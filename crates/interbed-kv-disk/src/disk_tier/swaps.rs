@@ -268,7 +268,7 @@ impl DiskTier {
         self.feed_readers();
     }
 
-    /// Notes that `count` blocks of a swap were moved, which are what was wanted of a record, or why they were not.
+    /// Notes that a record with `count` blocks of a swap was written or read, or why it was not.
     pub(super) fn swap_was_moved(&mut self, id: SwapId, count: usize, outcome: Result<(), SwapFailure>) {
         let bytes = (count * self.store.shape.block_bytes()) as u64;
         let Some(flight) = self.swaps.flight(id) else { return };
