@@ -62,3 +62,31 @@ impl<T> Waiting<T> {
         self.urgent.pop_front().or_else(|| self.others.pop_front())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urgent_jobs_come_first_and_a_closed_queue_ends() {
+        let queue = JobQueue::new();
+        assert_eq!(queue.try_next(), None);
+        queue.add([1, 2], false);
+        queue.add([3, 4], true);
+        assert_eq!([queue.next(), queue.try_next(), queue.next()], [Some(3), Some(4), Some(1)]);
+        queue.add([5], true);
+        queue.close(true);
+        assert_eq!([queue.next(), queue.next()], [Some(2), None], "nobody needs what was urgent");
+        let queue = JobQueue::new();
+        std::thread::scope(|scope| {
+            let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| queue.next())).collect();
+            queue.add([1, 2], true);
+            let mut taken: Vec<_> = waiting.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+            taken.sort_unstable();
+            assert_eq!(taken, [Some(1), Some(2)]);
+            let waiting = scope.spawn(|| queue.next());
+            queue.close(false);
+            assert_eq!(waiting.join().expect("no panic"), None);
+        });
+    }
+}

@@ -63,3 +63,25 @@ impl Fetches {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_behind_a_gap_does_not_count() {
+        let of = |numbers: &[u32]| numbers.iter().copied().map(BlockId).collect::<Vec<_>>();
+        let mut fetches = Fetches::default();
+        fetches.begin(FetchId(1), 8, of(&[10, 11, 12, 13, 14, 15]), 3);
+        fetches.was_read(FetchId(1), &of(&[13, 15]), None);
+        fetches.was_read(FetchId(1), &of(&[10, 11]), Some(100));
+        assert!(fetches.next_ended().is_none() && !fetches.is_settled());
+        fetches.was_read(FetchId(1), &of(&[12, 14]), Some(50));
+        let ended = fetches.next_ended().expect("all records were read");
+        assert_eq!((ended.id, ended.filled, ended.wanted, ended.bytes), (FetchId(1), 3, 8, 150));
+        // Nothing is read of a fetch of which everything has gone.
+        fetches.begin(FetchId(2), 3, Vec::new(), 0);
+        assert_eq!(fetches.next_ended().map(|ended| (ended.id, ended.filled)), Some((FetchId(2), 0)));
+        assert!(fetches.is_settled());
+    }
+}
