@@ -209,8 +209,14 @@ impl MemoryPlan {
         let streamed = total < least.beside(needs.weights) && needs.weights_streamed < needs.weights;
         let weights_least = if streamed { needs.weights_streamed } else { needs.weights };
         let (sum, smallest) = (least.beside(weights_least), least.smallest(needs, weights_least));
-        let (advice, of_needs) = (mebibytes(smallest), || Box::new(*needs));
-        let refuse = || BudgetTooSmall { total, weights: weights_least, needs: of_needs(), least, smallest, advice };
+        let refuse = || BudgetTooSmall {
+            total,
+            weights: weights_least,
+            needs: Box::new(*needs),
+            least,
+            smallest,
+            advice: mebibytes(smallest),
+        };
         if total < smallest {
             return Err(refuse());
         }
