@@ -49,8 +49,8 @@ struct Scan<'a> {
 }
 
 /// Brings the records in `space` into `tier`, which must be empty, and into `ages`. Segments whose number or length
-/// does not fit the configuration of `tier` are removed, and segments that cannot be read are forgotten. Records that are
-/// too old by `ages` are left out.
+/// does not fit the configuration of `tier` are removed, and segments that cannot be read are forgotten. Records that
+/// are too old by `ages` are left out.
 pub(crate) fn recover(
     space: &dyn SegmentSpace,
     shape: &RecordShape,
