@@ -70,7 +70,7 @@ pub enum LivePlace {
     Arriving,
     /// The sequence's KV is being swapped out.
     Leaving,
-    /// The sequence's KV is in swap space.
+    /// The sequence's KV is in swap space, and the sequence waits to be swapped in.
     Swapped,
     /// The sequence waits in the queue and holds no KV blocks.
     Waiting,
@@ -81,7 +81,7 @@ pub enum LivePlace {
 pub(crate) struct GroupSight {
     /// The number of leading prompt tokens that were found in the cache.
     pub(crate) cached: usize,
-    /// The time at which the engine took the request on.
+    /// Time at which the engine thread received the request.
     pub(crate) came: Instant,
 }
 

@@ -131,19 +131,15 @@ pub struct MemoryPlan {
     "a budget of {total} cannot work: weights {weights} (streamed, with all else on disk), scratch {scratch}, requests \
      {requests}, the process {process}, buffers for KV on disk {swap} and KV for at least {tokens} tokens {kv} make \
      {sum}, and opening the model takes {opening} for a moment; give --memory {advice}M or more, or choose a smaller \
-     model"
+     model",
+    scratch = .needs.scratch, requests = .needs.requests, process = .needs.process, swap = .needs.swap,
+    tokens = .least.blocks * .needs.block_size, kv = .least.kv, sum = .least.beside(*.weights), opening = .needs.opening
 )]
 pub struct BudgetTooSmall {
     total: Bytes,
     weights: Bytes,
-    scratch: Bytes,
-    requests: Bytes,
-    process: Bytes,
-    opening: Bytes,
-    swap: Bytes,
-    kv: Bytes,
-    tokens: usize,
-    sum: Bytes,
+    needs: Box<MemoryNeeds>,
+    least: Least,
     /// Smallest budget that [`MemoryPlan::divide`] accepts for the same needs.
     pub smallest: Bytes,
     advice: u64,
@@ -227,14 +223,8 @@ impl MemoryPlan {
         let refuse = || BudgetTooSmall {
             total,
             weights: weights_least,
-            scratch: needs.scratch,
-            requests: needs.requests,
-            process: needs.process,
-            opening: needs.opening,
-            swap: needs.swap,
-            kv: least.kv,
-            tokens: least.blocks * needs.block_size,
-            sum,
+            needs: Box::new(*needs),
+            least,
             smallest,
             advice: mebibytes(smallest),
         };
@@ -320,6 +310,7 @@ impl MemoryPlan {
 }
 
 /// The memory that an engine cannot do without.
+#[derive(Debug, Clone, Copy)]
 struct Least {
     blocks: usize,
     kv: Bytes,

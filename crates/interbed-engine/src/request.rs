@@ -231,15 +231,12 @@ impl Request {
 
     /// Refuses parameters of sampling in a request for an embedding, because nothing is sampled for an embedding.
     fn check_embedding(&self) -> Result<(), InvalidRequest> {
-        let asks = [
+        let given = [
             ("max_tokens", self.params.max_tokens > 0),
             ("prompt_logprobs", self.params.prompt_logprobs.is_some()),
             ("use_beam_search", self.beam.is_some()),
         ];
-        match asks.into_iter().find(|(_, asks)| *asks) {
-            Some((param, _)) => refuse(param, format!("{param} is for texts, not for embeddings; leave it out")),
-            None => Ok(()),
-        }
+        refuse_given(&given, "is for texts, not for embeddings")
     }
 
     /// Checks that `count` continuations can be asked for at a time.
@@ -260,14 +257,8 @@ impl Request {
         if self.constraint.is_none() {
             return Ok(());
         }
-        let taken = "cannot go with a schema, a grammar or tools, which say where the answer ends; leave it out";
-        if self.params.ignore_eos {
-            return refuse("ignore_eos", format!("ignore_eos {taken}"));
-        }
-        if self.params.min_tokens > 0 {
-            return refuse("min_tokens", format!("min_tokens {taken}"));
-        }
-        Ok(())
+        let given = [("ignore_eos", self.params.ignore_eos), ("min_tokens", self.params.min_tokens > 0)];
+        refuse_given(&given, "cannot go with a schema, a grammar or tools, which say where the answer ends")
     }
 
     fn check_length(&self, limits: &Limits) -> Result<(), InvalidRequest> {
@@ -355,18 +346,14 @@ impl BeamParams {
             let message = format!("{param} is {value}, but a beam search has it at {neutral}; leave it out");
             return refuse(param, message);
         }
-        for (param, given) in [
+        let given = [
             ("top_k", params.top_k.is_some()),
             ("logit_bias", !params.logit_bias.is_empty()),
             ("allowed_token_ids", !params.allowed_token_ids.is_empty()),
             ("bad_words", !params.bad_words.is_empty()),
             ("prompt_logprobs", params.prompt_logprobs.is_some()),
-        ] {
-            if given {
-                return refuse(param, format!("{param} is not supported with beam search; leave it out"));
-            }
-        }
-        Ok(())
+        ];
+        refuse_given(&given, "is not supported with beam search")
     }
 }
 
@@ -441,6 +428,14 @@ fn in_range(param: &'static str, value: f32, low: f32, high: f32) -> Result<(), 
     }
     let low = if low == f32::MIN_POSITIVE { "above 0".to_owned() } else { format!("at least {low}") };
     refuse(param, format!("{param} is {value}, but must be {low} and at most {high}"))
+}
+
+/// Refuses the first of these parameters that is given, and says why.
+fn refuse_given(params: &[(&'static str, bool)], why: &str) -> Result<(), InvalidRequest> {
+    match params.iter().find(|(_, is_given)| *is_given) {
+        Some(&(param, _)) => refuse(param, format!("{param} {why}; leave it out")),
+        None => Ok(()),
+    }
 }
 
 fn refuse(param: &'static str, message: String) -> Result<(), InvalidRequest> {

@@ -162,10 +162,8 @@ impl Sampler {
             change(logits, token, |logit| logit + bias);
         }
         penalize(logits, params, state);
-        let token = match params.temperature >= GREEDY_BELOW {
-            true => self.draw(entries(logits), params, uniform(state.seed, generated)),
-            false => argmax(entries(logits)),
-        };
+        let row = logits.iter().zip(0..).map(|(&logit, token)| (token, logit));
+        let token = self.choose(row, params, state, generated);
         let logprobs = params.logprobs.map(|top| {
             let raw = std::mem::take(&mut self.raw);
             let logprobs = self.position_logprobs(&raw, token, top);
@@ -190,10 +188,7 @@ impl Sampler {
         row.extend(best);
         // The tokens are sorted as in a row, so that everything that follows happens in the same order.
         row.sort_unstable_by_key(|(token, _)| *token);
-        let token = match params.temperature >= GREEDY_BELOW {
-            true => self.draw(row.iter().copied(), params, uniform(state.seed, generated)),
-            false => argmax(row.iter().copied()),
-        };
+        let token = self.choose(row.iter().copied(), params, state, generated);
         self.best = row;
         Sampled { token, logprobs: None }
     }
@@ -240,14 +235,18 @@ impl Sampler {
         self.allowed.iter().for_each(|&(id, logit)| logits[id] = logit);
     }
 
-    /// Draws a token, at `uniform` in [0, 1), from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`.
-    /// `logits` hold no NaN and are in the order of their tokens.
-    fn draw(
+    /// Chooses a token from what temperature, `min_p`, `top_k` and `top_p` leave of `logits`. `logits` hold no NaN and
+    /// are in the order of their tokens.
+    fn choose(
         &mut self,
         logits: impl Iterator<Item = (TokenId, f32)> + Clone,
         params: &SamplingParams,
-        uniform: f64,
+        state: &SamplerState,
+        generated: usize,
     ) -> TokenId {
+        if params.temperature < GREEDY_BELOW {
+            return argmax(logits);
+        }
         let best = logits.clone().map(|(_, logit)| logit).fold(f32::NEG_INFINITY, f32::max);
         if best == f32::NEG_INFINITY {
             // No token is possible.
@@ -267,7 +266,7 @@ impl Sampler {
         if params.top_p < 1.0 {
             keep_nucleus(&mut self.candidates, params.top_p);
         }
-        pick(&self.candidates, uniform)
+        pick(&self.candidates, uniform(state.seed, generated))
     }
 }
 
@@ -320,11 +319,6 @@ fn change(logits: &mut [f32], token: TokenId, new: impl FnOnce(f32) -> f32) {
     if let Some(logit) = logits.get_mut(token as usize) {
         *logit = new(*logit);
     }
-}
-
-/// Returns the tokens of a row with their logits.
-fn entries(logits: &[f32]) -> impl Iterator<Item = (TokenId, f32)> + Clone {
-    logits.iter().zip(0..).map(|(&logit, token)| (token, logit))
 }
 
 /// Returns the most likely token, and among equally likely tokens the lowest; 0 if there is none.

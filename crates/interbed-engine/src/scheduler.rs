@@ -13,9 +13,11 @@ mod pacing;
 mod plan;
 mod preempting;
 mod queues;
+mod room;
 mod shares;
 mod swapping;
 mod tenants;
+mod wait;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -239,9 +241,7 @@ impl Scheduler {
         let block_size = self.blocks.block_size();
         for entry in &plan.entries {
             let end = entry.start + entry.count;
-            let stats = self.blocks.stats();
-            let is_ample =
-                stats.blocks_free + stats.blocks_cached > self.queues.running().len() + self.blocks.reserve();
+            let is_ample = self.blocks.available() > self.queues.running().len() + self.blocks.reserve();
             let sequence = &self.sequences[&entry.id];
             let goes_on = entry.samples() && end < sequence.tokens_max;
             if end.is_multiple_of(block_size) && goes_on && is_ample && !sequence.is_long() {
@@ -280,9 +280,8 @@ impl Scheduler {
             // Behind a guess that the model does not have, no other guess can be right.
             let known = drafts.iter().take_while(|&&draft| (draft as usize) < vocab_size).count();
             drafts.truncate(known.min(most));
-            let stats = self.blocks.stats();
             let fresh = self.blocks.num_blocks_touched_by_append(entry.id, drafts.len(), 0);
-            if fresh + self.queues.running().len() > stats.blocks_free + stats.blocks_cached
+            if fresh + self.queues.running().len() > self.blocks.available()
                 || self.blocks.ensure_num_empty_slots(entry.id, drafts.len()).is_err()
             {
                 continue;

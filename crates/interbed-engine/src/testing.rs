@@ -138,7 +138,7 @@ impl ScriptedEngine {
         }
     }
 
-    /// Returns a handle through which requests are submitted.
+    /// Returns a handle for submitting requests.
     pub fn handle(&self) -> EngineHandle {
         EngineHandle { shared: Arc::clone(&self.state.shared) }
     }

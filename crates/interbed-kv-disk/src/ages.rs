@@ -1,22 +1,41 @@
 //! Remembers when records were written.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use interbed_kv::{RecordPlace, Tier};
+
+use crate::jobs::now;
 
 /// Number of records without readable blocks that may be remembered until they are looked for and dropped.
 const STALE_MAX: usize = 1024;
 
+/// Time between two searches for records that are too old.
+pub(crate) const SWEEP: Duration = Duration::from_secs(1);
+
 /// Times at which records were written, in the order in which they were written or found.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ages {
     /// Records, each with the time of its writing in seconds since 1970.
     records: VecDeque<(u64, RecordPlace)>,
     /// Number of records at which those without readable blocks are looked for and dropped.
     most: usize,
+    /// Age in seconds above which records are not read any more; `None` for no limit.
+    ttl: Option<u64>,
+    /// Time of the last search for records that are too old.
+    pub(crate) swept_at: Instant,
 }
 
 impl Ages {
+    pub(crate) fn new(ttl: Option<u64>) -> Self {
+        Self { records: VecDeque::new(), most: 0, ttl, swept_at: Instant::now() }
+    }
+
+    /// Returns the earliest time of writing, in seconds since 1970, of records that may still be read.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.ttl.map_or(0, |ttl| now().saturating_sub(ttl))
+    }
+
     /// Notes that `record` was written or found. `tier` knows which records still have readable blocks.
     pub(crate) fn add(&mut self, record: RecordPlace, written_at: u64, tier: &Tier) {
         if self.records.len() >= self.most {
@@ -27,8 +46,17 @@ impl Ages {
         self.records.push_back((written_at, record));
     }
 
+    /// Takes out the records that are too old to be read, from time to time.
+    pub(crate) fn sweep(&mut self) -> HashSet<RecordPlace> {
+        if self.ttl.is_none() || self.swept_at.elapsed() < SWEEP {
+            return HashSet::new();
+        }
+        self.swept_at = Instant::now();
+        self.take_older(self.oldest())
+    }
+
     /// Takes out the records that were written before `oldest`, in seconds since 1970.
-    pub(crate) fn take_older(&mut self, oldest: u64) -> HashSet<RecordPlace> {
+    fn take_older(&mut self, oldest: u64) -> HashSet<RecordPlace> {
         let mut older = HashSet::new();
         while let Some((_, record)) = self.records.pop_front_if(|(written_at, _)| *written_at < oldest) {
             older.insert(record);
@@ -51,7 +79,7 @@ mod tests {
     #[test]
     fn the_oldest_are_taken_and_what_is_gone_is_forgotten() {
         let mut tier = Tier::new(KvTierConfig::of_blocks(4, Gate::new(0.0)));
-        let mut ages = Ages::default();
+        let mut ages = Ages::new(None);
         let place = |segment| RecordPlace { segment, generation: 1, offset: 0, count: 1 };
         let key = interbed_kv::BlockKey::default();
         tier.restore(3, 1, &[(place(3), vec![(0, key)])], 1);

@@ -1,279 +1,61 @@
 //! Drives the tier on disk. The engine's thread calls it between passes.
 
 mod carrying;
+mod fetches;
 mod kept_frames;
 mod kept_slots;
+mod opening;
 mod options;
-mod pause;
+mod reads;
+mod staging;
 mod swaps;
 mod unnamed;
+mod writes;
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use interbed_io::{AlignedBuffer, DIRECT_ALIGN};
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, FrameTier, KeyChain, KvTierConfig, LowerTier,
-    RecordPlace, SlotTier, SwapFailure, SwapId, Tier, TierFigures, TierPlace, Wanted, WriteBudget,
+    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, FrameTier, KeyChain, LowerTier, SlotTier, Tier,
+    TierFigures, TierPlace, Wanted,
 };
 
 use crate::ages::Ages;
-use crate::directory::SegmentSpace;
 use crate::frames::Frames;
 use crate::index_file;
-use crate::jobs::{Blocks, Done, Expected, ReadJob, Staged, WriteFailure, WriteJob, now};
-use crate::record::{Header, Seal, unpack};
-use crate::recovery::{Recovered, recover};
-use crate::shape::RecordShape;
+use crate::jobs::{Blocks, Done, Expected, Purpose, Staged};
+use crate::recovery::Recovered;
+use crate::store::Store;
 use crate::workers::Workers;
 use carrying::Carrying;
-use kept_slots::KeptSlots;
+use fetches::Fetches;
 pub use options::{DiskOptions, DiskTierError, SlotRoom};
-use pause::Pause;
+use reads::{Reads, by_record};
+use staging::Staging;
 use swaps::Swaps;
 pub use unnamed::SwapShape;
-
-/// Number of threads that read.
-const READERS: usize = 6;
-
-/// Number of bytes of a segment of a large store.
-const SEGMENT_BYTES: u64 = 256 << 20;
-
-/// Minimum number of segments of a store.
-const SEGMENTS_MIN: u64 = 4;
-/// Minimum number of records that a segment holds.
-const RECORDS_MIN: u64 = 2;
-
-/// Number of segments that ordinary records leave free, so that blocks that are carried over always find room.
-const SPARE_SEGMENTS: u32 = 1;
-
-/// The inverse of the share of the store's segments that swapped blocks may hold, unless the options name a size.
-const SLOTS_SHARE: u32 = 4;
-
-/// Time that a block waits for others with which it is written.
-const GATHER: Duration = Duration::from_millis(200);
-
-/// Time between two searches for records that are too old.
-const SWEEP: Duration = Duration::from_secs(1);
+use writes::Writes;
 
 /// Longest time for which a stopping engine goes on writing.
 const LAST_WRITES: Duration = Duration::from_secs(10);
 
-/// Weight of a new measurement in the rate at which records are read.
-const RATE_SHARE: f64 = 0.2;
-
-/// A fetch whose records are being read.
-struct FetchInFlight {
-    wanted: Vec<Wanted>,
-    filled: Vec<bool>,
-    records_left: usize,
-    began: Instant,
-    bytes: u64,
-}
-
-/// Purpose of a read.
-enum Purpose {
-    /// Blocks of the record are read for a fetch. The numbers are the indices of these blocks in the fetch's list of
-    /// blocks.
-    Fetch(FetchId, Vec<usize>),
-    /// Blocks of the record are read to swap them in. The tier copies them into the listed blocks in memory.
-    Slots(SwapId, Vec<BlockId>),
-    /// Blocks of the record are read in order to write them to another segment, because the record's segment is being
-    /// emptied.
-    Carry,
-}
-
 /// A tier of KV storage below the KV blocks in memory. It writes blocks to disk and reads them back. One thread calls
 /// the methods of the tier. The tier starts threads of its own, which read from the disk and write to it.
 pub struct DiskTier {
-    shape: RecordShape,
+    store: Arc<Store>,
     chain: KeyChain,
     tier: Tier,
     workers: Workers,
-    /// Blocks that will be the next record.
-    staged: Vec<Staged>,
-    staged_since: Option<Instant>,
-    staged_keys: HashSet<BlockKey>,
-    /// Memory for staged blocks.
-    block_buffers: Vec<Vec<u8>>,
-    num_block_buffers: usize,
-    record_buffers: Vec<AlignedBuffer>,
-    num_record_buffers: usize,
-    reads: VecDeque<(u64, RecordPlace, Vec<Expected>)>,
-    purposes: HashMap<u64, Purpose>,
-    next_tag: u64,
-    fetches: HashMap<FetchId, FetchInFlight>,
-    ended: VecDeque<FetchEnded>,
+    staging: Staging,
+    reads: Reads,
+    fetches: Fetches,
     carrying: Option<Carrying>,
     frames: Frames,
     swaps: Swaps,
-    writes_in_flight: usize,
-    /// Number of blocks with names that were written, but may not be on the disk yet.
-    unsynced_blocks: u64,
-    budget: WriteBudget,
-    space: Arc<dyn SegmentSpace>,
-    seal: Seal,
-    /// Age in seconds above which records are not read any more; `None` for no limit.
-    ttl: Option<u64>,
+    writes: Writes,
     ages: Ages,
-    /// Time of the last search for records that are too old.
-    swept_at: Instant,
-    /// Time for which nothing is stored, after a failed write.
-    pause: Pause,
-    /// Time for which no further segment is made, after the disk was full.
-    growth: Pause,
     figures: TierFigures,
     recovered: Recovered,
-}
-
-impl DiskTier {
-    /// Opens a store in `space` for the KV blocks of one model. `fingerprint` identifies the model, and `shape` is the
-    /// layout of the records. `secret` is the [secret of the directory](crate::Directory::secret). The store recovers
-    /// the blocks of this model that an earlier process left in `space`.
-    ///
-    /// # Errors
-    /// Fails for one of the reasons in [`DiskTierError`].
-    pub fn open(
-        space: Arc<dyn SegmentSpace>,
-        secret: [u8; 32],
-        fingerprint: [u8; 32],
-        shape: RecordShape,
-        options: DiskOptions,
-    ) -> Result<Self, DiskTierError> {
-        let (config, segments_max) = tier_config(&shape, &options)?;
-        let num_buffers = Self::num_buffers(&shape, options.buffer_bytes);
-        let setup = Setup { shape, config, num_buffers, readers: READERS, segments_max };
-        Self::set_up(space, (secret, fingerprint), setup, options)
-    }
-
-    fn set_up(
-        space: Arc<dyn SegmentSpace>,
-        (secret, fingerprint): ([u8; 32], [u8; 32]),
-        Setup { shape, config, num_buffers: (block_buffers, num_record_buffers), readers, segments_max }: Setup,
-        options: DiskOptions,
-    ) -> Result<Self, DiskTierError> {
-        let (segment_bytes, has_headers) = (config.segment_bytes, config.segment_header > 0);
-        let seal = Seal { secret, fingerprint };
-        let bytes_total = u64::from(config.num_segments) * segment_bytes;
-        let mut tier = Tier::new(config);
-        let ttl = options.ttl.map(|ttl| ttl.as_secs());
-        let mut ages = Ages::default();
-        let recovered = recover(space.as_ref(), &shape, &seal, ttl, &mut tier, &mut ages)?;
-        let now = Instant::now();
-        let mut budget = WriteBudget::new(options.writes_per_day, now);
-        // A restart is not a new day.
-        budget.spend(recovered.recent_bytes);
-        let record_bytes = shape.record_bytes(shape.blocks_per_record());
-        let record_buffers: Option<Vec<_>> =
-            (0..num_record_buffers).map(|_| AlignedBuffer::new_zeroed(record_bytes)).collect();
-        let record_buffers = record_buffers.ok_or(DiskTierError::Memory { bytes: record_bytes })?;
-        let of_workers = (Arc::clone(&space), shape.clone(), seal.clone());
-        let (workers, frames_done) =
-            Workers::start(of_workers, (segment_bytes, has_headers), ttl, (options.turns, readers))?;
-        let (frame_blocks, num_frames) = options.frames;
-        let frames = Frames::new(frames_done, &shape, frame_blocks, num_frames);
-        let bytes = Frames::bytes(&shape, frame_blocks);
-        let frames = frames.ok_or(DiskTierError::Memory { bytes })?;
-        Ok(Self {
-            chain: match options.names {
-                // Owners stay the directory's, so that what is theirs is found when it is to be erased.
-                Some(names) => names.owned_under(secret),
-                None => KeyChain::new(secret, fingerprint),
-            },
-            tier,
-            workers,
-            staged: Vec::new(),
-            staged_since: None,
-            staged_keys: HashSet::new(),
-            block_buffers: (0..block_buffers).map(|_| vec![0; shape.block_bytes()]).collect(),
-            num_block_buffers: block_buffers,
-            record_buffers,
-            num_record_buffers,
-            reads: VecDeque::new(),
-            purposes: HashMap::new(),
-            next_tag: 0,
-            fetches: HashMap::new(),
-            ended: VecDeque::new(),
-            carrying: None,
-            frames,
-            swaps: Swaps::new(KeptSlots::new(options.slots.num_slots, segments_max), options.slots.trial),
-            writes_in_flight: 0,
-            unsynced_blocks: 0,
-            budget,
-            space,
-            seal,
-            ttl,
-            ages,
-            swept_at: now,
-            pause: Pause::default(),
-            growth: Pause::default(),
-            figures: TierFigures { bytes_total, ..TierFigures::default() },
-            recovered,
-            shape,
-        })
-    }
-
-    /// Returns the number of bytes of memory that a store takes for all of its buffers. `wanted` is the value of
-    /// [`DiskOptions::buffer_bytes`], and `frames` that of [`DiskOptions::frames`].
-    pub fn buffer_bytes(shape: &RecordShape, wanted: usize, frames: (usize, usize)) -> usize {
-        let (blocks, records) = Self::num_buffers(shape, wanted);
-        let frames = frames.1 * Frames::bytes(shape, frames.0);
-        // One more record is put together by the thread that writes.
-        let records = (records + 1) * shape.record_bytes(shape.blocks_per_record());
-        blocks * shape.block_bytes() + records + frames + READERS * shape.room_to_read()
-    }
-
-    /// Returns the number of bytes of memory that a store takes for each slot, which stands for one swapped block. The
-    /// store uses this memory to remember where the slot's block is on disk. `block_size` is the number of tokens in a
-    /// block, or 0 if the store cannot find blocks by their keys.
-    pub fn slot_bytes(block_size: usize) -> usize {
-        KeptSlots::slot_bytes(block_size)
-    }
-
-    /// Returns the number of bytes of memory that a full store takes for its index, which maps the keys of blocks to
-    /// their locations on disk. `bytes` is the size of the store on disk.
-    pub fn index_bytes(shape: &RecordShape, bytes: u64) -> u64 {
-        // A hash map's entry of 64 bytes, at most 8/7 of which are in use and which doubles when it grows; and the list
-        // of each segment's keys.
-        const ENTRY: u64 = 2 * 64 + 2 * 16;
-        bytes / shape.block_bytes() as u64 * ENTRY
-    }
-
-    /// Returns how many blocks can be staged, and how many records read, at a time.
-    fn num_buffers(shape: &RecordShape, wanted: usize) -> (usize, usize) {
-        let record = shape.record_bytes(shape.blocks_per_record());
-        let each = wanted / 2;
-        let blocks =
-            (each / shape.block_bytes()).max(shape.blocks_per_record() + shape.blocks_per_record().div_ceil(4));
-        (blocks, (each / record).clamp(1, 16))
-    }
-
-    /// Returns statistics about the data that the store found on disk when it was opened.
-    pub fn recovered(&self) -> Recovered {
-        self.recovered
-    }
-
-    /// Returns the number of slots, each for one swapped block, in a store with this shape and these options. This
-    /// number is [`SlotRoom::num_slots`], or less if the segments that may contain swapped blocks have room for fewer
-    /// blocks.
-    ///
-    /// # Errors
-    /// Fails with [`DiskTierError::TooSmall`] if the options give the store too few bytes.
-    pub fn slots_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
-        let (config, segments_max) = tier_config(shape, options)?;
-        Ok(options.slots.num_slots.min(segments_max * config.blocks_per_segment()))
-    }
-
-    /// Returns the length, in tokens, of the longest sequence whose KV is guaranteed to fit in a store with this shape
-    /// and these options.
-    ///
-    /// # Errors
-    /// Fails with [`DiskTierError::TooSmall`] if the options give the store too few bytes.
-    pub fn tokens_within(shape: &RecordShape, options: &DiskOptions) -> Result<usize, DiskTierError> {
-        let (config, segments_max) = tier_config(shape, options)?;
-        Ok(capacity_tokens(&config, segments_max, shape))
-    }
 }
 
 impl LowerTier for DiskTier {
@@ -297,77 +79,58 @@ impl LowerTier for DiskTier {
     }
 
     fn read_seconds(&self, blocks: usize) -> Option<f64> {
-        let rate = self.figures.read_rate;
-        (rate > 0.0).then(|| blocks as f64 * (self.shape.block_bytes() as f64 / rate))
+        let rate = self.reads.rate;
+        (rate > 0.0).then(|| blocks as f64 * (self.store.shape.block_bytes() as f64 / rate))
     }
 
     fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, _computing: Option<f64>) {
-        let mut records: Vec<(RecordPlace, Vec<usize>, Vec<Expected>)> = Vec::new();
-        for (position, wanted) in wanted.iter().enumerate() {
-            // What has gone meanwhile stays unfilled.
-            let Some(TierPlace { record, index }) = self.tier.find(wanted.key) else { break };
+        // What has gone meanwhile stays unfilled.
+        let found = wanted.iter().map_while(|wanted| {
+            let TierPlace { record, index } = self.tier.find(wanted.key)?;
             let content = Some((wanted.parent, wanted.tokens.clone()));
-            let expected = Expected { index, key: wanted.key, content };
-            match records.iter_mut().rev().find(|(other, ..)| *other == record) {
-                Some((_, positions, all)) => {
-                    positions.push(position);
-                    all.push(expected);
-                }
-                None => records.push((record, vec![position], vec![expected])),
-            }
+            Some((record, (Expected { index, key: wanted.key, content }, wanted.block)))
+        });
+        let records = by_record(found);
+        let num_found: usize = records.iter().map(|(_, blocks)| blocks.len()).sum();
+        let blocks = wanted[..num_found].iter().map(|wanted| wanted.block).collect();
+        self.fetches.begin(id, wanted.len(), blocks, records.len());
+        for (record, blocks) in records {
+            let (expected, into) = blocks.into_iter().unzip();
+            self.read(record, expected, Purpose::Fetch(id, into));
         }
-        let (records_left, filled) = (records.len(), vec![false; wanted.len()]);
-        let flight = FetchInFlight { wanted, filled, records_left, began: Instant::now(), bytes: 0 };
-        self.fetches.insert(id, flight);
-        for (record, positions, expected) in records {
-            self.read(record, expected, Purpose::Fetch(id, positions));
-        }
-        self.settle_fetch(id);
     }
 
     fn is_reading(&self) -> bool {
-        !self.purposes.is_empty()
+        self.reads.num > 0
     }
 
     fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
-        let deadline = Instant::now() + wait;
-        loop {
-            while let Some(done) = self.workers.done(Duration::ZERO) {
-                self.take(done, blocks);
+        self.wait_for(blocks, wait, |tier, _| {
+            if tier.staging.is_due() {
+                tier.flush();
             }
-            if self.staged_since.is_some_and(|since| since.elapsed() >= GATHER) {
-                self.flush();
-            }
-            self.sweep();
-            self.try_to_grow();
-            if let Some(ended) = self.ended.pop_front() {
-                return Some(ended);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.fetches.is_empty() {
-                return None;
-            }
-            let done = self.workers.done(left)?;
-            self.take(done, blocks);
-        }
+            tier.sweep();
+            tier.try_to_grow();
+            (tier.fetches.next_ended(), tier.fetches.is_settled())
+        })
     }
 
     /// Returns whether a block should be staged now. [`Tier::wants`](interbed_kv::Tier::wants) explains `class`.
     fn wants(&mut self, key: BlockKey, class: u8) -> bool {
-        !self.pause.is_on() && !self.staged_keys.contains(&key) && self.tier.wants(key, class)
+        !self.writes.are_paused() && !self.staging.has(key) && self.tier.wants(key, class)
     }
 
     fn room(&self) -> usize {
-        self.block_buffers.len()
+        self.staging.room()
     }
 
     fn buffers(&self) -> usize {
-        self.num_block_buffers
+        self.staging.num_buffers
     }
 
     fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
-        let allowed = self.budget.take(self.shape.block_bytes() as u64, Instant::now());
-        let Some(buffer) = self.block_buffers.pop_if(|_| allowed) else {
+        let allowed = self.writes.budget.take(self.store.shape.block_bytes() as u64, Instant::now());
+        let Some(buffer) = allowed.then(|| self.staging.take_buffer()).flatten() else {
             self.figures.refused_blocks += 1;
             return false;
         };
@@ -375,27 +138,17 @@ impl LowerTier for DiskTier {
     }
 
     fn flush(&mut self) {
-        if self.staged.is_empty() {
+        let blocks = self.staging.take();
+        if blocks.is_empty() {
             return;
         }
-        self.staged_since = None;
-        let mut blocks = std::mem::take(&mut self.staged);
-        let contents: Vec<_> = blocks.iter().map(|block| (block.label.key, block.class)).collect();
-        for (key, _) in &contents {
-            self.staged_keys.remove(key);
-        }
         self.reclaim();
+        let contents: Vec<_> = blocks.iter().map(|block| (block.label.key, block.class)).collect();
         match self.tier.reserve(&contents) {
-            Some(record) => {
-                self.writes_in_flight += 1;
-                self.figures.queued_blocks += blocks.len();
-                self.workers.write(WriteJob { record, blocks: Blocks::Staged(blocks) });
-            }
+            Some(record) => self.write(record, Blocks::Staged(blocks)),
             None => {
                 self.figures.refused_blocks += blocks.len() as u64;
-                let keys: Vec<_> = contents.iter().map(|&(key, _)| key).collect();
-                self.block_buffers.extend(blocks.drain(..).map(|block| block.bytes));
-                self.carried(&keys);
+                self.let_go(blocks);
             }
         }
         self.reclaim();
@@ -403,9 +156,9 @@ impl LowerTier for DiskTier {
     }
 
     fn is_settled(&self) -> bool {
-        let written = self.staged.is_empty() && self.writes_in_flight == 0 && self.unsynced_blocks == 0;
+        let written = self.staging.num_blocks() == 0 && self.writes.are_settled();
         // What still waits to be swapped out is of no use to a later process.
-        written && self.fetches.is_empty() && self.carrying.is_none() && self.purposes.is_empty()
+        written && self.fetches.is_settled() && self.carrying.is_none() && self.reads.num == 0
     }
 
     fn last_writes(&self) -> Duration {
@@ -415,7 +168,7 @@ impl LowerTier for DiskTier {
     fn leave_index(&self) {
         let ages = self.ages.all();
         let listed = index_file::list(&self.tier, |record| ages.get(&record).copied().unwrap_or(0));
-        if let Err(error) = self.space.leave_index(&index_file::encode(&listed, &self.seal)) {
+        if let Err(error) = self.store.leave_index(&listed) {
             tracing::warn!("{error}; the next start reads all headers");
         }
     }
@@ -425,9 +178,10 @@ impl LowerTier for DiskTier {
             blocks: self.tier.len(),
             bytes_used: self.tier.bytes_used(),
             counts: self.tier.counts(),
-            queued_blocks: self.figures.queued_blocks + self.staged.len(),
-            queued_reads: self.purposes.len(),
-            paused_until: self.pause.until,
+            queued_blocks: self.figures.queued_blocks + self.staging.num_blocks(),
+            queued_reads: self.reads.num,
+            paused_until: self.writes.pause.until,
+            read_rate: self.reads.rate,
             ..self.figures
         }
     }
@@ -442,6 +196,11 @@ impl LowerTier for DiskTier {
 }
 
 impl DiskTier {
+    /// Returns statistics about the data that the store found on disk when it was opened.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
     /// Copies `block` into `buffer`, to be written with the next record. Returns false if the block cannot be read; the
     /// block is not stored then.
     fn copy(
@@ -457,201 +216,56 @@ impl DiskTier {
             Err(reason) => {
                 tracing::warn!("a KV block is not stored: {reason}");
                 self.figures.refused_blocks += 1;
-                self.block_buffers.push(buffer);
+                self.staging.give_back([buffer]);
             }
         }
         read.is_ok()
     }
 
     fn add(&mut self, staged: Staged) {
-        self.staged_since.get_or_insert_with(Instant::now);
-        self.staged_keys.insert(staged.label.key);
-        self.staged.push(staged);
-        if self.staged.len() >= self.shape.blocks_per_record() {
+        self.staging.add(staged);
+        if self.staging.num_blocks() >= self.store.shape.blocks_per_record() {
             self.flush();
         }
     }
 
-    fn read(&mut self, record: RecordPlace, expected: Vec<Expected>, purpose: Purpose) {
-        self.tier.hold(record.segment);
-        let tag = self.next_tag;
-        self.next_tag += 1;
-        self.purposes.insert(tag, purpose);
-        self.reads.push_back((tag, record, expected));
-        self.feed_readers();
-    }
-
-    fn feed_readers(&mut self) {
-        // Reads leave a buffer for swaps, unless there is only one.
-        let kept = usize::from(self.num_record_buffers > 1 && self.swaps.is_stuck());
-        while !self.reads.is_empty()
-            && self.record_buffers.len() > kept
-            && let Some(buffer) = self.record_buffers.pop()
-        {
-            let Some((tag, record, expected)) = self.reads.pop_front() else { return };
-            let may_be_old = matches!(self.purposes.get(&tag), Some(Purpose::Slots(..)));
-            self.workers.read(ReadJob { tag, record, expected, may_be_old, buffer });
-        }
-    }
-
-    /// Forgets records that are too old to be read, from time to time.
-    fn sweep(&mut self) {
-        let Some(ttl) = self.ttl.filter(|_| self.swept_at.elapsed() >= SWEEP) else { return };
-        self.swept_at = Instant::now();
-        let older = self.ages.take_older(now().saturating_sub(ttl));
-        if !older.is_empty() {
-            let expired = self.tier.forget(|_, place| older.contains(&place.record));
-            self.figures.expired_blocks += expired as u64;
+    /// Takes in what the threads have done, and calls `next`, again and again, until it returns what is waited for, or
+    /// `true` because nothing is in flight any more, or until `wait` is over.
+    fn wait_for<T>(
+        &mut self,
+        blocks: &mut dyn BlockBytes,
+        wait: Duration,
+        mut next: impl FnMut(&mut Self, &mut dyn BlockBytes) -> (Option<T>, bool),
+    ) -> Option<T> {
+        let deadline = Instant::now() + wait;
+        loop {
+            while let Some(done) = self.workers.done(Duration::ZERO) {
+                self.take(done, blocks);
+            }
+            let (ended, is_settled) = next(self, blocks);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if ended.is_some() || is_settled || left.is_zero() {
+                return ended;
+            }
+            let done = self.workers.done(left)?;
+            self.take(done, blocks);
         }
     }
 
     fn take(&mut self, done: Done, blocks: &mut dyn BlockBytes) {
         match done {
             Done::Written { job, outcome } => self.written(job, outcome),
-            Done::Synced { blocks, well } => {
-                self.unsynced_blocks -= blocks;
-                match well {
-                    true => self.figures.durable_blocks += blocks,
-                    false => self.failed("KV on disk could not be synced"),
-                }
-            }
+            Done::Synced { blocks, well } => self.synced(blocks, well),
             Done::Read { job, outcome, seconds } => self.was_read(job, outcome, seconds, blocks),
         }
     }
 
-    fn written(&mut self, WriteJob { record, blocks }: WriteJob, outcome: Result<(), WriteFailure>) {
-        let keys: Vec<_> = blocks.labels().iter().map(|label| label.key).collect();
-        self.writes_in_flight -= 1;
-        self.figures.queued_blocks -= keys.len();
-        self.tier.written(record, &keys, outcome.is_ok());
-        if outcome.is_ok() {
-            self.ages.add(record, blocks.written_at(), &self.tier);
-            self.figures.written_bytes += self.shape.record_bytes(keys.len()) as u64;
-            self.unsynced_blocks += blocks.num_named();
-            self.pause.succeeded();
-        }
-        match blocks {
-            Blocks::Staged(blocks) => {
-                match outcome {
-                    Ok(()) => {}
-                    Err(WriteFailure::Full(reason)) => self.is_full(&reason),
-                    Err(WriteFailure::Broken(reason)) => self.failed(&reason),
-                }
-                self.block_buffers.extend(blocks.into_iter().map(|block| block.bytes));
-                self.carried(&keys);
-                self.go_on_carrying();
-            }
-            Blocks::Swapped { id, buffer, .. } => {
-                self.record_buffers.push(buffer);
-                self.swaps.num_writing -= 1;
-                let outcome = outcome.map_err(|failure| match failure {
-                    WriteFailure::Full(reason) => {
-                        self.is_full(&reason);
-                        SwapFailure::NoRoom
-                    }
-                    WriteFailure::Broken(reason) => {
-                        self.figures.write_errors += 1;
-                        SwapFailure::Broken(reason)
-                    }
-                });
-                self.swap_was_written(id, keys.len(), outcome);
-                self.feed_readers();
-            }
-        }
-    }
-
-    /// Notes that a write has failed, and stores nothing for a while.
-    fn failed(&mut self, reason: &str) {
-        self.figures.write_errors += 1;
-        self.pause.begin(reason, "KV is not stored on disk");
-    }
-
-    /// Notes that the disk has no room for another segment. Segments that are there are emptied sooner for a while.
-    fn is_full(&mut self, reason: &str) {
-        self.tier.withhold_new();
-        if self.tier.is_without_segments() {
-            return self.failed(reason);
-        }
-        self.figures.write_errors += 1;
-        self.growth.begin(reason, "KV on disk makes do with the room that it has");
-        self.reclaim();
-    }
-
-    /// Lets further segments be made again, if that was put off for long enough.
-    fn try_to_grow(&mut self) {
-        if self.growth.until.is_some() && !self.growth.is_on() {
-            self.growth.until = None;
-            self.tier.offer_new();
-        }
-    }
-
-    fn was_read(&mut self, job: ReadJob, outcome: Result<Header, String>, seconds: f64, blocks: &mut dyn BlockBytes) {
-        let ReadJob { tag, record, expected, buffer, .. } = job;
-        self.tier.release(record.segment);
-        let bytes = self.shape.record_bytes(record.count.into()) as u64;
-        match &outcome {
-            Ok(_) => {
-                self.figures.read_bytes += bytes;
-                self.note_rate(bytes, seconds);
-            }
-            Err(reason) => {
-                self.figures.read_errors += 1;
-                tracing::debug!("{reason}: it counts as a miss");
-                for Expected { index, key, .. } in &expected {
-                    self.tier.lose(*key, TierPlace { record, index: *index });
-                }
-            }
-        }
-        match self.purposes.remove(&tag) {
-            Some(Purpose::Fetch(id, positions)) => {
-                if let Some(fetch) = self.fetches.get_mut(&id) {
-                    fetch.records_left -= 1;
-                    if outcome.is_ok() {
-                        fetch.bytes += bytes;
-                        for (&position, expected) in positions.iter().zip(&expected) {
-                            let (count, index) = (record.count.into(), expected.index.into());
-                            let (shape, record) = (&self.shape, buffer.as_slice());
-                            let mut fill = |block: &mut [u8]| unpack(shape, count, index, record, block);
-                            blocks.fill(fetch.wanted[position].block, &mut fill);
-                            fetch.filled[position] = true;
-                        }
-                    }
-                }
-                self.record_buffers.push(buffer);
-                self.settle_fetch(id);
-            }
-            Some(Purpose::Slots(id, into)) => {
-                let bytes = outcome.map(|_| buffer.as_slice());
-                self.swap_was_read(id, &into, (record, &expected), bytes, blocks);
-                self.record_buffers.push(buffer);
-            }
-            Some(Purpose::Carry) => {
-                self.carry(record, &expected, outcome, buffer.as_slice());
-                self.record_buffers.push(buffer);
-                self.go_on_carrying();
-            }
-            None => self.record_buffers.push(buffer),
-        }
-        self.feed_readers();
-    }
-
-    /// Updates the rate at which fetches read. Several reads run at a time, so a fetch's rate is about the rate of one
-    /// read times their number.
-    fn note_rate(&mut self, bytes: u64, seconds: f64) {
-        let at_a_time = self.purposes.len().clamp(1, self.num_record_buffers.min(4)) as f64;
-        let rate = at_a_time * bytes as f64 / seconds.max(1e-6);
-        let before = self.figures.read_rate;
-        self.figures.read_rate = if before == 0.0 { rate } else { before + RATE_SHARE * (rate - before) };
-    }
-
-    fn settle_fetch(&mut self, id: FetchId) {
-        if self.fetches.get(&id).is_some_and(|fetch| fetch.records_left == 0)
-            && let Some(fetch) = self.fetches.remove(&id)
-        {
-            let filled = fetch.filled.iter().take_while(|filled| **filled).count();
-            let seconds = fetch.began.elapsed().as_secs_f64();
-            let wanted = fetch.wanted.len();
-            self.ended.push_back(FetchEnded { id, filled, wanted, bytes: fetch.bytes, seconds });
+    /// Forgets records that are too old to be read, from time to time.
+    fn sweep(&mut self) {
+        let older = self.ages.sweep();
+        if !older.is_empty() {
+            let expired = self.tier.forget(|_, place| older.contains(&place.record));
+            self.figures.expired_blocks += expired as u64;
         }
     }
 
@@ -664,9 +278,8 @@ impl DiskTier {
         self.frames.assert_sound();
         self.swaps.kept.assert_sound();
         if self.is_settled() {
-            assert_eq!(self.block_buffers.len(), self.num_block_buffers, "a block's buffer is lost");
-            assert_eq!(self.record_buffers.len(), self.num_record_buffers, "a record's buffer is lost");
-            assert!(self.purposes.is_empty() && self.staged_keys.is_empty());
+            assert_eq!(self.staging.room(), self.staging.num_buffers, "a block's buffer is lost");
+            assert_eq!(self.reads.buffers.len(), self.reads.num_buffers, "a record's buffer is lost");
         }
     }
 }
@@ -676,46 +289,6 @@ impl Drop for DiskTier {
         // The threads finish what was submitted before they end.
         self.flush();
     }
-}
-
-/// What distinguishes a store with a name from one without.
-struct Setup {
-    shape: RecordShape,
-    config: KvTierConfig,
-    /// Number of blocks that can be staged, and of records that can be read, at a time.
-    num_buffers: (usize, usize),
-    /// Number of threads that read.
-    readers: usize,
-    /// Maximum number of segments that swapped blocks hold.
-    segments_max: usize,
-}
-
-fn capacity_tokens(config: &KvTierConfig, segments_max: usize, shape: &RecordShape) -> usize {
-    let segments = (config.num_segments as usize).saturating_sub(4 + segments_max);
-    segments * config.blocks_per_segment() * shape.block_size()
-}
-
-/// Returns the size and shape of a store, and the maximum number of segments that swapped blocks hold.
-fn tier_config(shape: &RecordShape, options: &DiskOptions) -> Result<(KvTierConfig, usize), DiskTierError> {
-    let record_bytes: Vec<u64> =
-        (0..=shape.blocks_per_record()).map(|count| shape.record_bytes(count) as u64).collect();
-    let largest = record_bytes.last().copied().unwrap_or_default();
-    let (segment_header, align) = (DIRECT_ALIGN as u64, DIRECT_ALIGN as u64);
-    let smallest = segment_header + RECORDS_MIN * largest;
-    let wanted = SEGMENT_BYTES.min(options.bytes / (2 * SEGMENTS_MIN)).max(smallest);
-    let segment_bytes = wanted / align * align;
-    let num_segments = options.bytes / segment_bytes;
-    if num_segments < SEGMENTS_MIN {
-        return Err(DiskTierError::TooSmall { got: options.bytes, least: SEGMENTS_MIN * smallest });
-    }
-    let num_segments = u32::try_from(num_segments).unwrap_or(u32::MAX);
-    let held = options.slots.bytes.map_or(num_segments / SLOTS_SHARE, |bytes| {
-        // One segment is written to, and one is emptied.
-        u32::try_from(bytes.div_ceil(segment_bytes)).unwrap_or(u32::MAX).min(num_segments - SPARE_SEGMENTS - 2)
-    });
-    let segments_max = if options.slots.num_slots == 0 { 0 } else { held as usize };
-    let (gate, spare_segments) = (options.gate.clone(), SPARE_SEGMENTS);
-    Ok((KvTierConfig { num_segments, segment_bytes, segment_header, record_bytes, spare_segments, gate }, segments_max))
 }
 
 #[cfg(test)]

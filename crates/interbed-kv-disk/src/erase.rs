@@ -23,8 +23,8 @@ pub struct Erased {
     /// Number of erased blocks that belong to the tenant, plus the number of erased swapped blocks whose tenant is
     /// unknown.
     pub blocks: usize,
-    /// Number of erased blocks that belong to other tenants. A record is erased as a whole, even if it also holds blocks
-    /// of other tenants.
+    /// Number of erased blocks that belong to other tenants. A record is erased as a whole, even if it also holds
+    /// blocks of other tenants.
     pub others: usize,
     /// Number of records that were overwritten.
     pub records: usize,

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use interbed_io::{AlignedBuffer, BufferPart, IoError};
-use interbed_kv::{BlockKey, BlockLabel, RecordPlace, SwapId, TokenId};
+use interbed_kv::{BlockId, BlockKey, BlockLabel, FetchId, RecordPlace, SwapId, TokenId};
 
 use crate::record::Header;
 
@@ -76,13 +76,21 @@ pub(crate) struct Expected {
 
 /// A record to read.
 pub(crate) struct ReadJob {
-    /// Number that the caller gave the job.
-    pub(crate) tag: u64,
     pub(crate) record: RecordPlace,
     pub(crate) expected: Vec<Expected>,
-    /// Whether the record may be older than the store's blocks may become, because it holds blocks of slots.
-    pub(crate) may_be_old: bool,
+    pub(crate) purpose: Purpose,
     pub(crate) buffer: AlignedBuffer,
+}
+
+/// Purpose for which a record is read.
+pub(crate) enum Purpose {
+    /// A fetch needs the record, for these blocks.
+    Fetch(FetchId, Vec<BlockId>),
+    /// Blocks of the record are read to swap them in. The tier copies them into the listed blocks in memory.
+    Slots(SwapId, Vec<BlockId>),
+    /// Blocks of the record are read in order to write them to another segment, because the record's segment is being
+    /// emptied.
+    Carry,
 }
 
 /// Blocks of a frame that lie in one record, side by side both in the frame and in the record.
@@ -114,6 +122,14 @@ pub(crate) struct PieceJob {
     /// Index of the piece in `pieces`.
     pub(crate) index: usize,
     pub(crate) part: BufferPart,
+}
+
+/// A read of any kind.
+pub(crate) enum Read {
+    /// A read of a part of a frame, which holds one layer's KV of several blocks. A forward pass waits for this read.
+    Piece(PieceJob),
+    /// A read of a whole record. A sequence may be waiting for this read.
+    Record(ReadJob),
 }
 
 /// Result of a [`PieceJob`].

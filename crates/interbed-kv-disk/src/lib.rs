@@ -14,17 +14,17 @@ mod disk_tier;
 mod erase;
 mod frames;
 mod index_file;
+mod job_queue;
 mod jobs;
-mod read_queue;
 mod record;
 mod recovery;
 mod shape;
+mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod trial;
 mod unnamed_space;
 mod workers;
-mod write_queue;
 
 pub use directory::{Directory, DirectoryError, SegmentSpace};
 pub use disk_tier::{DiskOptions, DiskTier, DiskTierError, SlotRoom, SwapShape};

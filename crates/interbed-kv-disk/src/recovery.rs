@@ -18,7 +18,8 @@ use crate::shape::RecordShape;
 pub struct Recovered {
     /// Number of blocks that the store found on disk and can read.
     pub blocks: usize,
-    /// Total size, in bytes, of the records that the store found, including records whose age exceeds the limit for reading.
+    /// Total size, in bytes, of the records that the store found, including records that are too old to be read by
+    /// [`DiskOptions::ttl`](crate::DiskOptions::ttl).
     pub bytes: u64,
     /// Number of segments that belong to another model or format version. The store overwrites these segments before it
     /// overwrites segments whose blocks it can read.
@@ -52,13 +53,12 @@ struct Scan<'a> {
 }
 
 /// Brings the records in `space` into `tier`, which must be empty, and into `ages`. Segments whose number or length
-/// does not fit the configuration of `tier` are removed, and segments that cannot be read are forgotten. Records older
-/// than `ttl` seconds are left out.
+/// does not fit the configuration of `tier` are removed, and segments that cannot be read are forgotten. Records that
+/// are too old by `ages` are left out.
 pub(crate) fn recover(
     space: &dyn SegmentSpace,
     shape: &RecordShape,
     seal: &Seal,
-    ttl: Option<u64>,
     tier: &mut Tier,
     ages: &mut Ages,
 ) -> Result<Recovered, interbed_io::IoError> {
@@ -67,8 +67,7 @@ pub(crate) fn recover(
     let mut listed: HashMap<u32, Vec<Listed>> = HashMap::new();
     let left = space.take_index().and_then(|bytes| index_file::decode(&bytes, seal));
     left.into_iter().flatten().for_each(|record| listed.entry(record.record.segment).or_default().push(record));
-    let oldest = ttl.map_or(0, |ttl| time.saturating_sub(ttl));
-    let mut scan = Scan { config: config.clone(), shape, seal, oldest, listed };
+    let mut scan = Scan { config: config.clone(), shape, seal, oldest: ages.oldest(), listed };
     let mut recovered = Recovered::default();
     let (mut found, mut foreign) = (Vec::new(), Vec::new());
     let mut existing = space.existing()?;

@@ -99,6 +99,11 @@ impl RecordShape {
         })
     }
 
+    /// Returns the number of bytes of records of each number of blocks, from 0 on. [count]
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        (0..=self.blocks_per_record).map(|count| self.record_bytes(count) as u64).collect()
+    }
+
     /// Returns the length, in bytes, of a record that holds `count` blocks, or 0 if `count` is 0.
     pub fn record_bytes(&self, count: usize) -> usize {
         if count == 0 {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use interbed_io::{DIRECT_ALIGN, DirectRead, DirectWrite, IoError, SegmentWrite};
+use interbed_kv::testing::Rng;
 
 use crate::directory::SegmentSpace;
 
@@ -34,20 +35,13 @@ pub struct FaultRates {
 #[derive(Debug)]
 struct Faults {
     rates: FaultRates,
-    random: u64,
+    random: Rng,
     injected: u64,
 }
 
 impl Faults {
-    fn below(&mut self, end: usize) -> usize {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % end.max(1) as u64) as usize
-    }
-
     fn strikes(&mut self, rate: impl Fn(&FaultRates) -> u32) -> bool {
-        let strikes = (self.below(1000) as u32) < rate(&self.rates);
+        let strikes = (self.random.below(1000) as u32) < rate(&self.rates);
         self.injected += u64::from(strikes);
         strikes
     }
@@ -77,7 +71,7 @@ impl FaultySegments {
     /// Creates an empty disk whose fault rates are all 0 until [`set_rates`](Self::set_rates) is called. `seed` seeds
     /// the random number generator that decides which operations get a fault.
     pub fn new(seed: u64) -> Self {
-        let faults = Faults { rates: FaultRates::default(), random: seed, injected: 0 };
+        let faults = Faults { rates: FaultRates::default(), random: Rng(seed), injected: 0 };
         Self { segments: Mutex::default(), index: Mutex::default(), faults: Arc::new(Mutex::new(faults)) }
     }
 
@@ -97,12 +91,12 @@ impl FaultySegments {
     /// fault rates of the copy are 0.
     pub fn after_power_failure(&self) -> Self {
         let mut faults = lock(&self.faults);
-        let survivor = Self::new(faults.below(usize::MAX) as u64);
+        let survivor = Self::new(faults.random.below(usize::MAX) as u64);
         lock(&survivor.index).clone_from(&lock(&self.index));
         for (&number, segment) in lock(&self.segments).iter() {
             let (mut bytes, synced) = (lock(&segment.bytes).clone(), lock(&segment.synced));
             for (block, old) in bytes.chunks_mut(DIRECT_ALIGN).zip(synced.chunks(DIRECT_ALIGN)) {
-                if faults.below(2) == 0 {
+                if faults.random.below(2) == 0 {
                     block.copy_from_slice(old);
                 }
             }
@@ -170,8 +164,8 @@ impl SegmentSpace for FaultySegments {
         let mut index = lock(&self.index).take()?;
         let mut faults = lock(&self.faults);
         if faults.strikes(|rates| rates.read_flip) {
-            let at = faults.below(index.len());
-            index[at] ^= 1 << faults.below(8);
+            let at = faults.random.below(index.len());
+            index[at] ^= 1 << faults.random.below(8);
         }
         Some(index)
     }
@@ -200,8 +194,8 @@ impl DirectRead for Segment {
         let from = offset as usize;
         buf.copy_from_slice(&lock(&self.bytes)[from..from + buf.len()]);
         if faults.strikes(|rates| rates.read_flip) {
-            let at = faults.below(buf.len());
-            buf[at] ^= 1 << faults.below(8);
+            let at = faults.random.below(buf.len());
+            buf[at] ^= 1 << faults.random.below(8);
         }
         Ok(())
     }
@@ -219,13 +213,13 @@ impl DirectWrite for Segment {
     fn write_aligned_at(&self, buf: &[u8], offset: u64) -> Result<(), IoError> {
         let mut faults = lock(&self.faults);
         let (fails, tears) = (faults.strikes(|rates| rates.write_error), faults.strikes(|rates| rates.write_torn));
-        let len = if fails || tears { faults.below(buf.len()) } else { buf.len() };
+        let len = if fails || tears { faults.random.below(buf.len()) } else { buf.len() };
         let mut bytes = lock(&self.bytes);
         let from = offset as usize;
         bytes[from..from + len].copy_from_slice(&buf[..len]);
         if faults.strikes(|rates| rates.write_flip) {
-            let at = from + faults.below(buf.len());
-            bytes[at] ^= 1 << faults.below(8);
+            let at = from + faults.random.below(buf.len());
+            bytes[at] ^= 1 << faults.random.below(8);
         }
         match fails {
             true => {

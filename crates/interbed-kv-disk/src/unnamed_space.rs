@@ -37,14 +37,6 @@ impl SegmentSpace for UnnamedSpace {
     fn remove(&self, _segment: u32) -> Result<(), IoError> {
         Ok(())
     }
-
-    fn take_index(&self) -> Option<Vec<u8>> {
-        None
-    }
-
-    fn leave_index(&self, _bytes: &[u8]) -> Result<(), IoError> {
-        Ok(())
-    }
 }
 
 /// A segment of the file.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, Gate, KeyChain, LowerTier, TierFigures, Wanted,
-    WriteBudget,
+    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, Gate, KeyChain, LowerTier, Pause, TierFigures,
+    Wanted, WriteBudget,
 };
 use thiserror::Error;
 use tokio::task::AbortHandle;
 
 use crate::blob_store::BlobStore;
-use crate::health::Health;
+use crate::health::{Health, PAUSE_MAX};
 use crate::object::{NotIt, ObjectFormat};
 use crate::patience::{Patience, Wait};
 use crate::workers::{Done, Found, Workers, push_hex};
@@ -87,9 +87,10 @@ pub struct RemoteTier {
     patience: Patience,
     gate: Gate,
     budget: WriteBudget,
-    /// The health of the store for reads, which may differ from that for writes.
+    /// The health of the store for reads.
     reading: Health,
-    writing: Health,
+    /// Time for which nothing is written, after a failed write. Reads may still succeed.
+    writing: Pause,
     /// The bytes per second at which fetches have read lately, and the time at which that was measured.
     rate: Option<(f64, Instant)>,
     /// The contents that are believed to be in the store, with their classes.
@@ -127,7 +128,7 @@ impl RemoteTier {
             gate: options.gate,
             budget: WriteBudget::new(options.writes_per_day, Instant::now()),
             reading: Health::default(),
-            writing: Health::default(),
+            writing: Pause::new(PAUSE_MAX),
             rate: None,
             known: HashMap::new(),
             fetches: HashMap::new(),
@@ -210,7 +211,7 @@ impl LowerTier for RemoteTier {
     }
 
     fn wants(&mut self, key: BlockKey, class: u8) -> bool {
-        if self.writing.is_paused(Instant::now()) || self.known.contains_key(&key) {
+        if self.writing.is_on(Instant::now()) || self.known.contains_key(&key) {
             return false;
         }
         self.gate.offered(class);
@@ -258,7 +259,7 @@ impl LowerTier for RemoteTier {
     fn figures(&self) -> TierFigures {
         let now = Instant::now();
         TierFigures {
-            paused_until: self.reading.paused_until(),
+            paused_until: self.reading.pause.until,
             answer_seconds: self.reading.answer(now).as_secs_f64(),
             read_rate: self.rate(now).unwrap_or(0.0),
             ..self.figures
@@ -277,7 +278,7 @@ impl RemoteTier {
     /// `computing` seconds, if that is known.
     fn is_worth_asking(&self, blocks: usize, computing: Option<f64>) -> bool {
         let now = Instant::now();
-        if blocks == 0 || self.reading.is_paused(now) {
+        if blocks == 0 || self.reading.pause.is_on(now) {
             return false;
         }
         if self.patience != Patience::Measured {
@@ -310,7 +311,7 @@ impl RemoteTier {
                 && self.reading.did_not_answer(waited, now)
             {
                 let reason = format!("the store of --kv-remote does not answer within {waited:.1?}");
-                Self::failed(&mut self.reading, &reason);
+                Self::failed(&mut self.reading.pause, &reason);
             }
             self.end(id);
         }
@@ -323,7 +324,7 @@ impl RemoteTier {
                 self.figures.queued_blocks -= 1;
                 match written {
                     Ok(bytes) => {
-                        self.writing.did_well();
+                        self.writing.succeeded();
                         self.figures.counts.stored += 1;
                         self.figures.written_bytes += bytes as u64;
                     }
@@ -354,7 +355,7 @@ impl RemoteTier {
         let (key, into) = (wanted.key, wanted.block);
         self.figures.asked_blocks += 1;
         let mut is_kept = false;
-        let reason = match found {
+        match found {
             Found::Block(object, permit) => {
                 let block = &object[self.workers.format().block()];
                 blocks.fill(into, &mut |memory| memory.copy_from_slice(block));
@@ -365,7 +366,7 @@ impl RemoteTier {
                 let is_whole = fetch.filled == fetch.wanted.len();
                 self.figures.counts.hits += 1;
                 self.figures.read_bytes += object.len() as u64;
-                self.reading.did_well();
+                self.reading.pause.succeeded();
                 if let Some(class) = self.known.get(&key) {
                     self.gate.returned(*class);
                 }
@@ -375,31 +376,27 @@ impl RemoteTier {
                 }
                 return;
             }
-            Found::Nothing => None,
-            Found::Else(NotIt::Expired) => {
-                self.figures.wrong_objects += 1;
-                None
-            }
-            Found::Else(NotIt::NotOurs) => {
-                self.figures.wrong_objects += 1;
-                let name = self.workers.name(key);
-                tracing::warn!(
-                    "the object {name} of --kv-remote is not Interbed's, or is of an older version: it is a miss and \
-                     is left as it is; remove it if nobody needs it, or name another store"
-                );
-                is_kept = true;
-                None
-            }
+            Found::Nothing => {}
             Found::Else(not_it) => {
                 self.figures.wrong_objects += 1;
-                tracing::warn!("an object of --kv-remote is {not_it:?}: it counts as a miss, and is written again");
-                None
+                is_kept = not_it == NotIt::NotOurs;
+                match not_it {
+                    NotIt::Expired => {}
+                    NotIt::NotOurs => tracing::warn!(
+                        "the object {} of --kv-remote is not Interbed's, or is of an older version: it is a miss and \
+                         is left as it is; remove it if nobody needs it, or name another store",
+                        self.workers.name(key)
+                    ),
+                    NotIt::Damaged | NotIt::Foreign => tracing::warn!(
+                        "an object of --kv-remote is {not_it:?}: it counts as a miss, and is written again"
+                    ),
+                }
             }
             Found::Failed(reason) => {
                 self.figures.read_errors += 1;
-                Some(format!("the store of --kv-remote cannot be read: {reason}"))
+                Self::failed(&mut self.reading.pause, &format!("the store of --kv-remote cannot be read: {reason}"));
             }
-        };
+        }
         // The store may have forgotten this block since, and the blocks behind it.
         let gone: Vec<_> = fetch.wanted[fetch.filled..].iter().map(|wanted| wanted.key).collect();
         for key in &gone {
@@ -409,7 +406,6 @@ impl RemoteTier {
             // A block that is known to be in the store is not written.
             self.know(key, u8::MAX);
         }
-        reason.iter().for_each(|reason| Self::failed(&mut self.reading, reason));
         self.end(id);
     }
 
@@ -429,12 +425,10 @@ impl RemoteTier {
         self.ended.push_back(FetchEnded { id, filled, wanted: wanted.len(), bytes, seconds });
     }
 
-    fn failed(health: &mut Health, reason: &str) {
-        match health.failed(Instant::now()) {
-            Some((pause, true)) => {
-                tracing::warn!("{reason}; it is left alone for {pause:?}, or longer if that goes on");
-            }
-            Some((pause, false)) => tracing::debug!("{reason}; it is left alone for {pause:?}"),
+    fn failed(pause: &mut Pause, reason: &str) {
+        match pause.begin(Instant::now()) {
+            Some((time, true)) => tracing::warn!("{reason}; it is left alone for {time:?}, or longer if that goes on"),
+            Some((time, false)) => tracing::debug!("{reason}; it is left alone for {time:?}"),
             None => tracing::debug!("{reason}"),
         }
     }

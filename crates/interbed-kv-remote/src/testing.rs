@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use interbed_kv::testing::Rng;
+
 use crate::blob_store::{BlobStore, StoreFuture};
 
 /// The faults that a [`FaultyStore`] injects. Each field of type `u32` is a rate: on average, the fault affects that
@@ -40,7 +42,7 @@ pub struct StoreFaults {
 struct State {
     objects: HashMap<String, Vec<u8>>,
     faults: StoreFaults,
-    random: u64,
+    random: Rng,
     reads: u64,
     writes: u64,
 }
@@ -53,7 +55,7 @@ impl FaultyStore {
     /// Creates an empty store, which injects no faults until [`set_faults`](Self::set_faults) is called. `seed` seeds
     /// the random number generator that chooses the reads and writes that fail.
     pub fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(State { random: seed, ..State::default() })))
+        Self(Arc::new(Mutex::new(State { random: Rng(seed), ..State::default() })))
     }
 
     /// Sets the faults that the store injects from now on.
@@ -90,15 +92,8 @@ impl FaultyStore {
 }
 
 impl State {
-    fn below(&mut self, end: usize) -> usize {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % end.max(1) as u64) as usize
-    }
-
     fn strikes(&mut self, rate: impl Fn(&StoreFaults) -> u32) -> bool {
-        (self.below(1000) as u32) < rate(&self.faults)
+        (self.random.below(1000) as u32) < rate(&self.faults)
     }
 
     fn read(&mut self, name: &str) -> Result<Option<Vec<u8>>, String> {
@@ -107,7 +102,7 @@ impl State {
         }
         let mut object = match self.strikes(|faults| faults.read_other) {
             true => {
-                let other = self.below(self.objects.len());
+                let other = self.random.below(self.objects.len().max(1));
                 self.objects.values().nth(other).cloned()
             }
             false => self.objects.get(name).cloned(),
@@ -115,8 +110,8 @@ impl State {
         if let Some(object) = object.as_mut().filter(|object| !object.is_empty())
             && self.strikes(|faults| faults.read_flip)
         {
-            let at = self.below(object.len());
-            object[at] ^= 1 << self.below(8);
+            let at = self.random.below(object.len());
+            object[at] ^= 1 << self.random.below(8);
         }
         Ok(object)
     }
@@ -125,9 +120,9 @@ impl State {
         self.writes += 1;
         let (fails, tears) = (self.strikes(|faults| faults.write_error), self.strikes(|faults| faults.write_torn));
         if tears {
-            object.truncate(self.below(object.len()));
+            object.truncate(self.random.below(object.len()));
         }
-        if !self.strikes(|faults| faults.forgotten) && (!fails || self.below(2) == 0) {
+        if !self.strikes(|faults| faults.forgotten) && (!fails || self.random.below(2) == 0) {
             self.objects.insert(name.to_owned(), object);
         }
         if fails { Err("the store has failed".into()) } else { Ok(()) }

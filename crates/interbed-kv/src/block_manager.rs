@@ -439,6 +439,11 @@ impl BlockManager {
         self.cache.set_usable(blocks.clamp(1, self.config.num_blocks));
     }
 
+    /// Returns how many blocks sequences can get: those that are free, and those that are cached.
+    pub fn available(&self) -> usize {
+        self.cache.available()
+    }
+
     /// Returns how many blocks may be used. More than these are present only while sequences still use them.
     pub fn usable(&self) -> usize {
         self.cache.blocks().usable()

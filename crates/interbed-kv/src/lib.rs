@@ -31,6 +31,7 @@ mod lower_tier;
 mod miss;
 mod names;
 mod owners;
+mod pause;
 mod prefix_hashes;
 mod root_table;
 mod sequence_state;
@@ -62,6 +63,7 @@ pub use lower_tier::{
 pub use miss::{Miss, MissReason};
 pub use names::Evicted;
 pub use owners::OwnerId;
+pub use pause::Pause;
 pub use prefix_hashes::PrefixHashes;
 pub use sequence_state::SequenceState;
 pub use stats::KvStats;

@@ -12,6 +12,7 @@ use super::Worker;
 use super::attached_tier::frame_tier;
 use super::below::Waits;
 use crate::scheduler::StepPlan;
+use crate::sequence::Sequence;
 use crate::{FoundBelow, RequestError};
 
 /// The longest time for which a sequence waits until the disk has taken blocks that memory has no room for.
@@ -51,6 +52,20 @@ impl LongSequence {
             (self.keys[index], self.keys[index + 1], tokens[index * block_size..(index + 1) * block_size].into())
         })
     }
+
+    /// Has `tier` keep the stretches among the first `blocks` blocks of `sequence`, up to the first that the tier
+    /// lacks. Returns the number of stretches that the tier keeps.
+    fn keep(&self, tier: &mut dyn FrameTier, sequence: &Sequence, block_size: usize, blocks: usize) -> usize {
+        let (owner, stretch) = (sequence.id.0, STRETCH / block_size);
+        for kept in tier.kept_frames(owner)..blocks / stretch {
+            let range = kept * stretch..(kept + 1) * stretch;
+            let contents: Vec<_> = self.contents(range, sequence.tokens(), block_size).collect();
+            if !tier.keep_frame(owner, &contents) {
+                break;
+            }
+        }
+        tier.kept_frames(owner)
+    }
 }
 
 impl Worker {
@@ -72,14 +87,7 @@ impl Worker {
         one.name(tier.key_chain(), sequence.tokens(), block_size, full);
         let found = tier.look_up(&one.keys[1..=full], None);
         let stretch = STRETCH / block_size;
-        for kept in tier.kept_frames(id.0)..found / stretch {
-            let range = kept * stretch..(kept + 1) * stretch;
-            let contents: Vec<_> = one.contents(range, sequence.tokens(), block_size).collect();
-            if !tier.keep_frame(id.0, &contents) {
-                break;
-            }
-        }
-        let kept = tier.kept_frames(id.0).min(full / stretch);
+        let kept = one.keep(tier, sequence, block_size, found).min(full / stretch);
         let tail = found.saturating_sub(kept * stretch);
         self.scheduler.resume_long(id, kept);
         plan.admitted[index].cached = kept * STRETCH;
@@ -114,29 +122,21 @@ impl Worker {
         let Some(blocks) = self.runner.block_bytes() else { return };
         for id in self.scheduler.running_long() {
             let Some(one) = long.get_mut(&id) else { continue };
-            let (tokens, manager) = (self.scheduler.sequence(id).tokens(), self.scheduler.blocks());
+            let (sequence, manager) = (self.scheduler.sequence(id), self.scheduler.blocks());
             let (below, computed) = (manager.blocks_below(id), manager.computed_blocks(id));
             let (stretch, full) = (STRETCH / block_size, below + computed.len());
-            one.name(tier.key_chain(), tokens, block_size, full);
-            let mut kept = tier.kept_frames(id.0);
-            for index in (kept * stretch).max(below)..full {
+            one.name(tier.key_chain(), sequence.tokens(), block_size, full);
+            for index in (tier.kept_frames(id.0) * stretch).max(below)..full {
                 if tier.has(one.keys[index + 1]) {
                     continue;
                 }
-                let tokens = tokens[index * block_size..(index + 1) * block_size].into();
+                let tokens = sequence.tokens()[index * block_size..(index + 1) * block_size].into();
                 let label = BlockLabel { key: one.keys[index + 1], parent: one.keys[index], owner: one.owner, tokens };
                 if !tier.stage_needed(label, computed[index - below], blocks) {
                     break;
                 }
             }
-            while (kept + 1) * stretch <= full {
-                let range = kept * stretch..(kept + 1) * stretch;
-                let contents: Vec<_> = one.contents(range, tokens, block_size).collect();
-                if !tier.keep_frame(id.0, &contents) {
-                    break;
-                }
-                kept += 1;
-            }
+            let kept = one.keep(tier, sequence, block_size, full);
             self.scheduler.get_mut(id).into_iter().for_each(|sequence| sequence.kept = Some(kept));
         }
     }

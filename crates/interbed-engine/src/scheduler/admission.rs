@@ -9,107 +9,20 @@
 //! For each of the two, one list of rules decides whether a candidate is admitted, and if not, gives the reason, an
 //! [`Admission`].
 
-use std::collections::{HashSet, VecDeque};
-use std::fmt;
+use std::collections::VecDeque;
 
 use interbed_kv::{AllocStatus, SequenceId};
 
 use super::long::LongLimits;
 use super::shares::{Aged, Holding, Shares};
 use super::tenants::Tenant;
+use super::wait::{Admission, Wait};
 use super::{Admitted, Rejected, Scheduler, StepPlan};
 use crate::TenantId;
-use crate::forecast::{Growth, blocks_wanted};
 use crate::sequence::{Requested, Sequence, SequenceStatus};
 
 /// The number of waiting sequences that admission looks at in one step. It bounds a step's cost when the queue is long.
 pub(super) const LOOKAHEAD: usize = 64;
-
-/// The decision whether a sequence is admitted, with the reason if it is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Admission {
-    Now,
-    /// The sequence is not admitted now, for this reason.
-    Waits(Wait),
-    /// The sequence needs more KV blocks than the engine has in total.
-    Never {
-        need: usize,
-        limit: usize,
-    },
-}
-
-/// The reason why a sequence has to wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// No more sequences may run, because `max_num_seqs` is reached.
-    Seats,
-    /// The sequence belongs to a beam search, whose beams must all run at the same time. With them, more than
-    /// `max_num_seqs` sequences would run.
-    BeamSeats,
-    /// Another sequence must be admitted first, because it was passed over or preempted too often.
-    AgedFirst,
-    /// A sequence that is swapped out must return first.
-    SwappedFirst,
-    /// The sequence is swapped out. If it returned, its tenant would hold more than its fair share of blocks or of
-    /// running sequences. It waits because another tenant, which holds nothing, waits to have a sequence admitted.
-    Claimed,
-    /// The sequence is swapped out, and an earlier swap has hung. No other swap begins until the hanging swap ends.
-    SwapHangs,
-    /// Other sequences are computing or fetching KV blocks that the sequence can share once they are complete.
-    Prefix,
-    /// To be admitted, the sequence would have to evict cached blocks that lie within another tenant's fair share of
-    /// blocks. It waits instead until other sequences of its own tenant release blocks.
-    Kept,
-    /// Too few KV blocks are available for the tokens that the sequence already has.
-    Blocks,
-    /// Enough KV blocks are available for the tokens that the sequence already has, but not for the expected growth of
-    /// this sequence and of those that hold blocks.
-    Growth,
-    /// The KV of the sequence does not fit in memory, so the sequence needs a KV tier on disk. This tier is attached
-    /// once the model's identity, which is a hash of the weights, is known.
-    Identity,
-    /// The sequence was preempted so often that it must not be preempted again. Too few KV blocks exist for it and all
-    /// other such sequences to reach their maximum lengths, so it is not admitted yet.
-    VeryEnd,
-}
-
-impl Wait {
-    /// Returns whether the reason is a lack of blocks, or of several seats at once, which sequences behind this one may
-    /// not need.
-    fn is_shortage(self) -> bool {
-        matches!(self, Self::BeamSeats | Self::Blocks | Self::Growth | Self::VeryEnd)
-    }
-
-    /// Returns whether sequences of the same tenant behind this one have to wait too.
-    fn stops_queue(self) -> bool {
-        // Smaller sequences of the tenant would otherwise keep this one waiting for ever.
-        matches!(self, Self::Seats | Self::AgedFirst | Self::SwappedFirst | Self::Kept)
-    }
-
-    /// Returns whether the reason would go away if another sequence made room.
-    fn may_claim(self) -> bool {
-        self.is_shortage() || matches!(self, Self::Seats | Self::SwappedFirst)
-    }
-}
-
-impl fmt::Display for Wait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Seats => "all seats are taken (--max-num-seqs)",
-            Self::BeamSeats => "its beams need more seats than are free (--max-num-seqs)",
-            Self::AgedFirst => "a request that waits for longer comes first",
-            Self::SwappedFirst => "a request that was swapped out comes first",
-            Self::Claimed => "another tenant has a claim on its blocks",
-            Self::SwapHangs => "a swap does not end",
-            Self::Prefix => "another request computes the same prefix",
-            Self::Kept => "what is free and its tenant's own is short, and the rest is cached for others",
-            Self::Blocks => "KV blocks are short",
-            Self::Growth => "KV blocks would be short soon",
-            Self::Identity => "it is longer than memory, and the model is yet to be read wholly before KV goes to disk",
-            Self::VeryEnd => "KV blocks would be short before its end, and it has made room too often",
-        })
-    }
-}
 
 /// The waiting sequences of one tenant, and the blocks that the tenant holds.
 struct Queue {
@@ -292,41 +205,6 @@ impl Scheduler {
             .map_or(Admission::Now, Admission::Waits)
     }
 
-    /// Returns the reason, if there is one, why `sequences`, which take `need` blocks now, are not expected to find
-    /// enough blocks to grow beside all others. Sequences that must not be preempted again have to find blocks up to
-    /// their ends. Any other sequence is admitted when no other holds blocks, however far it may grow.
-    pub(super) fn short_of(&self, sequences: &[&Sequence], need: usize) -> Option<Wait> {
-        let together = || self.holders().chain(sequences.iter().copied());
-        let any_spared = sequences.iter().any(|sequence| sequence.is_spared());
-        if any_spared && self.blocks_promised(together()) > self.blocks.usable() {
-            return Some(Wait::VeryEnd);
-        }
-        let stats = self.blocks.stats();
-        let available = stats.blocks_free + stats.blocks_cached;
-        if self.holders().next().is_none() {
-            return (need > available).then_some(Wait::Blocks);
-        }
-        (need + self.growth_of(together()) > available).then_some(Wait::Growth)
-    }
-
-    /// Returns whether `one`, which takes `need` blocks now, would evict blocks that other tenants have cached within
-    /// their shares, while sequences of its own tenant hold blocks that they will give back.
-    fn takes_what_is_kept(&self, one: &Sequence, need: usize) -> bool {
-        let kept = self.blocks.blocks_kept_from(one.hashes.root());
-        if kept == 0 || !self.holders().any(|other| other.request.tenant == one.request.tenant) {
-            return false;
-        }
-        let stats = self.blocks.stats();
-        let growth = self.growth_of(self.holders().chain(std::iter::once(one)));
-        need + growth + kept > stats.blocks_free + stats.blocks_cached
-    }
-
-    /// Returns the number of blocks that `sequences` are expected to take as they grow.
-    fn growth_of<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
-        let mut growths: Vec<_> = sequences.flat_map(|one| self.growths(one)).collect();
-        blocks_wanted(&mut growths, self.blocks.block_size())
-    }
-
     /// Returns whether swapped-out sequences come before the waiting `one`. If the first of them belongs to the same
     /// tenant, it comes first unless `one` is more urgent or important. If it belongs to another tenant, it comes first
     /// if the tenant of `one` is above its share.
@@ -467,56 +345,6 @@ impl Scheduler {
     /// Returns the number of blocks that the tokens of `id` take.
     pub(super) fn blocks_of(&self, id: SequenceId) -> usize {
         self.blocks_taken(&self.sequences[&id])
-    }
-
-    /// Returns the sequences that hold blocks and are not on their way out.
-    pub(super) fn holders(&self) -> impl Iterator<Item = &Sequence> {
-        let ids = self.queues.running().chain(self.queues.fetching()).chain(self.queues.arriving());
-        ids.map(|id| &self.sequences[&id])
-    }
-
-    /// Returns the number of blocks that must be kept for those of `sequences` that must not be preempted again, up to
-    /// their ends. The full blocks of a prompt count once for all beams of a search. Blocks of swaps that hang count
-    /// too, because no sequence can have them.
-    pub(super) fn blocks_promised<'a>(&self, sequences: impl Iterator<Item = &'a Sequence>) -> usize {
-        let blocks_total = self.blocks.stats().blocks_total;
-        let mut searches = HashSet::new();
-        let promised = |one: &Sequence| {
-            // The last token has no KV.
-            let all = match self.long_limits(one) {
-                Some(limits) => limits.least,
-                None => self.blocks.num_required_blocks(one.prompt_len.max(one.tokens_max.saturating_sub(1)), 0),
-            };
-            let shared = one.search().map_or(0, |_| one.prompt_len / self.blocks.block_size());
-            let is_counted = one.search().is_some_and(|search| !searches.insert(search));
-            let blocks = (all - shared).saturating_mul(one.seats()).saturating_add(if is_counted { 0 } else { shared });
-            // A sequence that would outgrow the whole pool is rejected when it does.
-            blocks.min(blocks_total)
-        };
-        sequences.filter(|one| one.is_spared()).map(promised).sum::<usize>() + self.flights.blocks_hanging()
-    }
-
-    /// Returns the number of tokens that `sequence` is expected still to generate. For a sequence that must not be
-    /// preempted again, this is all that it may generate.
-    pub(super) fn tokens_left(&self, sequence: &Sequence) -> usize {
-        let left_max = sequence.tokens_max.saturating_sub(sequence.len());
-        if sequence.is_spared() { left_max } else { self.forecast.tokens_left(sequence.generated(), left_max) }
-    }
-
-    /// Returns how a sequence will grow: once, or, if it is the trunk of a search, once for each beam.
-    pub(super) fn growths(&self, sequence: &Sequence) -> impl Iterator<Item = Growth> + use<> {
-        let tokens = sequence.len();
-        let blocks_held = self.blocks_taken(sequence);
-        let growth = match self.long_limits(sequence) {
-            // A long sequence does not grow in memory, because the stretches that it computes push older ones out.
-            Some(_) => Growth { tokens_left: 0, slots_empty: 0, blocks_held },
-            None => {
-                let slots_empty = blocks_held * self.blocks.block_size() - tokens;
-                Growth { tokens_left: self.tokens_left(sequence), slots_empty, blocks_held }
-            }
-        };
-        let branch = Growth { slots_empty: 0, blocks_held: 0, ..growth };
-        std::iter::once(growth).chain(std::iter::repeat_n(branch, sequence.seats() - 1))
     }
 }
 

@@ -4,7 +4,6 @@ use interbed_kv::LookUp;
 
 use super::Scheduler;
 use super::admission::LOOKAHEAD;
-use crate::forecast::blocks_wanted;
 use crate::memory_trade::KvDemand;
 
 impl Scheduler {
@@ -45,9 +44,8 @@ impl Scheduler {
                 break;
             }
         }
-        let mut growths: Vec<_> = sequences.iter().flat_map(|one| self.growths(one)).collect();
         // Each running sequence gets a block, however little it is expected to grow.
-        wanted += blocks_wanted(&mut growths, self.blocks.block_size()).max(self.queues.running().len());
+        wanted += self.growth_of(sequences.iter().copied()).max(self.queues.running().len());
         let promised = self.blocks_promised(sequences.into_iter());
         let wanted = wanted.max(promised.saturating_sub(stats.blocks_used));
         let (used, cached) = (stats.blocks_used, stats.blocks_cached);

@@ -116,8 +116,8 @@ impl Scheduler {
     /// Gives `id`, which goes on behind its KV below memory, blocks for the next `count` blocks of its tokens, as far
     /// as there are any. Returns how many blocks it got.
     pub(crate) fn take_blocks_to_fetch(&mut self, id: SequenceId, count: usize) -> usize {
-        let (sequence, stats) = (&self.sequences[&id], self.blocks.stats());
-        let count = count.min((stats.blocks_free + stats.blocks_cached) / 2);
+        let sequence = &self.sequences[&id];
+        let count = count.min(self.blocks.available() / 2);
         let tokens = &sequence.tokens()[sequence.computed..sequence.computed + count * self.blocks.block_size()];
         match self.blocks.append(id, tokens) {
             Ok(()) => count,
@@ -140,12 +140,12 @@ impl Scheduler {
     pub(super) fn grow_long(&mut self, id: SequenceId, plan: &mut StepPlan) -> Growing {
         let Some(LongLimits { stretch, .. }) = self.long else { return Growing::Short };
         loop {
-            let (sequence, stats) = (&self.sequences[&id], self.blocks.stats());
+            let sequence = &self.sequences[&id];
             let held = self.blocks.num_tokens(id).unwrap_or(0);
             let computed = sequence.computed;
             let end = computed + sequence.pending().min(self.room_of(id, plan));
             let room = held.next_multiple_of(self.blocks.block_size()) - held
-                + (stats.blocks_free + stats.blocks_cached) * self.blocks.block_size();
+                + self.blocks.available() * self.blocks.block_size();
             let more = end.saturating_sub(held).min(room);
             if held + more < end {
                 if self.move_below(id) {

@@ -4,15 +4,16 @@ use std::collections::{HashSet, VecDeque};
 
 use interbed_kv::{BlockKey, Reclaim, RecordPlace, Tier, TierPlace};
 
-use super::{DiskTier, Purpose};
-use crate::jobs::{Expected, Staged};
+use super::DiskTier;
+use super::reads::by_record;
+use crate::jobs::{Expected, Purpose, Staged};
 use crate::record::{Header, unpack};
 
 /// A segment that is being emptied.
 pub(super) struct Carrying {
     segment: u32,
-    /// Records that are still to be read, each with the names and indices of the blocks that are kept.
-    records: VecDeque<(RecordPlace, Vec<(BlockKey, u16)>)>,
+    /// Records that are still to be read, each with the blocks that are kept.
+    records: VecDeque<(RecordPlace, Vec<Expected>)>,
     /// Buffers for the blocks of the record that is being read; `None` if no record is being read.
     reading: Option<Vec<Vec<u8>>>,
     /// Blocks that were read and are not yet written again.
@@ -39,13 +40,8 @@ impl DiskTier {
         if carried.is_empty() {
             return;
         }
-        let mut records: VecDeque<(RecordPlace, Vec<(BlockKey, u16)>)> = VecDeque::new();
-        for (key, TierPlace { record, index }) in carried {
-            match records.back_mut() {
-                Some((last, keys)) if *last == record => keys.push((key, index)),
-                _ => records.push_back((record, vec![(key, index)])),
-            }
-        }
+        let expected = |(key, TierPlace { record, index })| (record, Expected { index, key, content: None });
+        let records = by_record(carried.into_iter().map(expected)).into();
         self.carrying = Some(Carrying { segment, records, reading: None, keys: HashSet::new() });
         self.go_on_carrying();
     }
@@ -53,19 +49,17 @@ impl DiskTier {
     /// Reads the next record of the segment that is being emptied, if there are buffers for its blocks. Ends the
     /// emptying if nothing is left.
     pub(super) fn go_on_carrying(&mut self) {
-        let room = self.block_buffers.len();
+        let (room, is_paused) = (self.staging.room(), self.writes.are_paused());
         let Some(carrying) = &mut self.carrying else { return };
         if carrying.reading.is_some() {
             return;
         }
-        let paused = self.pause.is_on();
         match carrying.records.front() {
             // It would only fail: what was to be carried is given up.
-            Some(_) if paused => carrying.records.clear(),
-            Some((_, keys)) if keys.len() <= room => {
-                let Some((record, keys)) = carrying.records.pop_front() else { return };
-                carrying.reading = Some(self.block_buffers.split_off(room - keys.len()));
-                let expected = keys.into_iter().map(|(key, index)| Expected { index, key, content: None }).collect();
+            Some(_) if is_paused => carrying.records.clear(),
+            Some((_, blocks)) if blocks.len() <= room => {
+                let Some((record, expected)) = carrying.records.pop_front() else { return };
+                carrying.reading = Some(self.staging.take_buffers(expected.len()));
                 return self.read(record, expected, Purpose::Carry);
             }
             Some(_) => return,
@@ -89,22 +83,23 @@ impl DiskTier {
         let Some(carrying) = &mut self.carrying else { return };
         let buffers = carrying.reading.take().unwrap_or_default();
         let Ok(header) = outcome else {
-            self.block_buffers.extend(buffers);
-            return;
+            self.staging.give_back(buffers);
+            return self.go_on_carrying();
         };
         carrying.keys.extend(expected.iter().map(|expected| expected.key));
         for (Expected { index, .. }, mut buffer) in expected.iter().zip(buffers) {
             let index = usize::from(*index);
-            unpack(&self.shape, record.count.into(), index, bytes, &mut buffer);
+            unpack(&self.store.shape, record.count.into(), index, bytes, &mut buffer);
             let label = header.labels[index].clone();
             self.add(Staged { label, class: 0, bytes: buffer, since: Some(header.written_at) });
         }
+        self.go_on_carrying();
     }
 
-    /// Notes that the blocks `keys` are written again, or never will be.
-    pub(super) fn carried(&mut self, keys: &[BlockKey]) {
+    /// Notes that `blocks` are written again, or never will be.
+    pub(super) fn carried(&mut self, blocks: &[Staged]) {
         if let Some(carrying) = &mut self.carrying {
-            carrying.keys.retain(|key| !keys.contains(key));
+            blocks.iter().for_each(|block| _ = carrying.keys.remove(&block.label.key));
         }
     }
 }

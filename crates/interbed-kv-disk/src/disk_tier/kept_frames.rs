@@ -7,24 +7,25 @@ use interbed_kv::{
     BlockBytes, BlockId, BlockKey, BlockLabel, FrameBytes, FrameLost, FrameOf, FrameTier, TierPlace, TokenId,
 };
 
-use super::{DiskTier, capacity_tokens};
+use super::DiskTier;
+use super::opening::capacity_tokens;
 use crate::jobs::{Expected, Piece};
 
 impl FrameTier for DiskTier {
     fn capacity_tokens(&self) -> usize {
-        capacity_tokens(self.tier.config(), self.swaps.kept.segments_max(), &self.shape)
+        capacity_tokens(self.tier.config(), self.swaps.kept.segments_max(), &self.store.shape)
     }
 
     fn has(&self, key: BlockKey) -> bool {
-        self.staged_keys.contains(&key) || self.tier.knows(key)
+        self.staging.has(key) || self.tier.knows(key)
     }
 
     fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
-        if self.pause.is_on() {
+        if self.writes.are_paused() {
             return false;
         }
-        let Some(buffer) = self.block_buffers.pop() else { return false };
-        self.budget.spend(self.shape.block_bytes() as u64);
+        let Some(buffer) = self.staging.take_buffer() else { return false };
+        self.writes.budget.spend(self.store.shape.block_bytes() as u64);
         self.copy(buffer, (label, 0), block, blocks)
     }
 
@@ -78,9 +79,7 @@ impl FrameTier for DiskTier {
         tracing::warn!("{}: the sequence that needs it is computed again from there", lost.reason);
         if let Some((pieces, index)) = blame {
             let Piece { record, expected, .. } = &pieces[index];
-            for Expected { index, key, .. } in expected {
-                self.tier.lose(*key, TierPlace { record: *record, index: *index });
-            }
+            self.lose(*record, expected);
         }
         Err(lost)
     }

@@ -59,7 +59,7 @@ pub enum DiskTierError {
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// The system refused to start a thread.
+    /// The operating system refused to start a thread that communicates with the store.
     #[error("the threads that write and read KV could not be started: {0}")]
     Thread(#[from] std::io::Error),
     /// The options give the store fewer bytes than it needs.

@@ -10,10 +10,11 @@ use interbed_kv::{
     SwapEnded, SwapFailure, SwapId, SwapSlot, SwapTook, SwapTrial, TierPlace, TokenId,
 };
 
+use super::DiskTier;
 use super::kept_slots::KeptSlots;
-use super::{DiskTier, Purpose};
-use crate::jobs::{Blocks, Expected, WriteJob};
-use crate::record::{UNKNOWN_OWNER, nameless_parent, unpack};
+use super::reads::by_record;
+use crate::jobs::{Blocks, Purpose};
+use crate::record::{UNKNOWN_OWNER, nameless_parent};
 
 /// Class of blocks that are written because they are swapped out.
 const SWAPPED: u8 = 0;
@@ -65,6 +66,11 @@ impl Swaps {
         self.in_flight.is_empty()
     }
 
+    /// Returns whether something of a swap could not be moved.
+    pub(super) fn has_failed(&self, id: SwapId) -> bool {
+        self.in_flight.iter().any(|swap| swap.id == id && swap.failed.is_some())
+    }
+
     /// Returns whether a record waits for a buffer while no other is being written.
     pub(super) fn is_stuck(&self) -> bool {
         !self.leaving.is_empty() && self.num_writing == 0
@@ -111,22 +117,10 @@ impl SlotTier for DiskTier {
     }
 
     fn poll_swaps(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded> {
-        let deadline = Instant::now() + wait;
-        loop {
-            while let Some(done) = self.workers.done(Duration::ZERO) {
-                self.take(done, blocks);
-            }
-            self.write_leaving(blocks);
-            if let Some(ended) = self.swaps.ended.pop_front() {
-                return Some(ended);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.swaps.is_settled() {
-                return None;
-            }
-            let done = self.workers.done(left)?;
-            self.take(done, blocks);
-        }
+        self.wait_for(blocks, wait, |tier, blocks| {
+            tier.write_leaving(blocks);
+            (tier.swaps.ended.pop_front(), tier.swaps.is_settled())
+        })
     }
 
     fn num_kept_slots(&self) -> usize {
@@ -161,19 +155,19 @@ impl DiskTier {
             match (spared, label) {
                 (Some(place), Some(BlockLabel { key, parent, tokens, .. })) => {
                     self.keep_slot(slot, place, key, Some((parent, tokens)));
-                    self.figures.swap_spared_bytes += self.shape.block_bytes() as u64;
+                    self.figures.swap_spared_bytes += self.store.shape.block_bytes() as u64;
                 }
                 (_, label) => written.push((block, slot, label)),
             }
         }
         segments.into_iter().for_each(|segment| self.tier.release(segment));
-        self.budget.spend(written.len() as u64 * self.shape.block_bytes() as u64);
+        self.writes.budget.spend(written.len() as u64 * self.store.shape.block_bytes() as u64);
         let mut written = written.into_iter();
         for size in sizes {
             let (mut blocks, mut slots, mut labels) = (Vec::new(), Vec::new(), Vec::new());
             for (block, slot, label) in written.by_ref().take(size) {
                 // What is on its way to the store has one name already.
-                let own = label.filter(|label| !self.tier.knows(label.key) && !self.staged_keys.contains(&label.key));
+                let own = label.filter(|label| !self.tier.knows(label.key) && !self.staging.has(label.key));
                 blocks.push(block);
                 slots.push(slot);
                 labels.push(own.unwrap_or_else(|| self.nameless(owner)));
@@ -193,7 +187,7 @@ impl DiskTier {
 
     /// Returns the label of a block of `owner` that no look-up can find.
     fn nameless(&self, owner: BlockKey) -> BlockLabel {
-        let tokens = vec![0; self.shape.block_size()].into();
+        let tokens = vec![0; self.store.shape.block_size()].into();
         BlockLabel { key: BlockKey::NAMELESS, parent: BlockKey::NAMELESS, owner, tokens }
     }
 
@@ -252,37 +246,31 @@ impl DiskTier {
 
     /// Copies blocks that leave into buffers, as far as there are any, and has them written.
     fn write_leaving(&mut self, blocks: &mut dyn BlockBytes) {
-        // Fetches never have to wait for writes alone. A store that takes nothing but swaps has no fetches.
-        let kept = usize::from(self.num_record_buffers > 1 && self.num_block_buffers > 0);
-        // Reads that wait leave one buffer, unless there is only one.
-        while self.record_buffers.len() > if self.reads.is_empty() { kept } else { 0 }
-            && (self.reads.is_empty() || self.swaps.is_stuck())
+        while !self.swaps.leaving.is_empty()
+            && let Some(mut buffer) = self.reads.lend(self.swaps.is_stuck())
             && let Some(Leaving { id, record, blocks: leaving, labels }) = self.swaps.leaving.pop_front()
-            && let Some(mut buffer) = self.record_buffers.pop()
         {
-            let begin = self.shape.header_bytes(labels.len());
-            let room = buffer.as_mut()[begin..].chunks_exact_mut(self.shape.block_bytes());
+            let begin = self.store.shape.header_bytes(labels.len());
+            let room = buffer.as_mut()[begin..].chunks_exact_mut(self.store.shape.block_bytes());
             let copied = leaving.iter().zip(room).try_for_each(|(&block, bytes)| blocks.read(block, bytes));
             match copied {
                 Ok(()) => {
-                    self.writes_in_flight += 1;
                     self.swaps.num_writing += 1;
-                    self.figures.queued_blocks += labels.len();
-                    self.workers.write(WriteJob { record, blocks: Blocks::Swapped { id, labels, buffer } });
+                    self.write(record, Blocks::Swapped { id, labels, buffer });
                 }
                 Err(reason) => {
-                    self.record_buffers.push(buffer);
+                    self.reads.buffers.push(buffer);
                     self.tier.written(record, &keys(&labels), false);
-                    self.swap_was_written(id, 0, Err(SwapFailure::Broken(reason)));
+                    self.swap_was_moved(id, 0, Err(SwapFailure::Broken(reason)));
                 }
             }
         }
         self.feed_readers();
     }
 
-    /// Notes that a record of `count` blocks of a swap was written, or why it was not.
-    pub(super) fn swap_was_written(&mut self, id: SwapId, count: usize, outcome: Result<(), SwapFailure>) {
-        let bytes = (count * self.shape.block_bytes()) as u64;
+    /// Notes that a record with `count` blocks of a swap was written or read, or why it was not.
+    pub(super) fn swap_was_moved(&mut self, id: SwapId, count: usize, outcome: Result<(), SwapFailure>) {
+        let bytes = (count * self.store.shape.block_bytes()) as u64;
         let Some(flight) = self.swaps.flight(id) else { return };
         flight.records_left -= 1;
         match outcome {
@@ -298,53 +286,17 @@ impl DiskTier {
     }
 
     fn swap_in(&mut self, swap: &Swap) -> Result<(), SwapFailure> {
-        let mut records: Vec<(RecordPlace, Vec<BlockId>, Vec<Expected>)> = Vec::new();
-        for &BlockSwap { block, slot } in &swap.transfers {
-            let Some((record, expected)) = self.swaps.kept.get(slot) else {
-                return Err(SwapFailure::Broken(format!("nothing was written for {slot}")));
-            };
-            match records.iter_mut().rev().find(|(other, ..)| *other == record) {
-                Some((_, blocks, all)) => {
-                    blocks.push(block);
-                    all.push(expected);
-                }
-                None => records.push((record, vec![block], vec![expected])),
-            }
-        }
+        let kept = |&BlockSwap { block, slot }: &BlockSwap| match self.swaps.kept.get(slot) {
+            Some((record, expected)) => Ok((record, (expected, block))),
+            None => Err(SwapFailure::Broken(format!("nothing was written for {slot}"))),
+        };
+        let records = by_record(swap.transfers.iter().map(kept).collect::<Result<Vec<_>, _>>()?);
         self.swaps.flight(swap.id).into_iter().for_each(|flight| flight.records_left = records.len());
-        for (record, blocks, expected) in records {
+        for (record, blocks) in records {
+            let (expected, blocks) = blocks.into_iter().unzip();
             self.read(record, expected, Purpose::Slots(swap.id, blocks));
         }
         Ok(())
-    }
-
-    /// Fills the blocks `into` from a record that was read, or notes why the record could not be read.
-    pub(super) fn swap_was_read(
-        &mut self,
-        id: SwapId,
-        into: &[BlockId],
-        (record, expected): (RecordPlace, &[Expected]),
-        bytes: Result<&[u8], String>,
-        blocks: &mut dyn BlockBytes,
-    ) {
-        let shape = &self.shape;
-        let Some(flight) = self.swaps.flight(id) else { return };
-        flight.records_left -= 1;
-        match bytes {
-            // A swap that has failed elsewhere moves no more bytes.
-            Ok(_) if flight.failed.is_some() => {}
-            Ok(bytes) => {
-                for (&block, Expected { index, .. }) in into.iter().zip(expected) {
-                    let (count, index) = (record.count.into(), usize::from(*index));
-                    blocks.fill(block, &mut |block| unpack(shape, count, index, bytes, block));
-                    flight.bytes += shape.block_bytes() as u64;
-                }
-            }
-            Err(reason) => {
-                flight.failed.get_or_insert(SwapFailure::Broken(reason));
-            }
-        }
-        self.settle_swaps();
     }
 
     /// Reports the swaps of which nothing is left to be moved.

@@ -1,9 +1,13 @@
+use interbed_io::DIRECT_ALIGN;
 use interbed_kv::testing::{PlainBlocks, Rng};
 use interbed_kv::{ChainRoot, FrameOf, Gate, SwapTrial, TokenId};
 
 use super::*;
+use crate::ages::SWEEP;
+use crate::jobs::now;
+use crate::record::Seal;
 use crate::testing::{FaultRates, FaultySegments};
-use crate::{Directory, jobs::now};
+use crate::{Directory, RecordShape};
 
 const TOKENS: usize = 4;
 
@@ -194,7 +198,7 @@ fn nothing_wrong_comes_back_whatever_fails() {
                 }
             }
             // Pauses after failures are for disks, not for tests.
-            tier.pause.until = None;
+            tier.writes.pause.until = None;
             tier.assert_sound();
             assert!(space.bytes() <= bytes);
         }
@@ -252,7 +256,7 @@ fn a_full_disk_stops_writes_for_a_while_and_nothing_else() {
     assert!(!tier.wants(chain(&keys, 3, 6)[5].2, 0), "nothing is stored during the pause");
     assert_eq!(fetch(&mut tier, &mut pool, 1, &before), 6);
     space.set_rates(FaultRates::default());
-    tier.pause.until = None;
+    tier.writes.pause.until = None;
     store(&mut tier, &mut pool, &more);
     settle(&mut tier, &mut pool);
     assert_eq!(fetch(&mut tier, &mut pool, 2, &more), 6);
@@ -283,7 +287,7 @@ fn a_disk_without_room_for_another_segment_keeps_the_latest() {
     assert_eq!([1, 29].map(&mut is_there), [false, true], "the latest is there, and the oldest is not");
     // Once there is room again, the store grows.
     space.set_rates(FaultRates::default());
-    tier.growth.until = Some(Instant::now());
+    tier.writes.growth.until = Some(Instant::now());
     for number in 30..60 {
         store(&mut tier, &mut pool, &chain(&keys, number, 12));
         settle(&mut tier, &mut pool);
@@ -307,9 +311,9 @@ fn what_is_too_old_is_not_read() {
     let mut tier = open();
     assert_eq!(tier.recovered().blocks, 6);
     // As if time had passed.
-    let written = std::mem::take(&mut tier.ages).all();
+    let written = std::mem::replace(&mut tier.ages, Ages::new(Some(5))).all();
     written.keys().for_each(|&record| tier.ages.add(record, now() - 60, &tier.tier));
-    tier.swept_at = Instant::now().checked_sub(SWEEP).expect("the machine runs for a second");
+    tier.ages.swept_at = Instant::now().checked_sub(SWEEP).expect("the machine runs for a second");
     assert_eq!(fetch(&mut tier, &mut pool, 2, &blocks[..1]), 1);
     assert_eq!((tier.figures().expired_blocks, tier.look_up(&[blocks[0].2], None)), (6, 0));
     drop(tier);

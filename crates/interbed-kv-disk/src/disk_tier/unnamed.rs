@@ -5,7 +5,9 @@ use std::sync::Arc;
 use interbed_io::{DIRECT_ALIGN, DirectWrite};
 use interbed_kv::{BLOCKS_MAX, Gate, KvTierConfig};
 
-use super::{DiskOptions, DiskTier, DiskTierError, Setup, SlotRoom};
+use super::opening::Setup;
+use super::{DiskOptions, DiskTier, DiskTierError, SlotRoom};
+use crate::record::Seal;
 use crate::shape::RecordShape;
 use crate::trial::{PART_BYTES, try_out};
 use crate::unnamed_space::UnnamedSpace;
@@ -118,12 +120,8 @@ impl DiskTier {
         let segments_max = config.num_segments as usize;
         let space = Arc::new(UnnamedSpace::new(file, segment_bytes));
         let (num_buffers, readers) = ((0, num_record_buffers), READERS);
-        Self::set_up(
-            space,
-            (secret, secret),
-            Setup { shape: records, config, num_buffers, readers, segments_max },
-            options,
-        )
+        let seal = Seal { secret, fingerprint: secret };
+        Self::set_up(space, seal, Setup { shape: records, config, num_buffers, readers, segments_max }, options)
     }
 }
 
@@ -136,13 +134,12 @@ fn blocks_within(records: &RecordShape, segment_bytes: u64) -> usize {
 }
 
 fn config(segment_bytes: u64, bytes: u64, records: &RecordShape) -> KvTierConfig {
-    let counts = 0..=records.blocks_per_record();
     KvTierConfig {
         num_segments: u32::try_from(bytes / segment_bytes).unwrap_or(u32::MAX),
         segment_bytes,
         // No later process looks for records.
         segment_header: 0,
-        record_bytes: counts.map(|count| records.record_bytes(count) as u64).collect(),
+        record_bytes: records.sizes(),
         // Nothing is carried over.
         spare_segments: 0,
         gate: Gate::new(0.0),

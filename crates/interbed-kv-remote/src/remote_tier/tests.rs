@@ -307,7 +307,7 @@ fn whatever_the_store_does_only_right_blocks_come_and_nothing_is_lost() {
             let server = &mut servers[dice(2) as usize];
             let chain = &chains[dice(4) as usize];
             // Whether it would be asked or not.
-            (server.reading, server.writing) = (Health::default(), Health::default());
+            (server.reading, server.writing) = (Health::default(), Pause::new(PAUSE_MAX));
             let missing = fetch(server, chain).filled;
             came += missing;
             for (label, bytes) in &chain[missing..] {

@@ -1,7 +1,7 @@
 //! A small seeded generator (splitmix64), so that every run can be replayed.
 
 /// The state of the generator, which is initially the seed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Rng(pub u64);
 
 impl Rng {

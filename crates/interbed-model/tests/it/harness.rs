@@ -37,9 +37,7 @@ pub struct Sequence {
 
 impl Harness {
     pub fn load(name: &str, kv_dtype: KvDType, threads: usize, sequences: usize) -> Self {
-        let dir = fixtures().join(name);
-        let config = ModelConfig::from_dir(&dir).unwrap();
-        Self::of(config, &Catalog::open(&dir).unwrap(), kv_dtype, threads, sequences)
+        Self::open(&fixtures().join(name), kv_dtype, threads, sequences * BLOCKS_PER_SEQUENCE)
     }
 
     /// A model whose tensors are in `catalog`.

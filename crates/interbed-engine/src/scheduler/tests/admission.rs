@@ -2,7 +2,7 @@
 
 use super::swap::{TOOK, one_leaves_another};
 use super::*;
-use crate::scheduler::admission::{Admission, Wait};
+use crate::scheduler::wait::{Admission, Wait};
 
 impl Bench {
     fn admission(&self, id: u64) -> Admission {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::swap::TOOK;
 use super::*;
 use crate::KvDemand;
-use crate::scheduler::admission::{Admission, Wait};
+use crate::scheduler::wait::{Admission, Wait};
 
 impl Bench {
     pub(super) fn set_seats(&mut self, seats: usize) {

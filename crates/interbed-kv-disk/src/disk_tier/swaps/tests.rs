@@ -37,7 +37,7 @@ impl Bench {
         let shape = SwapShape { block_size: BLOCK_SIZE, block_bytes: 1536 * times };
         let file = Arc::new(FaultySpace::new(Arc::new(SwapFile::create(dir.path(), bytes).unwrap())));
         let tier = DiskTier::unnamed(file.clone(), shape, 0, [1; 32]).unwrap();
-        assert_eq!((tier.num_slots(), tier.num_record_buffers), (shape.slots_within(bytes), 2));
+        assert_eq!((tier.num_slots(), tier.reads.num_buffers), (shape.slots_within(bytes), 2));
         assert!((1..=file.len()).contains(&tier.trial().bytes));
         let pool = PlainBlocks::zeroed(BLOCKS as usize, shape.block_bytes);
         let mut bench = Self { tier, file, pool, next: 0, _dir: dir };
@@ -614,7 +614,7 @@ fn a_swap_out_does_not_wait_for_all_reads() {
     let buffer_bytes = 4 * shape().record_bytes(shape().blocks_per_record());
     let options = DiskOptions { buffer_bytes, ..super::super::tests::options(200 << 20) };
     let mut tier = DiskTier::open(space, [1; 32], [2; 32], shape(), options).unwrap();
-    assert_eq!(tier.num_record_buffers, 2);
+    assert_eq!(tier.reads.num_buffers, 2);
     let (keys, mut pool) = (tier.key_chain().clone(), PlainBlocks::zeroed(41, shape().block_bytes()));
     let blocks = chain(&keys, 1, 40);
     store(&mut tier, &mut pool, &blocks);
@@ -630,7 +630,7 @@ fn a_swap_out_does_not_wait_for_all_reads() {
     while !tier.swaps.leaving.is_empty() {
         assert_eq!(tier.poll_swaps(&mut pool, Duration::ZERO), None);
     }
-    assert!(!tier.reads.is_empty(), "it has waited for all reads");
+    assert!(!tier.reads.waiting.is_empty(), "it has waited for all reads");
     ended(&mut tier, &mut pool, SwapId(0)).unwrap();
     let ended = (0..100).find_map(|_| tier.poll(&mut pool, Duration::from_millis(100))).expect("it ends");
     assert_eq!(ended.filled, 40);
@@ -696,8 +696,8 @@ fn whatever_fails_no_swap_brings_anything_wrong() {
                 }
             }
             // Pauses after failures are for disks, not for tests.
-            tier.pause.until = None;
-            tier.growth.until = tier.growth.until.map(|_| Instant::now());
+            tier.writes.pause.until = None;
+            tier.writes.growth.until = tier.writes.growth.until.map(|_| Instant::now());
             tier.assert_sound();
         }
         space.set_rates(FaultRates::default());
