@@ -140,6 +140,7 @@ impl PreparedTier for DiskPlace {
         let options = DiskOptions { names: names.clone(), ..options };
         let tier = DiskTier::open(Arc::new(directory), secret, fingerprint, shape, options);
         let tier = tier.map_err(|error| refused(&error))?;
+        *names = Some(tier.key_chain().clone());
         let found = tier.recovered();
         let aside = if found.set_aside > 0 { ", the rest of it another model's" } else { "" };
         let held = format!("{} blocks ({}) are there{aside}", found.blocks, Bytes(found.bytes));
@@ -199,4 +200,47 @@ fn frames(layout: &KvLayout, wanted: usize) -> (usize, usize) {
 fn refused(error: &dyn std::fmt::Display) -> anyhow::Error {
     let hint = "name another --kv-disk on a disk with more room, change --kv-disk-size, or leave both out";
     Advised::input(format!("cannot keep KV on disk: {error}"), hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use interbed_kernels::{KvDType, KvShape};
+    use interbed_kv::{BlockKey, ChainRoot};
+
+    use super::*;
+    use crate::options::ModelOptions;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        model: ModelOptions,
+        #[command(flatten)]
+        kv_disk: KvDiskOptions,
+    }
+
+    /// Opens a store in a new directory with `names`, and returns its key of some tokens.
+    fn key_in_a_new_store(names: &mut Option<KeyChain>) -> BlockKey {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kv");
+        let line = Line::parse_from(["interbed", "--kv-disk", path.to_str().unwrap(), "--kv-disk-size", "64M"]);
+        let limits = LimitOptions { kv_disk: Some(line.kv_disk), ..line.model.limits };
+        let layout = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 2, head_dim: 8 }]);
+        let place = prepare(&limits, Bytes(1 << 30), &layout).unwrap().unwrap();
+        key_of(place.open([1; 32], names).unwrap().below.tier.key_chain())
+    }
+
+    fn key_of(names: &KeyChain) -> BlockKey {
+        names.block(names.root(&ChainRoot::default()), &[1, 2, 3])
+    }
+
+    #[test]
+    fn nearer_tiers_get_the_names_that_the_store_has() {
+        let mut names = None;
+        let first = key_in_a_new_store(&mut names);
+        assert_eq!(key_of(names.as_ref().unwrap()), first);
+        // A tier farther away determines the names, whatever the directory's secret is.
+        assert_eq!(key_in_a_new_store(&mut names), first);
+        assert_ne!(key_in_a_new_store(&mut None), first);
+    }
 }
