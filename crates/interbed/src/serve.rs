@@ -293,13 +293,15 @@ fn serve_one(args: &ServeArgs, begun: Begun) -> Result<()> {
     #[expect(clippy::async_yields_async, reason = "the second signal can come only after the first")]
     let stop = async move {
         tokio::select! {
-            // No connection was accepted yet, so the process may exit. It must exit explicitly, because signals do not
-            // end the first process of a container by default.
-            code = signals.next() => std::process::exit(code),
+            // What has been loaded is served to the end, even if a signal comes at the same moment.
+            biased;
             loaded = is_loaded => if loaded.is_err() {
                 // Loading has failed, and its error ends the process.
                 std::future::pending::<()>().await;
-            }
+            },
+            // No request was accepted yet, so the process may exit. It must exit explicitly, because signals do not
+            // end the first process of a container by default.
+            code = signals.next() => std::process::exit(code),
         }
         signals.future().await
     };
@@ -317,10 +319,11 @@ fn serve_one(args: &ServeArgs, begun: Begun) -> Result<()> {
     sampling::tell(&loaded.generation, &model_defaults(&loaded.generation));
     let config = config(base, &loaded);
     let (name, announcement) = (config.model_names[0].clone(), Announcement::of(&config, address));
+    // The receiver lives as long as the server, so sending cannot fail. This comes before clients can see that the
+    // model is loaded, because from then on a signal lets their requests finish.
+    let _ = when_loaded.send(());
     door.open(config, loaded.engine.handle(), loaded.tokenizer.clone(), loaded.template.clone());
     announcement.announce(&name, loaded.template.is_some());
-    // The receiver lives as long as the server, so sending cannot fail.
-    let _ = when_loaded.send(());
     let drained = runtime.block_on(serving).context("the server's task failed")?;
     tell_end(args, drained, &impatient);
     runtime.shutdown_timeout(LAST_CALL);
