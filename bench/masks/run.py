@@ -41,7 +41,8 @@ def stream(url, index, more):
                 continue
             chunk = json.loads(line[6:])
             now = time.monotonic()
-            if chunk["choices"]:
+            # While the server computes a prompt, it sends chunks that have neither text nor a reason.
+            if any(choice.get("text") or choice["finish_reason"] for choice in chunk["choices"]):
                 first, last = first or now, now
             if chunk.get("usage"):
                 count = chunk["usage"]["completion_tokens"]

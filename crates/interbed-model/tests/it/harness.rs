@@ -23,8 +23,8 @@ pub struct Harness {
     pub device: CpuDevice,
 }
 
-/// Strips in which sequences are mapped.
-const STRIPS: StripShape = StripShape { count: 8, blocks: 64 };
+/// Strips in which sequences are mapped. Longer sequences go on in blocks that are listed.
+const STRIPS: StripShape = StripShape { count: 8, blocks: 16 };
 
 /// A sequence that is being computed.
 #[derive(Clone)]

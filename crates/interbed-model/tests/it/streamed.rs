@@ -106,12 +106,12 @@ fn logits_are_those_of_weights_in_memory() {
     // Each case goes through every third combination, or through all if `INTERBED_EVERY_WAIT` is set.
     let every = if std::env::var_os("INTERBED_EVERY_WAIT").is_some() { 1 } else { 3 };
     for (case, (name, dtype)) in CASES.into_iter().enumerate() {
-        let mut combination = case;
         let dir = fixtures().join(name);
         let catalog = Catalog::open(&dir).unwrap();
         let config = config_of(&catalog, &dir);
         let want = logits(&mut Harness::load(name, dtype, 2, 1), &prompt(70), usize::MAX);
-        for band_bytes in [1, 5000, 1 << 20] {
+        for (band, band_bytes) in [1, 5000, 1 << 20].into_iter().enumerate() {
+            let mut combination = case + band;
             let least = plan(&catalog, &config, band_bytes).partition().least_budget();
             let all = plan(&catalog, &config, band_bytes).partition().full_budget();
             for budget in [least, least + (all - least) / 3, all] {
