@@ -31,7 +31,8 @@ pub fn run(bench: &PassBench) -> Result<()> {
                 // Of streamed experts, a pass copies only those that it needs.
                 let copied = streaming.experts.as_ref().map(|_| moved.bytes_copied);
                 let left = swept.saturating_sub(streaming.on_device) * of.passes as u64;
-                (copied.unwrap_or(left), moved.bytes_read as f64 / streaming.settings.bytes_per_s)
+                let disk = streaming.settings.bytes_per_s;
+                (copied.unwrap_or(left), if disk > 0.0 { moved.bytes_read as f64 / disk } else { 0.0 })
             }
         };
         let bound = Bound::longest([

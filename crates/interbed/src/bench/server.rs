@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail};
 use interbed_io::{AlignedBuffer, DirectRead, EngineKind, PrivateFolder, SegmentFile, sequential_bandwidth};
 use serde_json::{Value, json};
 
+use crate::bundled::bundled_model;
+
 /// The maximum time until a server is ready, or has written a prompt to disk.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -133,7 +135,9 @@ impl Server {
         more: &[String],
     ) -> Result<Self> {
         let mut command = Command::new(program()?);
-        command.arg("serve").args(model).args(["--port", "0", "--swap-space", "0", "--no-expert-counts"]);
+        // Without a model, a server offers all models of this machine.
+        let model = model.cloned().map_or_else(bundled_model, Ok)?;
+        command.arg("serve").arg(model).args(["--port", "0", "--swap-space", "0", "--no-expert-counts"]);
         command.args(options).args(more);
         command.envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -208,7 +212,13 @@ impl Server {
             "stream": true, "stream_options": {"include_usage": true},
         });
         let began = Instant::now();
-        let stream = self.request("POST", "/v1/completions", &body.to_string())?;
+        TimedAnswer::read(self.request("POST", "/v1/completions", &body.to_string())?, began, tokens)
+    }
+}
+
+impl TimedAnswer {
+    /// Reads the answer to a request of `tokens` tokens that was sent at `began`, and measures its times.
+    fn read(stream: impl BufRead, began: Instant, tokens: usize) -> Result<Self> {
         let (mut first, mut last, mut gaps, mut cached_tokens) = (None, began, Vec::new(), 0);
         let mut text = String::new();
         let mut other = String::new();
@@ -241,9 +251,11 @@ impl Server {
         if gaps.is_empty() {
             gaps.push(0.0);
         }
-        Ok(TimedAnswer { first_token, gaps, cached_tokens, text })
+        Ok(Self { first_token, gaps, cached_tokens, text })
     }
+}
 
+impl Server {
     /// Waits until all KV that is kept on disk has been written durably.
     pub fn settle(&self) -> Result<()> {
         let began = Instant::now();
@@ -276,5 +288,30 @@ impl Drop for Server {
         // The process is killed without a chance to clean up, as by `kill -9`.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, Cursor};
+
+    use super::*;
+
+    #[test]
+    fn what_a_server_sends_while_it_computes_is_no_token() {
+        let event = |choice: Value| format!("data: {}\n\n", json!({"choices": [choice]}));
+        let idle = event(json!({"text": "", "finish_reason": null}));
+        let token = |text: &str| event(json!({"text": text, "finish_reason": null}));
+        let end = event(json!({"text": "", "finish_reason": "length"}));
+        let usage = json!({"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 7}}});
+        let read = |events: &[&str], tokens| {
+            let text = format!("HTTP/1.0 200 OK\r\n\r\n{}data: {usage}\n\ndata: [DONE]\n\n", events.concat());
+            TimedAnswer::read(BufReader::new(Cursor::new(text)), Instant::now(), tokens)
+        };
+        let answer = read(&[&idle, &idle, &token("a"), &idle, &token("b"), &token("c"), &end], 3).unwrap();
+        assert_eq!((answer.text.as_str(), answer.gaps.len(), answer.cached_tokens), ("abc", 2, 7));
+        // A token may have no text of its own, and then the end is all that is seen of it.
+        assert_eq!(read(&[&idle, &end], 1).unwrap().gaps, [0.0]);
+        assert!(read(&[&idle], 1).is_err_and(|error| error.to_string().contains("no token")));
     }
 }
