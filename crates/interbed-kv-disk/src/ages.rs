@@ -1,6 +1,6 @@
 //! Remembers when records were written.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use interbed_kv::{RecordPlace, Tier};
@@ -13,11 +13,11 @@ const STALE_MAX: usize = 1024;
 /// Time between two searches for records that are too old.
 pub(crate) const SWEEP: Duration = Duration::from_secs(1);
 
-/// Times at which records were written, in the order in which they were written or found.
+/// Times at which records were written. A record whose blocks were carried over has the time of the oldest of them.
 #[derive(Debug)]
 pub(crate) struct Ages {
-    /// Records, each with the time of its writing in seconds since 1970.
-    records: VecDeque<(u64, RecordPlace)>,
+    /// Records, each after the time of its writing in seconds since 1970.
+    records: BTreeSet<(u64, RecordPlace)>,
     /// Number of records at which those without readable blocks are looked for and dropped.
     most: usize,
     /// Age in seconds above which records are not read any more; `None` for no limit.
@@ -28,7 +28,7 @@ pub(crate) struct Ages {
 
 impl Ages {
     pub(crate) fn new(ttl: Option<u64>) -> Self {
-        Self { records: VecDeque::new(), most: 0, ttl, swept_at: Instant::now() }
+        Self { records: BTreeSet::new(), most: 0, ttl, swept_at: Instant::now() }
     }
 
     /// Returns the earliest time of writing, in seconds since 1970, of records that may still be read.
@@ -43,7 +43,7 @@ impl Ages {
             self.records.retain(|(_, record)| left.contains(record));
             self.most = 2 * self.records.len() + STALE_MAX;
         }
-        self.records.push_back((written_at, record));
+        self.records.insert((written_at, record));
     }
 
     /// Takes out the records that are too old to be read, from time to time.
@@ -57,11 +57,9 @@ impl Ages {
 
     /// Takes out the records that were written before `oldest`, in seconds since 1970.
     fn take_older(&mut self, oldest: u64) -> HashSet<RecordPlace> {
-        let mut older = HashSet::new();
-        while let Some((_, record)) = self.records.pop_front_if(|(written_at, _)| *written_at < oldest) {
-            older.insert(record);
-        }
-        older
+        let first = RecordPlace { segment: 0, generation: 0, offset: 0, count: 0 };
+        let left = self.records.split_off(&(oldest, first));
+        std::mem::replace(&mut self.records, left).into_iter().map(|(_, record)| record).collect()
     }
 
     /// Returns when each record was written, in seconds since 1970.
@@ -89,5 +87,8 @@ mod tests {
         assert_eq!(ages.all()[&place(3)], 10);
         assert!(ages.take_older(10).is_empty());
         assert_eq!(ages.take_older(11), HashSet::from([place(3)]));
+        // What is carried over comes late, and is old.
+        ages.add(place(3), 12, &tier);
+        assert_eq!(ages.take_older(13), HashSet::from([place(3)]));
     }
 }

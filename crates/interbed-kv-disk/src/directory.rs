@@ -38,12 +38,12 @@ pub trait SegmentSpace: Send + Sync {
     /// Fails if the system refuses to remove the segment.
     fn remove(&self, segment: u32) -> Result<(), IoError>;
 
-    /// Takes away the index that an earlier process has left, if there is one.
+    /// Takes away the index that an earlier process has left, if there is one. By default, there is none.
     fn take_index(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Leaves an index for the next process.
+    /// Leaves an index for the next process. By default, nothing is left.
     ///
     /// # Errors
     /// Fails if the system refuses to write the index; no index is left then.
@@ -55,7 +55,8 @@ pub trait SegmentSpace: Send + Sync {
 /// Reason why a directory cannot be used.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
-    /// A system call failed, or another user owns the directory or one of its files, or can write to one of them.
+    /// A system call failed; or another user owns the directory or one of its files, or can write to one of them; or a
+    /// file in it is a link or has another name elsewhere.
     #[error(transparent)]
     Io(#[from] IoError),
     /// Another process uses the directory.

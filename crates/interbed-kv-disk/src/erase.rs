@@ -35,7 +35,8 @@ pub struct Erased {
 /// segments and the total number of segments. If a call to `erase` is interrupted, another call completes the work.
 ///
 /// # Errors
-/// Fails if a system call fails. Erasing then stops, and the remaining segments are unchanged.
+/// Fails if a system call fails or memory is short. Erasing then stops, and later segments are unchanged. Blocks of the
+/// segment that failed may have been erased already, and the index is gone, so the next server reads all headers.
 pub fn erase(
     directory: &Directory,
     tenant: Option<u128>,

@@ -229,7 +229,8 @@ impl Writer<'_> {
         }
         let mut files = std::mem::take(&mut self.unsynced);
         files.dedup_by(|one, next| Arc::ptr_eq(one, next));
-        let well = files.iter().all(|file| file.sync().is_ok());
+        // All files are synced, even after one could not be.
+        let well = files.iter().fold(true, |well, file| file.sync().is_ok() && well);
         let _ = done.send(Done::Synced { blocks: std::mem::take(&mut self.blocks), well });
     }
 }

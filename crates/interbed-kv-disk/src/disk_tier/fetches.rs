@@ -30,6 +30,11 @@ impl Fetches {
         self.settle(id);
     }
 
+    /// Returns whether a fetch is in flight.
+    pub(super) fn has(&self, id: FetchId) -> bool {
+        self.in_flight.contains_key(&id)
+    }
+
     /// Notes that `blocks` were filled from a record of `bytes` bytes, or could not be filled if there are no `bytes`.
     pub(super) fn was_read(&mut self, id: FetchId, blocks: &[BlockId], bytes: Option<u64>) {
         let Some(fetch) = self.in_flight.get_mut(&id) else { return };

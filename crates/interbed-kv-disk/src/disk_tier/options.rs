@@ -19,8 +19,9 @@ pub struct DiskOptions {
     pub buffer_bytes: usize,
     /// Maximum write rate, in bytes per day; `None` for no limit.
     pub writes_per_day: Option<u64>,
-    /// Time from the first write of a block to this store until the block expires; `None` for no limit. The store does
-    /// not read an expired block, except to swap it in.
+    /// Time from the first write of a block to this store until the block expires; `None` for no limit. A block that
+    /// shares a record with an older block expires with that block. The store does not read an expired block, except to
+    /// swap it in.
     pub ttl: Option<Duration>,
     /// Gate that decides which blocks are worth writing. Blocks with similar use form a class. The blocks of a class
     /// are worth writing if blocks of this class are looked up again often enough.

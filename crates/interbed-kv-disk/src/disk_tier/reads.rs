@@ -97,9 +97,9 @@ impl DiskTier {
         }
         self.reads.num -= 1;
         let into: &[BlockId] = match &purpose {
-            Purpose::Fetch(_, into) if outcome.is_ok() => into,
-            // A swap that has failed elsewhere moves no more bytes.
-            Purpose::Slots(id, into) if outcome.is_ok() && !self.swaps.has_failed(*id) => into,
+            // Blocks of what is no longer in flight may be somebody else's by now.
+            Purpose::Fetch(id, into) if outcome.is_ok() && self.fetches.has(*id) => into,
+            Purpose::Slots(id, into) if outcome.is_ok() && self.swaps.takes_bytes(*id) => into,
             _ => &[],
         };
         for (&block, Expected { index, .. }) in into.iter().zip(&expected) {

@@ -66,9 +66,9 @@ impl Swaps {
         self.in_flight.is_empty()
     }
 
-    /// Returns whether something of a swap could not be moved.
-    pub(super) fn has_failed(&self, id: SwapId) -> bool {
-        self.in_flight.iter().any(|swap| swap.id == id && swap.failed.is_some())
+    /// Returns whether a swap is in flight, and all of it could be moved so far.
+    pub(super) fn takes_bytes(&self, id: SwapId) -> bool {
+        self.in_flight.iter().any(|swap| swap.id == id && swap.failed.is_none())
     }
 
     /// Returns whether a record waits for a buffer while no other is being written.
