@@ -61,7 +61,8 @@ pub struct TierPolicy {
     pub recompute: Recompute,
     /// The time after which the engine writes a computed block that no sequence holds any longer, in every mode. While
     /// a sequence holds the block, the engine checks it again each time that this time has passed. Before the engine
-    /// stops, it writes all blocks that still wait. With `None`, only the mode decides when blocks are written.
+    /// stops, it writes the blocks that still wait, as far as the tier takes them in a limited time. With `None`, only
+    /// the mode decides when blocks are written.
     pub idle_after: Option<Duration>,
     /// Whether the queue of computed blocks that wait to be written has a maximum length. The maximum is the number of
     /// KV blocks for which the engine has memory. When the queue exceeds it, the engine drops the oldest blocks from

@@ -89,7 +89,7 @@ pub struct RemoteTier {
     budget: WriteBudget,
     /// The health of the store for reads.
     reading: Health,
-    /// Time for which nothing is written, after a failed write. Reads may still succeed.
+    /// Time for which no further block is staged, after a failed write. Reads may still succeed.
     writing: Pause,
     /// The bytes per second at which fetches have read lately, and the time at which that was measured.
     rate: Option<(f64, Instant)>,

@@ -66,7 +66,7 @@ impl KeyChain {
     }
 
     /// Returns a chain that gives blocks the same keys, but computes the marks of owners from another secret, which
-    /// only one place knows.
+    /// other places with the same keys do not know.
     #[must_use]
     pub fn owned_under(self, secret: [u8; 32]) -> Self {
         Self { owners: secret, ..self }

@@ -219,28 +219,31 @@ mod tests {
         kv_disk: KvDiskOptions,
     }
 
-    /// Opens a store in a new directory with `names`, and returns its key of some tokens.
-    fn key_in_a_new_store(names: &mut Option<KeyChain>) -> BlockKey {
-        let folder = tempfile::tempdir().unwrap();
+    /// Opens a store in a new directory with `names`. Returns its key of some tokens, and its mark of a tenant.
+    fn names_in_a_new_store(names: &mut Option<KeyChain>) -> [BlockKey; 2] {
+        // The directory for temporary files may lie in memory, where no store is opened.
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("kv");
         let line = Line::parse_from(["interbed", "--kv-disk", path.to_str().unwrap(), "--kv-disk-size", "64M"]);
         let limits = LimitOptions { kv_disk: Some(line.kv_disk), ..line.model.limits };
         let layout = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 2, head_dim: 8 }]);
         let place = prepare(&limits, Bytes(1 << 30), &layout).unwrap().unwrap();
-        key_of(place.open([1; 32], names).unwrap().below.tier.key_chain())
+        names_of(place.open([1; 32], names).unwrap().below.tier.key_chain())
     }
 
-    fn key_of(names: &KeyChain) -> BlockKey {
-        names.block(names.root(&ChainRoot::default()), &[1, 2, 3])
+    fn names_of(chain: &KeyChain) -> [BlockKey; 2] {
+        [chain.block(chain.root(&ChainRoot::default()), &[1, 2, 3]), chain.owner(Some(7))]
     }
 
     #[test]
     fn nearer_tiers_get_the_names_that_the_store_has() {
         let mut names = None;
-        let first = key_in_a_new_store(&mut names);
-        assert_eq!(key_of(names.as_ref().unwrap()), first);
-        // A tier farther away determines the names, whatever the directory's secret is.
-        assert_eq!(key_in_a_new_store(&mut names), first);
-        assert_ne!(key_in_a_new_store(&mut None), first);
+        let first = names_in_a_new_store(&mut names);
+        assert_eq!(names_of(names.as_ref().unwrap()), first);
+        // A tier farther away determines the keys, but a store finds the blocks of a tenant by marks of its own.
+        let second = names_in_a_new_store(&mut names);
+        assert_eq!(names_of(names.as_ref().unwrap()), second);
+        assert_eq!((second[0], second[1] == first[1]), (first[0], false));
+        assert_ne!(names_in_a_new_store(&mut None)[0], first[0]);
     }
 }

@@ -49,7 +49,8 @@ pub trait PreparedTier: Send {
 
     /// Opens the tier for the KV that `fingerprint` identifies. A block has one name in all tiers: `names` are those of
     /// the tiers farther away, if there are any. The tier leaves the names that it uses there, for the tiers that are
-    /// nearer. Names that do not outlive the process make all nearer tiers forget their blocks at each start.
+    /// nearer; they carry the marks by which a store on disk finds the blocks of a tenant. Names that do not outlive
+    /// the process make all nearer tiers forget their blocks at each start.
     ///
     /// # Errors
     /// Fails if the tier cannot be opened.

@@ -111,6 +111,11 @@ impl Engine {
         Attachments { mut below, later, mut swap, cache_watcher }: Attachments,
     ) -> Result<Self, StartError> {
         TierBelow::check(&below).map_err(StartError::Tiers)?;
+        if later.is_some() && !below.is_empty() {
+            return Err(StartError::Tiers(
+                "some KV tiers are open, and others come later; attach all at one time".into(),
+            ));
+        }
         let slots = match &mut swap {
             Some(swap) => Some(swap.num_slots()),
             None => below.iter_mut().find_map(|below| below.tier.slots()).map(|tier| tier.num_slots()),
