@@ -156,8 +156,8 @@ impl DiskTier {
     }
 
     /// Returns the number of slots, each for one swapped block, in a store with this shape and these options. This
-    /// number is [`SlotRoom::num_slots`], or less if the segments that may contain swapped blocks have room for fewer
-    /// blocks.
+    /// number is [`SlotRoom::num_slots`](super::SlotRoom::num_slots), or less if the segments that may contain swapped
+    /// blocks have room for fewer blocks.
     ///
     /// # Errors
     /// Fails with [`DiskTierError::TooSmall`] if the options give the store too few bytes.
