@@ -230,7 +230,7 @@ impl Writer<'_> {
         let mut files = std::mem::take(&mut self.unsynced);
         files.dedup_by(|one, next| Arc::ptr_eq(one, next));
         // All files are synced, even after one could not be.
-        let well = files.iter().fold(true, |well, file| file.sync().is_ok() && well);
+        let well = files.iter().filter(|file| file.sync().is_err()).count() == 0;
         let _ = done.send(Done::Synced { blocks: std::mem::take(&mut self.blocks), well });
     }
 }
