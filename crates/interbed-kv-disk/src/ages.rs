@@ -16,7 +16,7 @@ pub(crate) const SWEEP: Duration = Duration::from_secs(1);
 /// Times at which records were written. A record whose blocks were carried over has the time of the oldest of them.
 #[derive(Debug)]
 pub(crate) struct Ages {
-    /// Records, each after the time of its writing in seconds since 1970.
+    /// The time at which each record was written, in seconds since 1970, with the record's place.
     records: BTreeSet<(u64, RecordPlace)>,
     /// Number of records at which those without readable blocks are looked for and dropped.
     most: usize,

@@ -97,7 +97,7 @@ impl DiskTier {
         }
         self.reads.num -= 1;
         let into: &[BlockId] = match &purpose {
-            // Blocks of what is no longer in flight may be somebody else's by now.
+            // Once a fetch or a swap is no longer in flight, its blocks may belong to another sequence.
             Purpose::Fetch(id, into) if outcome.is_ok() && self.fetches.has(*id) => into,
             Purpose::Slots(id, into) if outcome.is_ok() && self.swaps.takes_bytes(*id) => into,
             _ => &[],
