@@ -131,7 +131,7 @@ async def garbage():
 
 async def bad_request():
     body = RANDOM.choice(
-        [b"{", b"\xff\xfe", b"[]", b'{"prompt": 3}', b'{"prompt": "x", "max_tokens": -1}', b'{"messages": [[]]}', b"[" * 999]
+        [b"{", b"\xff\xfe", b"[]", b'{"prompt": 3}', b'{"prompt": "x", "max_tokens": -7}', b'{"messages": [[]]}', b"[" * 999]
     )
     head, answer = await exchange(request(RANDOM.choice(["/v1/completions", "/v1/chat/completions"]), body))
     assert head.startswith(b"HTTP/1.1 4"), (body, head)
@@ -168,7 +168,7 @@ async def client(end):
 
 
 async def page(path):
-    head, body = await exchange(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    head, body = await exchange(f"GET {path} HTTP/1.1\r\nHost: {URL.netloc}\r\nConnection: close\r\n\r\n".encode())
     return int(head.split()[1]), body.decode()
 
 
