@@ -3,7 +3,7 @@
 
 use crate::{
     blocks::{Fragmentation, Resize},
-    cache::{Cache, Published, Taker},
+    cache::{Cache, Need, Published, Taker},
     config::{KvConfig, KvConfigError},
     error::{AllocStatus, BlockError},
     eviction::EvictionPolicy,
@@ -14,6 +14,7 @@ use crate::{
     sequence_state::SequenceState,
     stats::KvStats,
     tables::{Table, Tables, blocks_for, position},
+    tails::Tails,
     transfer::{BlockCopy, Transfers},
 };
 
@@ -23,10 +24,12 @@ mod invariants;
 mod long;
 mod map;
 mod swapping;
+mod tails;
 #[cfg(test)]
 mod tests;
 
 pub use map::BlockUse;
+pub use tails::TailPlace;
 
 /// Tells what [`BlockManager::look_up`] found. The answer is valid until the manager changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,8 +102,9 @@ impl BlockManager {
         policy: Box<dyn EvictionPolicy>,
     ) -> Result<Self, KvConfigError> {
         config.check()?;
+        let tails = Tails::new(&config);
         Ok(Self {
-            cache: Cache::new(config.num_blocks, config.num_swap_blocks, config.block_size, hasher, policy),
+            cache: Cache::new(config.num_blocks, config.num_swap_blocks, config.block_size, hasher, policy, tails),
             tables: Tables::default(),
             transfers: Transfers::default(),
             counters: KvStats::default(),
@@ -152,17 +156,15 @@ impl BlockManager {
     /// Looks up the prefix of a sequence of `token_ids` in the way that [`allocate`](Self::allocate) does, but changes
     /// nothing.
     pub fn look_up(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> LookUp {
-        let (need, limit) = (self.num_required_blocks(token_ids.len(), 0), self.config.num_blocks);
-        let mut shared = 0;
-        let hits = self.cache.walk(token_ids, hashes, |_, cached| shared += usize::from(!cached));
-        // A cached block that is hit can no longer be evicted for a fresh one.
-        let num_blocks = need - shared;
-        let status = match num_blocks + self.reserve() <= self.cache.available() {
+        let (need, limit) = (self.units_alone(token_ids.len()), self.config.num_blocks);
+        let found = self.find(token_ids, hashes);
+        let status = match self.cache.fits(found.need, self.reserve()) {
             _ if need > limit => AllocStatus::Never { need, limit },
             true => AllocStatus::Ok,
             false => AllocStatus::Later,
         };
-        LookUp { status, num_blocks, num_cached_tokens: hits * self.config.block_size }
+        let num_cached_tokens = found.hits * self.config.block_size;
+        LookUp { status, num_blocks: self.cache.cost(found.need), num_cached_tokens }
     }
 
     /// Returns how many cached blocks of other tenants than that of `root` lie within the equal shares of those
@@ -215,24 +217,33 @@ impl BlockManager {
         if self.tables.get(id).is_some() {
             return Err(BlockError::AlreadyHeld(id));
         }
-        let (need, limit) = (self.num_required_blocks(token_ids.len(), 0), self.config.num_blocks);
-        if need > limit {
+        let (units, limit) = (self.units_alone(token_ids.len()), self.config.num_blocks);
+        if units > limit {
             self.counters.allocation_failures += 1;
-            return Err(BlockError::Never { need, limit });
+            return Err(BlockError::Never { need: units, limit });
         }
+        let need = self.num_required_blocks(token_ids.len(), 0);
         let mut blocks = Vec::with_capacity(need);
         let mut revived = 0;
-        let hits = self.cache.walk(token_ids, hashes, |block, cached| {
+        let mut hits = self.cache.walk(token_ids, hashes, |block, cached| {
             blocks.push(block);
             revived += usize::from(cached);
         });
-        self.expect_available(need - hits, self.cache.available() - revived)?;
+        let branch = hits;
+        if self.cache.tails().is_some() {
+            let found = self.resume(&mut blocks, token_ids.len());
+            hits = found.hits;
+            self.expect_room(found.need)?;
+        } else {
+            self.expect_available(need - hits, self.cache.available() - revived)?;
+        }
 
         let block_size = self.config.block_size;
         self.cache.redeem();
         self.cache.tick();
         // The hits are held first, because a block that is held cannot be evicted for the fresh ones.
         blocks.iter().for_each(|&block| self.cache.share(block));
+        let tails = self.begin_tails(id, hashes.root(), &blocks, token_ids.len(), branch);
         let mut rest = &token_ids[hits * block_size..];
         let taker = Taker::new(id, hashes.root());
         for index in hits..need {
@@ -247,7 +258,7 @@ impl BlockManager {
             self.counters.prefix_hit_tokens += num_cached_tokens as u64;
         }
         let table = Table::new(hashes.root().clone(), publishing, blocks, token_ids.len(), hits, block_size);
-        self.tables.insert(id, table);
+        self.tables.insert(id, table.with_tails(tails));
         Ok(Allocation { num_cached_tokens, num_fresh_blocks: need - hits })
     }
 
@@ -304,8 +315,8 @@ impl BlockManager {
     pub fn can_append(&self, id: SequenceId, count: usize) -> bool {
         let Some(table) = self.tables.get(id) else { return false };
         table.state() == SequenceState::Resident && {
-            let (need, fresh) = growth(table, count, &self.cache, self.config.block_size);
-            need <= self.config.num_blocks && fresh <= self.cache.available()
+            let (blocks, need) = growth(table, count, &self.cache, self.config.block_size);
+            tails::units_alone(&self.cache, blocks, table.below()) <= self.config.num_blocks && self.cache.fits(need, 0)
         }
     }
 
@@ -351,10 +362,11 @@ impl BlockManager {
     pub fn commit(&mut self, id: SequenceId, num_computed: usize) {
         let Self { config, cache, tables, counters, .. } = self;
         let Ok(table) = tables.resident(id) else { return };
+        let before = (table.num_computed(), table.num_published());
         table.computed(num_computed);
         let (full, _) = position(table.num_computed(), config.block_size);
         if !table.is_publishing() || table.num_published() >= full {
-            return;
+            return self.pass_by(id, before);
         }
         let root = cache.hold_root(table.root());
         let mut parent = match table.num_published().checked_sub(1) {
@@ -375,6 +387,7 @@ impl BlockManager {
             parent = cache.parent(table.blocks()[index]);
         }
         cache.release_root(root);
+        self.pass_by(id, before);
     }
 
     /// Starts `child` with all tokens of `parent`. Both sequences hold all of these blocks from now on, including the
@@ -398,6 +411,9 @@ impl BlockManager {
         }
         let forked = table.fork(self.config.block_size);
         forked.blocks().iter().for_each(|&block| self.cache.hold(block));
+        if let Some(tails) = self.cache.tails_mut() {
+            tails.hold_all(&forked.tails().groups);
+        }
         self.tables.insert(child, forked);
         self.counters.forks += 1;
         Ok(())
@@ -414,10 +430,18 @@ impl BlockManager {
     /// harmless.
     pub fn free(&mut self, id: SequenceId) -> bool {
         let Some(table) = self.tables.remove(id) else { return false };
-        let (blocks, slots) = table.into_places();
+        let published = table.num_published();
+        let (blocks, slots, tails) = table.into_places();
+        if let Some(chain) = blocks.get(..published).filter(|_| !tails.groups.is_empty()) {
+            self.cache.keep_last_point(chain);
+        }
+        if let Some(pools) = self.cache.tails_mut() {
+            pools.release_all(tails.groups);
+        }
         // One by one, each decremented and tested: the same call may already have released a block's other holders.
         blocks.into_iter().rev().for_each(|block| self.cache.release(block));
         slots.into_iter().for_each(|slot| self.cache.release_slot(slot));
+        self.cache.settle();
         true
     }
 
@@ -446,7 +470,7 @@ impl BlockManager {
 
     /// Returns how many blocks may be used. More than these are present only while sequences still use them.
     pub fn usable(&self) -> usize {
-        self.cache.blocks().usable()
+        self.cache.tails().map_or(self.cache.blocks().usable(), |tails| tails.usable)
     }
 
     /// Returns the number of withdrawn blocks whose ids are below the number of [`usable`](Self::usable) blocks. At
@@ -489,13 +513,14 @@ impl BlockManager {
     pub fn compact(&mut self, max_steps: usize) -> usize {
         self.cache.make_room_to_move(max_steps.div_ceil(2));
         if self.cache.blocks().num_free() == 0 {
-            return 0;
+            return self.compact_tails(max_steps);
         }
         let moves = self.cache.relocate(max_steps, &self.transfers.pinned());
         self.tables.rename(&moves);
         moves.iter().for_each(|&(source, destination)| self.transfers.copy(source, destination));
         self.counters.moves += moves.len() as u64;
-        moves.len() + self.cache.exchange(max_steps - moves.len())
+        let taken = moves.len() + self.cache.exchange(max_steps - moves.len());
+        taken + self.compact_tails(max_steps - taken)
     }
 
     /// Returns how far the pool is from compact. The call takes time in proportion to the pool.
@@ -513,7 +538,7 @@ impl BlockManager {
     /// Returns figures for monitoring, in constant time.
     pub fn stats(&self) -> KvStats {
         let (blocks, slots) = (self.cache.blocks(), self.cache.slots());
-        let blocks_used = blocks.present() - self.cache.available();
+        let blocks_used = blocks.present() - self.cache.unused();
         let slots_allocated = blocks_used * self.config.block_size;
         KvStats {
             blocks_total: self.config.num_blocks,
@@ -539,6 +564,14 @@ impl BlockManager {
         self.tables.iter_mut().for_each(Table::stop_publishing);
     }
 
+    fn expect_room(&mut self, need: Need) -> Result<(), BlockError> {
+        if self.cache.fits(need, 0) {
+            return Ok(());
+        }
+        self.counters.allocation_failures += 1;
+        Err(BlockError::OutOfBlocks { need: self.cache.cost(need), available: self.cache.available() })
+    }
+
     fn expect_available(&mut self, need: usize, available: usize) -> Result<(), BlockError> {
         if need <= available {
             return Ok(());
@@ -559,38 +592,40 @@ fn grow(
     counters: &mut KvStats,
 ) -> Result<(), BlockError> {
     let (block_size, limit) = (config.block_size, config.num_blocks);
-    let (need, fresh) = growth(table, count, cache, block_size);
-    if need > limit {
+    let (blocks, need) = growth(table, count, cache, block_size);
+    let units = tails::units_alone(cache, blocks, table.below());
+    if units > limit {
         counters.allocation_failures += 1;
-        return Err(BlockError::Never { need, limit });
+        return Err(BlockError::Never { need: units, limit });
     }
-    if fresh == 0 {
+    if need == Need::default() && cache.tails().is_none() {
         return Ok(());
     }
-    if fresh > cache.available() {
+    if !cache.fits(need, 0) {
         counters.allocation_failures += 1;
-        return Err(BlockError::OutOfBlocks { need: fresh, available: cache.available() });
+        return Err(BlockError::OutOfBlocks { need: cache.cost(need), available: cache.available() });
     }
     let taker = Taker::new(id, table.root());
-    if let Some(source) = table.partial(block_size).filter(|&block| cache.is_shared(block)) {
+    if let Some(source) = table.partial(block_size).filter(|&block| count > 0 && cache.is_shared(block)) {
         let (index, filled) = position(table.num_tokens(), block_size);
         let destination = cache.unshare(source, filled, taker);
         table.replace(index, destination);
         transfers.copy(source, destination);
         counters.copy_on_writes += 1;
     }
-    while table.blocks().len() < need {
+    while table.blocks().len() < blocks {
         table.push(cache.take(taker));
     }
+    tails::grow(table, count, taker, cache, transfers, block_size);
     Ok(())
 }
 
-/// Returns the number of blocks that `table` has in memory with `count` more slots, and how many of them must be taken
-/// now.
-fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> (usize, usize) {
+/// Returns the number of blocks that `table` has in memory with `count` more slots, and what must be taken now.
+fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> (usize, Need) {
     // On overflow, the result is larger than any pool.
     let need = blocks_for(table.num_tokens().saturating_add(count), block_size) - table.below();
     let partial = if count > 0 { table.partial(block_size) } else { None };
     let copies = usize::from(partial.is_some_and(|block| cache.is_shared(block)));
-    (need, need.saturating_sub(table.blocks().len()) + copies)
+    let fresh = need.saturating_sub(table.blocks().len()) + copies;
+    (need, Need { fresh, revived: 0, tail_bytes: tails::growth(table, count, cache, block_size) })
 }

@@ -15,7 +15,12 @@ use crate::{
     owners::{Owners, Tenant},
     prefix_hashes::PrefixHashes,
     slots::Slots,
+    tails::Tails,
 };
+
+mod beside_tails;
+
+pub(crate) use beside_tails::Need;
 
 /// Holds contents, the places where they lie, and the policy that chooses among the cached ones.
 ///
@@ -37,6 +42,8 @@ pub(crate) struct Cache {
     losses: Losses,
     /// The keys of the contents; present only if a tier below memory asked for them.
     names: Option<Names>,
+    /// What layers keep that need no more than the tail of a sequence; `None` if all layers keep all tokens.
+    tails: Option<Box<Tails>>,
     block_size: usize,
     /// The number of tokens in used blocks.
     tokens_used: usize,
@@ -75,6 +82,7 @@ impl Cache {
         block_size: usize,
         hasher: ChainHasher,
         policy: Box<dyn EvictionPolicy>,
+        tails: Option<Box<Tails>>,
     ) -> Self {
         Self {
             contents: Contents::new(num_blocks, num_slots, block_size, hasher),
@@ -84,6 +92,7 @@ impl Cache {
             owners: Owners::new(num_blocks),
             losses: Losses::new(num_blocks),
             names: None,
+            tails,
             block_size,
             tokens_used: 0,
             evictions: 0,
@@ -167,8 +176,17 @@ impl Cache {
         self.evictions
     }
 
-    /// Returns how many blocks can be taken: free and cached ones.
+    /// Returns how many blocks can be taken: free and cached ones. Where blocks share memory with others, this is how
+    /// many units of memory nobody holds.
     pub(crate) fn available(&self) -> usize {
+        match &self.tails {
+            None => self.unused(),
+            Some(tails) => self.available_bytes(tails) / tails.unit_bytes,
+        }
+    }
+
+    /// Returns how many blocks are free or cached.
+    pub(crate) fn unused(&self) -> usize {
         self.blocks.num_free() + self.policy.len()
     }
 
@@ -366,6 +384,12 @@ impl Cache {
         }
         self.tokens_used -= self.contents.filled(content);
         match self.contents.is_findable(content) {
+            true if self.tails.as_ref().is_some_and(|tails| !tails.points.leads(content)) => {
+                self.policy.forget(block);
+                self.forget(block, content, Loss::Withdrawn);
+                self.owners.give_back(block);
+                self.blocks.free_first(block);
+            }
             true => {
                 self.policy.insert(block, self.contents.is_leaf(content));
                 self.owners.cache(block);
@@ -452,6 +476,7 @@ impl Cache {
 
     /// Makes every content unfindable. Used blocks keep their contents for their holders; cached blocks become free.
     pub(crate) fn reset(&mut self) {
+        self.end_points();
         let mut cached = Vec::new();
         for (block, content) in self.blocks.contents().filter(|&(_, content)| self.contents.is_findable(content)) {
             self.policy.forget(block);
@@ -491,6 +516,13 @@ impl Cache {
     /// Changes how many blocks may be used. Growing adds free blocks. Shrinking withdraws free blocks, then cached
     /// ones, but never used ones: the remaining number is withdrawn as blocks are released.
     pub(crate) fn set_usable(&mut self, usable: usize) {
+        if let Some(tails) = &mut self.tails {
+            if usable != tails.usable {
+                tails.usable = usable;
+                self.policy.resize(usable);
+            }
+            return self.withdraw_excess();
+        }
         if usable != self.blocks.usable() {
             self.policy.resize(usable);
         }
@@ -499,7 +531,10 @@ impl Cache {
     }
 
     pub(crate) fn take_resize(&mut self) -> Resize {
-        self.blocks.take_resize()
+        let mut resize = self.blocks.take_resize();
+        let pools = self.tails.iter_mut().flat_map(|tails| &mut tails.pools);
+        pools.for_each(|pool| pool.add_resize(&mut resize));
+        resize
     }
 
     /// Evicts and frees up to `num_blocks` cached blocks, if no block is free and withdrawn blocks lie below the usable
@@ -508,7 +543,11 @@ impl Cache {
         if self.blocks.num_free() > 0 {
             return;
         }
-        for _ in 0..num_blocks.min(self.blocks.num_holes()).min(self.policy.len()) {
+        for _ in 0..num_blocks.min(self.blocks.num_holes()) {
+            // An eviction may make others useless, which then are gone, too.
+            if self.policy.is_empty() {
+                return;
+            }
             let block = self.evict(None);
             self.blocks.free_last(block);
         }
@@ -545,7 +584,10 @@ impl Cache {
     /// Takes a block that is in no list and holds no content, by eviction if none is free. The block then belongs to
     /// the taker's tenant.
     fn vacate(&mut self, taker: Taker) -> BlockId {
-        let block = self.blocks.take().unwrap_or_else(|| self.evict(Some(taker)));
+        let block = match &self.tails {
+            None => self.blocks.take().unwrap_or_else(|| self.evict(Some(taker))),
+            Some(_) => self.vacate_beside_tails(taker),
+        };
         self.owners.take(block, taker.tenant);
         block
     }
@@ -558,18 +600,30 @@ impl Cache {
         self.owners.revive(victim);
         self.owners.give_back(victim);
         let content = self.blocks.content(victim);
-        if let Some(names) = &mut self.names {
-            let (above, tokens) = (self.contents.above(content), self.contents.tokens(content));
-            names.evict(victim, above, tokens, self.policy.class(victim));
-        }
-        let (hash, leaf) = self.contents.evict(content);
-        leaf.into_iter().for_each(|parent| self.policy.became_leaf(parent));
-        self.losses.lose(hash, taker.map_or(Loss::Withdrawn, |taker| Loss::Evicted(taker.sequence)));
+        let loss = taker.map_or(Loss::Withdrawn, |taker| Loss::Evicted(taker.sequence));
+        let useless = self.end_point(content);
+        self.forget(victim, content, loss);
+        self.forget_useless(useless, loss);
         self.evictions += 1;
         victim
     }
 
+    /// Ends the findable `content` of `block`, which nobody holds and no content continues. The policy has forgotten
+    /// the block.
+    fn forget(&mut self, block: BlockId, content: ContentId, loss: Loss) {
+        if let Some(names) = &mut self.names {
+            let (above, tokens) = (self.contents.above(content), self.contents.tokens(content));
+            names.evict(block, above, tokens, self.policy.class(block));
+        }
+        let (hash, leaf) = self.contents.evict(content);
+        leaf.into_iter().for_each(|parent| self.policy.became_leaf(parent));
+        self.losses.lose(hash, loss);
+    }
+
     fn withdraw_excess(&mut self) {
+        if self.tails.is_some() {
+            return self.withdraw_excess_bytes();
+        }
         while self.blocks.has_excess() && self.available() > 0 {
             if !self.blocks.withdraw_free() {
                 let block = self.evict(None);

@@ -25,6 +25,45 @@ pub struct KvConfig {
     pub seed: u64,
     /// The policy that chooses which cached blocks are evicted.
     pub eviction: EvictionKind,
+    /// What layers keep that need no more than the tail of a sequence; empty if all layers keep the KV of all tokens.
+    pub tails: Vec<TailConfig>,
+    /// The bytes of one block. Only the ratio to [`TailConfig::block_bytes`] counts. 0 if no layer keeps the KV of all
+    /// tokens; blocks then hold nothing, and only number the contents.
+    pub block_bytes: usize,
+    /// The most tokens of one sequence that a pass computes, 1 or more. A sequence has room for so many tokens in
+    /// blocks of windows besides the window itself.
+    pub pass_tokens: usize,
+}
+
+/// What the layers of one group keep of a sequence, of which only the tail is needed to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TailConfig {
+    /// What the layers keep.
+    pub keeps: Keeps,
+    /// The bytes of one block of this group, 1 or more.
+    pub block_bytes: usize,
+}
+
+/// What layers keep of a sequence so that the next token can be computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// The KV of the last tokens. A block holds [`KvConfig::block_size`] tokens.
+    Window {
+        /// The number of tokens that a token sees, itself included: 1 or more.
+        tokens: usize,
+    },
+    /// A state of fixed size, which stands for all tokens up to one position. A block holds one state.
+    State,
+}
+
+impl Keeps {
+    /// Returns how many blocks before position `num_blocks * block_size` a sequence needs to go on from there.
+    pub(crate) fn tail_blocks(self, num_blocks: usize, block_size: usize) -> usize {
+        match self {
+            Self::Window { tokens } => num_blocks.min((tokens - 1).div_ceil(block_size)),
+            Self::State => num_blocks.min(1),
+        }
+    }
 }
 
 impl Default for KvConfig {
@@ -37,6 +76,9 @@ impl Default for KvConfig {
             num_swap_blocks: 0,
             seed: 0,
             eviction: EvictionKind::default(),
+            tails: Vec::new(),
+            block_bytes: 1,
+            pass_tokens: 512,
         }
     }
 }
@@ -59,7 +101,21 @@ impl KvConfig {
         if !(0.0..1.0).contains(&self.watermark) {
             return Err(KvConfigError::Watermark { got: self.watermark });
         }
+        let is_empty = |tail: &TailConfig| tail.block_bytes == 0 || tail.keeps == Keeps::Window { tokens: 0 };
+        if self.tails.iter().any(is_empty) || self.pass_tokens == 0 || (self.tails.is_empty() && self.block_bytes == 0)
+        {
+            return Err(KvConfigError::Empty);
+        }
         Ok(())
+    }
+
+    /// Returns the bytes that the pool's sizes are counted in: those of a block, or of the first group's blocks if
+    /// blocks hold nothing.
+    pub(crate) fn unit_bytes(&self) -> usize {
+        match self.block_bytes {
+            0 => self.tails.first().map_or(1, |tail| tail.block_bytes),
+            bytes => bytes,
+        }
     }
 
     /// Returns how many blocks stay available when a sequence is admitted, if the manager may use `usable` blocks.
@@ -95,6 +151,9 @@ pub enum KvConfigError {
         /// The configured share.
         got: f64,
     },
+    /// A block, a window or a pass would hold nothing.
+    #[error("a group of layers keeps nothing, or a pass computes nothing; this is a bug, please report it")]
+    Empty,
 }
 
 #[cfg(test)]

@@ -460,6 +460,14 @@ impl Contents {
         }
     }
 
+    /// Returns the content that `content` continues; `None` if it is the first of its chain, or cannot be found.
+    pub(crate) fn parent_content(&self, content: ContentId) -> Option<ContentId> {
+        match self.node(content).parent.get()? {
+            Continues::Content(parent) => Some(parent),
+            Continues::Root(_) => None,
+        }
+    }
+
     /// Returns the block of `parent`, or the hash of `parent` if it is a root.
     #[inline]
     pub(crate) fn parent_block(&self, parent: Parent) -> Result<BlockId, BlockHash> {

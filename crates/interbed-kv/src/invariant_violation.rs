@@ -33,6 +33,12 @@ pub enum InvariantViolation {
         /// The block.
         block: BlockId,
     },
+    /// A block without holders keeps its content only while a hit can end there or behind it.
+    #[error("{block} is cached, but no hit can use it")]
+    Useless {
+        /// The block.
+        block: BlockId,
+    },
     /// A block's count of holders must be the number of tables and transfers that hold it.
     #[error("{block} counts {counted} holders, but {holders} tables and transfers hold it")]
     Holders {

@@ -71,6 +71,21 @@ impl KvStats {
     }
 }
 
+/// A snapshot of what is kept for layers that need no more than the tail of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TailStats {
+    /// Number of blocks of these layers that at least one sequence holds.
+    pub blocks_held: usize,
+    /// Number of blocks of these layers that no sequence holds, and that a later sequence may go on behind.
+    pub blocks_cached: usize,
+    /// The bytes of the cached blocks, as [`TailConfig::block_bytes`](crate::TailConfig::block_bytes) counts them.
+    pub cached_bytes: usize,
+    /// Number of contents behind which a sequence can go on.
+    pub points: usize,
+    /// Number of such contents that ceased to be one because their memory was needed, since the start.
+    pub points_given_up: u64,
+}
+
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole == 0.0 { 0.0 } else { part / whole }
 }

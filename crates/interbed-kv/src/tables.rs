@@ -10,6 +10,7 @@ use crate::{
     hash::ChainRoot,
     ids::{BlockId, FetchId, SequenceId, SwapId, SwapSlot, TokenId},
     sequence_state::SequenceState,
+    tail_table::TailTables,
 };
 
 /// Table of one sequence, which also says how much of the sequence others can find.
@@ -39,6 +40,8 @@ pub(crate) struct Table {
     publishing: bool,
     /// The root at which the sequence's chain starts.
     root: ChainRoot,
+    /// What the sequence holds for layers that need no more than its tail.
+    tails: TailTables,
 }
 
 impl Table {
@@ -63,7 +66,13 @@ impl Table {
             num_published: num_found,
             publishing,
             root,
+            tails: TailTables::default(),
         }
+    }
+
+    /// Adds what the sequence holds for layers that need no more than its tail.
+    pub(crate) fn with_tails(self, tails: TailTables) -> Self {
+        Self { tails, ..self }
     }
 
     /// Makes the table of a sequence whose first `below` blocks are in a tier below memory, and that has no other
@@ -81,6 +90,7 @@ impl Table {
             slots: Vec::new(),
             uncomputed: Vec::new(),
             root: self.root.clone(),
+            tails: self.tails.fork(self.below + self.num_filled(block_size)),
             ..*self
         }
     }
@@ -206,9 +216,18 @@ impl Table {
         self.state = SequenceState::Resident;
     }
 
+    /// Returns what the sequence holds for layers that need no more than its tail.
+    pub(crate) fn tails(&self) -> &TailTables {
+        &self.tails
+    }
+
+    pub(crate) fn tails_mut(&mut self) -> &mut TailTables {
+        &mut self.tails
+    }
+
     /// Ends the table, and returns the blocks and slots that it holds.
-    pub(crate) fn into_places(self) -> (Vec<BlockId>, Vec<SwapSlot>) {
-        (self.blocks, self.slots)
+    pub(crate) fn into_places(self) -> (Vec<BlockId>, Vec<SwapSlot>, TailTables) {
+        (self.blocks, self.slots, self.tails)
     }
 }
 
@@ -301,7 +320,10 @@ impl Tables {
         // Most blocks have lower ids than the last source.
         let Some(&(lowest, _)) = moves.last() else { return };
         let renamed: HashMap<_, _> = moves.iter().copied().collect();
-        let blocks = self.tables.values_mut().flat_map(|table| &mut table.blocks);
+        let blocks = self.tables.values_mut().flat_map(|table| {
+            let tails = table.tails.groups.iter_mut().flat_map(|group| group.blocks_mut());
+            table.blocks.iter_mut().chain(tails)
+        });
         for block in blocks.filter(|block| **block >= lowest) {
             *block = renamed.get(block).copied().unwrap_or(*block);
         }

@@ -11,6 +11,7 @@ mod naive;
 mod policies;
 mod pool;
 mod rng;
+mod tail_episode;
 
 use crate::{EvictionKind, KvStats};
 use episode::Episode;
@@ -21,6 +22,7 @@ pub use follower::Follower;
 pub use policies::OLDEST_LEAF;
 pub use pool::PlainBlocks;
 pub use rng::{Rng, mix};
+pub use tail_episode::{TailCase, TailCounts, run_tails};
 
 /// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
@@ -60,21 +62,29 @@ const STEPS_PER_EPISODE: usize = 1000;
 /// # Panics
 /// Panics if a check fails; the seed of that episode is printed before.
 pub fn run(case: &Case) -> Vec<KvStats> {
-    let replay = std::env::var("INTERBED_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    let seeds = match replay {
-        Some(seed) => vec![seed],
-        None => (0..case.steps.div_ceil(STEPS_PER_EPISODE) as u64).collect::<Vec<u64>>(),
-    };
-    let episode = |seed| {
-        let _printed_on_panic = PrintSeed(seed);
+    let mut all = Vec::new();
+    episodes(case.steps, STEPS_PER_EPISODE, |seed| {
         let mut episode = Episode::new(case, seed);
         for _ in 0..STEPS_PER_EPISODE {
             episode.step();
             episode.verify();
         }
-        episode.finish()
+        all.push(episode.finish());
+    });
+    all
+}
+
+/// Runs as many episodes as take `steps` steps, each with a seed of its own, or the one that is to be replayed.
+fn episodes(steps: usize, steps_of_one: usize, mut run: impl FnMut(u64)) {
+    let replay = std::env::var("INTERBED_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    let seeds = match replay {
+        Some(seed) => vec![seed],
+        None => (0..steps.div_ceil(steps_of_one) as u64).collect::<Vec<u64>>(),
     };
-    seeds.into_iter().map(episode).collect()
+    for seed in seeds {
+        let _printed_on_panic = PrintSeed(seed);
+        run(seed);
+    }
 }
 
 struct PrintSeed(u64);

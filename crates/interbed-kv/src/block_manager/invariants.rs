@@ -1,12 +1,16 @@
 //! Checks what must hold after every operation. Everything is recomputed from scratch, which is slow, but independent
 //! of how the state was reached.
 
+use std::collections::HashMap;
+
 use super::BlockManager;
 use crate::{
+    config::Keeps,
     ids::SequenceId,
     invariant_violation::{InvariantViolation, count},
     sequence_state::SequenceState,
-    tables::Table,
+    tables::{Table, blocks_for},
+    tail_table::TailTable,
     transfer::{BlockSwap, SwapDirection},
 };
 
@@ -30,9 +34,14 @@ impl BlockManager {
         }
         self.transfers.fetched().for_each(|block| holders[block.index()] += 1);
         self.cache.check(&holders, &slot_holders)?;
+        let mut tail_holders = HashMap::new();
+        for group in self.tables.iter().flat_map(|(_, table)| &table.tails().groups) {
+            group.blocks().for_each(|block| *tail_holders.entry(block).or_default() += 1);
+        }
+        self.cache.check_tails(&tail_holders)?;
         self.check_transfers()?;
         for (id, table) in self.tables.iter() {
-            let checks = [self.check_state(id, table), self.check_table(table)];
+            let checks = [self.check_state(id, table), self.check_table(table), self.check_tail_tables(table)];
             if let Some(what) = checks.into_iter().find_map(Result::err) {
                 return Err(InvariantViolation::Sequence { id, what });
             }
@@ -134,6 +143,43 @@ impl BlockManager {
             }
             if table.state() == SequenceState::Resident && written && self.cache.is_shared(block) && !filled_by_others {
                 return Err("a block that it may write is shared");
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a sequence holds the blocks of windows that its next token needs, and no others, and that a pass
+    /// does not write over a state that others need.
+    fn check_tail_tables(&self, table: &Table) -> Result<(), &'static str> {
+        let Some(tails) = self.cache.tails().filter(|_| table.state() == SequenceState::Resident) else {
+            return Ok(());
+        };
+        if table.tails().groups.len() != tails.pools.len() {
+            return Err("it has no table for a group that needs its tail");
+        }
+        let (computed, tokens) = (table.num_computed(), table.num_tokens());
+        for (pool, group) in tails.pools.iter().zip(&table.tails().groups) {
+            match (group, pool.keeps()) {
+                (TailTable::Window(window), Keeps::Window { tokens: seen }) => {
+                    let first = (computed + 1).saturating_sub(seen) / self.config.block_size;
+                    if window.first != first {
+                        return Err("it holds more or less of a window than its next token sees");
+                    }
+                    if window.end() < blocks_for(computed, self.config.block_size) {
+                        return Err("it has computed tokens that are not in its window");
+                    }
+                }
+                (TailTable::State(state), Keeps::State) => {
+                    let is_needed = |block| pool.holders(block) > 1 || pool.content(block).is_some();
+                    let writes = state.to.or(state.from);
+                    if computed < tokens && writes.is_none_or(is_needed) {
+                        return Err("its next pass writes over a state that others need");
+                    }
+                    if (computed > 0) != state.from.is_some() {
+                        return Err("it has computed tokens and no state, or a state and no tokens");
+                    }
+                }
+                _ => return Err("it holds a window in place of a state, or the other way round"),
             }
         }
         Ok(())

@@ -6,11 +6,12 @@ use std::collections::{HashMap, HashSet};
 
 use super::BlockManager;
 use crate::{
-    cache::Taker,
+    cache::{Need, Taker},
     error::{AllocStatus, BlockError},
     ids::{BlockId, SequenceId, SwapId, SwapSlot},
     sequence_state::SequenceState,
     tables::Table,
+    tail_pool::TailPool,
     transfer::{BlockSwap, Flight, Swap, SwapDirection, SwapOutcome},
 };
 
@@ -33,13 +34,18 @@ impl BlockManager {
     /// Tells whether [`swap_out`](Self::swap_out) of `group` would find slots. The answer is also `Never` if a sequence
     /// of the group is not resident, because waiting does not change that.
     pub fn can_swap_out(&self, group: &[SequenceId]) -> AllocStatus {
-        let (need, limit) = (self.swap_cost(group), self.cache.slots().len());
+        let (need, limit) = (self.swap_cost(group), self.num_slots());
         let resident = group.iter().all(|&id| self.state(id) == Some(SequenceState::Resident));
         match need {
             _ if need > limit || !resident => AllocStatus::Never { need, limit },
             _ if need > self.cache.slots().num_free() => AllocStatus::Later,
             _ => AllocStatus::Ok,
         }
+    }
+
+    /// Returns how many slots there are for sequences. Sequences of which some layers keep a tail are not swapped.
+    fn num_slots(&self) -> usize {
+        if self.cache.tails().is_some() { 0 } else { self.cache.slots().len() }
     }
 
     /// Returns how many blocks a swap of `group` copies if every block must be copied. These are the blocks with
@@ -67,12 +73,29 @@ impl BlockManager {
     /// would become free or cached if the group released everything. Blocks reserved ahead count too.
     pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
         let blocks = self.members(group).flat_map(|table| table.blocks().iter().copied());
-        if let [_] = group {
-            return blocks.filter(|&block| self.cache.holders(block) == 1).count();
-        }
+        let tails = self.tail_bytes_exclusive(group);
+        let count = match group {
+            [_] => blocks.filter(|&block| self.cache.holders(block) == 1).count(),
+            _ => {
+                let mut holders: HashMap<BlockId, u32> = HashMap::new();
+                blocks.for_each(|block| *holders.entry(block).or_default() += 1);
+                holders.into_iter().filter(|&(block, holders)| self.cache.holders(block) == holders).count()
+            }
+        };
+        self.cache.cost(Need { fresh: count, revived: 0, tail_bytes: tails })
+    }
+
+    /// Returns the bytes of tails that only `group` holds.
+    fn tail_bytes_exclusive(&self, group: &[SequenceId]) -> usize {
+        let Some(tails) = self.cache.tails() else { return 0 };
         let mut holders: HashMap<BlockId, u32> = HashMap::new();
-        blocks.for_each(|block| *holders.entry(block).or_default() += 1);
-        holders.into_iter().filter(|&(block, holders)| self.cache.holders(block) == holders).count()
+        let groups = self.members(group).flat_map(|table| &table.tails().groups);
+        groups.flat_map(|group| group.blocks()).for_each(|block| *holders.entry(block).or_default() += 1);
+        let of = |(block, held): (BlockId, u32)| {
+            let pool = tails.pool_of(block).filter(|pool| pool.holders(block) == held);
+            pool.map_or(0, TailPool::block_bytes)
+        };
+        holders.into_iter().map(of).sum()
     }
 
     /// Returns how many tokens would have to be computed again if the resident `group` lost its blocks now and came
@@ -101,9 +124,8 @@ impl BlockManager {
         if let Some(&id) = group.iter().find(|&&id| self.blocks_below(id) > 0) {
             return Err(BlockError::BelowMemory(id));
         }
-        let (need, available, limit) =
-            (self.swap_cost(&group), self.cache.slots().num_free(), self.cache.slots().len());
-        if need > available {
+        let (need, available, limit) = (self.swap_cost(&group), self.cache.slots().num_free(), self.num_slots());
+        if need > available.min(limit) {
             return Err(BlockError::OutOfSwap { need, available, limit });
         }
         // These blocks are counted before the swap holds them too.

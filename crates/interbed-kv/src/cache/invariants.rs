@@ -87,7 +87,7 @@ impl Cache {
 
     /// Checks that the number of present blocks is the usable number, as far as used blocks allow.
     fn check_size(&self) -> Result<(), InvariantViolation> {
-        let (present, unused, usable) = (self.blocks.present(), self.available(), self.blocks.usable());
+        let (present, unused, usable) = (self.blocks.present(), self.unused(), self.blocks.usable());
         if present < usable || (present > usable && unused > 0) {
             return Err(InvariantViolation::Usable { present, unused, usable });
         }

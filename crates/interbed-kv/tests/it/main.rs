@@ -8,6 +8,7 @@ mod miss;
 mod model;
 mod resize;
 mod swap;
+mod tails;
 
 use interbed_kv::testing::OLDEST_LEAF;
 use interbed_kv::{

@@ -1,0 +1,396 @@
+//! Gives sequences the blocks of layers that need no more than their tails, and moves these along as a sequence is
+//! computed.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::BlockManager;
+use crate::{
+    cache::{Cache, Need, Taker},
+    config::Keeps,
+    hash::ChainRoot,
+    ids::{BlockId, SequenceId, TokenId},
+    prefix_hashes::PrefixHashes,
+    stats::TailStats,
+    tables::{Table, blocks_for, position},
+    tail_pool::TailPool,
+    tail_table::{StateTable, TailTable, TailTables, WindowTable},
+    transfer::Transfers,
+};
+
+/// Where the next pass finds and leaves what one group of layers keeps of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TailPlace<'a> {
+    /// The blocks of a window.
+    Window {
+        /// The number of blocks of the sequence before those that follow.
+        first: usize,
+        /// The blocks in the order of the tokens.
+        blocks: &'a VecDeque<BlockId>,
+    },
+    /// The places of a state.
+    State {
+        /// The position that the state stands for: the number of tokens before it.
+        position: usize,
+        /// The block that the pass begins with; `None` for the state of a sequence of which nothing is computed.
+        from: Option<BlockId>,
+        /// The block that the pass writes; it may be `from`.
+        to: BlockId,
+    },
+}
+
+/// What a look-up finds for a sequence, and what the sequence takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    /// Number of blocks whose tokens need not be computed.
+    pub(super) hits: usize,
+    pub(super) need: Need,
+}
+
+impl BlockManager {
+    /// Returns, for each group of [`KvConfig::tails`](crate::KvConfig::tails), where the next pass finds and leaves
+    /// what the group keeps of `id`. The places are valid until the next call that changes blocks. Returns none of a
+    /// sequence that has no room for a next token.
+    pub fn tail_places(&self, id: SequenceId) -> impl Iterator<Item = TailPlace<'_>> {
+        let table = self.tables.get(id);
+        let position = table.map_or(0, Table::num_computed);
+        table.into_iter().flat_map(|table| &table.tails().groups).filter_map(move |group| match group {
+            TailTable::Window(WindowTable { first, blocks }) => Some(TailPlace::Window { first: *first, blocks }),
+            TailTable::State(StateTable { from, to }) => {
+                Some(TailPlace::State { position, from: *from, to: to.or(*from)? })
+            }
+        })
+    }
+
+    /// Returns all blocks of layers that keep tails that `id` holds.
+    pub fn tail_blocks(&self, id: SequenceId) -> impl Iterator<Item = BlockId> {
+        self.tables.get(id).into_iter().flat_map(|table| &table.tails().groups).flat_map(TailTable::blocks)
+    }
+
+    /// Returns the numbers of the blocks of each group of [`KvConfig::tails`](crate::KvConfig::tails). The other
+    /// blocks, which hold the KV of all tokens, come before them and begin at 0.
+    pub fn tail_groups(&self) -> Vec<Range<u32>> {
+        let pools = self.cache.tails().map_or(&[][..], |tails| &tails.pools);
+        pools.iter().map(|pool| pool.first()..pool.first() + pool.len() as u32).collect()
+    }
+
+    /// Returns figures of the groups that keep tails. All are 0 if there is none.
+    pub fn tail_stats(&self) -> TailStats {
+        let Some(tails) = self.cache.tails() else { return TailStats::default() };
+        TailStats {
+            blocks_held: tails.pools.iter().map(TailPool::num_held).sum(),
+            blocks_cached: tails.pools.iter().map(TailPool::num_cached).sum(),
+            cached_bytes: tails.cached_bytes(),
+            points: tails.points.len(),
+            points_given_up: tails.given_up,
+        }
+    }
+
+    /// Returns how many tokens of `id` from the first uncomputed one on the next pass may compute: those that have
+    /// places in the blocks of all groups. If it returns 0 although tokens are uncomputed, an [`append`](Self::append)
+    /// of no token gives a place to the next one.
+    pub fn num_computable(&self, id: SequenceId) -> usize {
+        let Some(table) = self.tables.get(id) else { return 0 };
+        let ends = table.tails().groups.iter().filter_map(|group| match group {
+            TailTable::Window(window) => Some(window.end() * self.config.block_size),
+            TailTable::State(_) => None,
+        });
+        ends.fold(table.num_tokens(), usize::min).saturating_sub(table.num_computed())
+    }
+
+    /// Returns how many of the next `count` tokens of `id` a pass should compute, so that it ends where the sequence's
+    /// state is worth keeping: behind the prompt, where another sequence branches, and at some distances. Returns
+    /// `count` if no layer keeps a state.
+    pub fn count_to_stop(&self, id: SequenceId, count: usize) -> usize {
+        let (Some(table), Some(tails)) = (self.tables.get(id), self.cache.tails()) else { return count };
+        let keeps_state = tails.pools.iter().any(|pool| pool.keeps() == Keeps::State);
+        if !keeps_state || !table.is_publishing() {
+            return count;
+        }
+        let (computed, block_size) = (table.num_computed(), self.config.block_size);
+        let TailTables { prompt, branch, .. } = *table.tails();
+        let stops = [prompt, branch, tails.next_milestone(computed / block_size)];
+        let ahead = stops.into_iter().map(|stop| stop * block_size).filter(|&stop| stop > computed);
+        ahead.fold(count, |count, stop| count.min(stop - computed))
+    }
+
+    /// Returns how many units of memory a sequence of `num_tokens` tokens takes that shares nothing.
+    pub(super) fn units_alone(&self, num_tokens: usize) -> usize {
+        units_alone(&self.cache, blocks_for(num_tokens, self.config.block_size), 0)
+    }
+
+    /// Finds what a sequence need not compute, and what it takes.
+    pub(super) fn find(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Found {
+        if self.cache.tails().is_some() {
+            let mut blocks = Vec::new();
+            self.cache.walk(token_ids, hashes, |block, _| blocks.push(block));
+            return self.resume(&mut blocks, token_ids.len());
+        }
+        let mut revived = 0;
+        let hits = self.cache.walk(token_ids, hashes, |_, cached| revived += usize::from(cached));
+        let fresh = self.num_required_blocks(token_ids.len(), 0) - hits;
+        Found { hits, need: Need { fresh, revived, tail_bytes: 0 } }
+    }
+
+    /// Shortens `blocks`, which a look-up has found, to those behind which a sequence can go on, and returns what a
+    /// sequence of `num_tokens` tokens takes then.
+    pub(super) fn resume(&self, blocks: &mut Vec<BlockId>, num_tokens: usize) -> Found {
+        let block_size = self.config.block_size;
+        let hits = self.cache.resumable(blocks);
+        blocks.truncate(hits);
+        let all = self.num_required_blocks(num_tokens, 0);
+        let revived = blocks.iter().filter(|&&block| self.cache.holders(block) == 0).count();
+        let mut tail_bytes = 0;
+        for pool in self.cache.tails().map_or(&[][..], |tails| &tails.pools) {
+            let tail = &blocks[hits - pool.keeps().tail_blocks(hits, block_size)..];
+            let is_revived = |block: &&BlockId| !pool.is_companion_held(self.cache.content_of(**block));
+            let fresh = match pool.keeps() {
+                Keeps::Window { tokens } => (all - hits).min(quota(&self.cache, tokens)),
+                Keeps::State => usize::from(num_tokens > 0),
+            };
+            tail_bytes += (tail.iter().filter(is_revived).count() + fresh) * pool.block_bytes();
+        }
+        Found { hits, need: Need { fresh: all - hits, revived, tail_bytes } }
+    }
+
+    /// Gives a new sequence of `num_tokens` tokens, which shares `found`, its blocks of all groups. It had `branch`
+    /// blocks in common with others.
+    pub(super) fn begin_tails(
+        &mut self,
+        id: SequenceId,
+        root: &ChainRoot,
+        found: &[BlockId],
+        num_tokens: usize,
+        branch: usize,
+    ) -> TailTables {
+        let (block_size, hits) = (self.config.block_size, found.len());
+        let Some(tails) = self.cache.tails_mut() else { return TailTables::default() };
+        let keeps: Vec<_> = tails.pools.iter().map(|pool| pool.keeps()).collect();
+        // What is found is held first, because a block that is held cannot be given up for the fresh ones.
+        let tail_of = |keeps: &Keeps| &found[hits - keeps.tail_blocks(hits, block_size)..];
+        let contents: Vec<Vec<_>> = keeps
+            .iter()
+            .map(|keeps| tail_of(keeps).iter().map(|&block| self.cache.content_of(block)).collect())
+            .collect();
+        let tails = self.cache.tails_mut().expect("there are groups");
+        let pools = tails.pools.iter_mut().zip(&contents);
+        let held: Vec<VecDeque<_>> = pools
+            .map(|(pool, contents)| contents.iter().map(|&content| pool.hold_companion(content)).collect())
+            .collect();
+        if let Some(&last) = found.last() {
+            self.cache.note_hit(last);
+        }
+        let (taker, all) = (Taker::new(id, root), blocks_for(num_tokens, block_size));
+        let mut groups = Vec::with_capacity(keeps.len());
+        for (pool, (keeps, mut blocks)) in keeps.into_iter().zip(held).enumerate() {
+            groups.push(match keeps {
+                Keeps::Window { tokens } => {
+                    let first = hits - blocks.len();
+                    let fresh = (all - hits).min(quota(&self.cache, tokens));
+                    blocks.extend((0..fresh).map(|_| self.cache.take_tail(pool, taker)));
+                    TailTable::Window(WindowTable { first, blocks })
+                }
+                Keeps::State => {
+                    let to = (num_tokens > 0).then(|| self.cache.take_tail(pool, taker));
+                    TailTable::State(StateTable { from: blocks.pop_front(), to })
+                }
+            });
+        }
+        TailTables { groups, prompt: num_tokens.saturating_sub(1) / block_size, branch }
+    }
+
+    /// Moves the tails of `id` along, of which `before` tokens were computed and blocks published before: makes the
+    /// points that others can go on behind, releases what the next tokens do not need, and takes places for these.
+    pub(super) fn pass_by(&mut self, id: SequenceId, before: (usize, usize)) {
+        let Self { config, cache, tables, .. } = self;
+        let Ok(table) = tables.resident(id) else { return };
+        if table.tails().groups.is_empty() || table.num_computed() == before.0 {
+            return;
+        }
+        let mut tails = std::mem::take(table.tails_mut());
+        for (pool, group) in tails.groups.iter_mut().enumerate() {
+            if let TailTable::State(StateTable { from, to }) = group
+                && let Some(to) = to.take()
+                && let Some(last) = from.replace(to)
+            {
+                cache.release_tail(pool, last);
+            }
+        }
+        let (computed, block_size) = (table.num_computed(), config.block_size);
+        let chain = &table.blocks()[..table.num_published()];
+        for count in before.1 + 1..=chain.len() {
+            let mut groups = tails.groups.iter().enumerate();
+            if groups.all(|(pool, group)| can_resume(group, cache, pool, count, computed)) {
+                let is_lasting = count == tails.prompt || count == tails.branch || cache.is_milestone(count);
+                cache.add_point(&chain[..count], &tails.groups, is_lasting);
+            }
+        }
+        let taker = Taker::new(id, table.root());
+        let all = blocks_for(table.num_tokens(), block_size);
+        for (pool, group) in tails.groups.iter_mut().enumerate() {
+            match group {
+                TailTable::Window(window) => slide(window, cache, pool, taker, (computed, all)),
+                TailTable::State(state) if computed < table.num_tokens() => leave_room(state, cache, pool, taker),
+                TailTable::State(_) => {}
+            }
+        }
+        *table.tails_mut() = tails;
+        cache.settle();
+    }
+
+    /// Takes up to `max_steps` steps towards compact groups, and returns how many it took.
+    pub(super) fn compact_tails(&mut self, max_steps: usize) -> usize {
+        let Self { cache, tables, transfers, counters, .. } = self;
+        let pools = cache.tails_mut().map_or(&mut [][..], |tails| &mut tails.pools);
+        let mut taken = 0;
+        for pool in pools {
+            let moves = pool.relocate(max_steps - taken);
+            tables.rename(&moves);
+            moves.iter().for_each(|&(source, destination)| transfers.copy(source, destination));
+            counters.moves += moves.len() as u64;
+            taken += moves.len();
+            taken += pool.exchange(max_steps - taken);
+        }
+        taken
+    }
+}
+
+/// Returns how many units of memory a sequence takes that shares nothing and has `num_blocks` blocks in memory and
+/// `below` before them.
+pub(super) fn units_alone(cache: &Cache, num_blocks: usize, below: usize) -> usize {
+    let Some(tails) = cache.tails() else { return num_blocks };
+    let of_pool = |pool: &TailPool| {
+        let blocks = match pool.keeps() {
+            Keeps::Window { tokens } => (num_blocks + below).min(tails.window_quota(tokens)),
+            Keeps::State => 1,
+        };
+        blocks * pool.block_bytes()
+    };
+    tails.units(num_blocks.saturating_mul(tails.block_bytes) + tails.pools.iter().map(of_pool).sum::<usize>())
+}
+
+fn quota(cache: &Cache, tokens: usize) -> usize {
+    cache.tails().map_or(0, |tails| tails.window_quota(tokens))
+}
+
+/// Returns whether a sequence that holds `group` of pool number `pool`, and has computed `computed` tokens, has all
+/// that another one needs to go on behind `count` blocks.
+fn can_resume(group: &TailTable, cache: &Cache, pool: usize, count: usize, computed: usize) -> bool {
+    let Some((keeps, _, block_size)) = cache.tails().map(|tails| tails.window(pool)) else { return false };
+    match group {
+        TailTable::Window(window) => {
+            window.first <= count - keeps.tail_blocks(count, block_size) && count <= window.end()
+        }
+        TailTable::State(_) => count * block_size == computed,
+    }
+}
+
+/// Releases the blocks of a window that the token at position `computed` does not see, and takes blocks for the tokens
+/// that come next, of `all` blocks that hold tokens.
+fn slide(window: &mut WindowTable, cache: &mut Cache, pool: usize, taker: Taker, (computed, all): (usize, usize)) {
+    let Some((Keeps::Window { tokens }, quota, block_size)) = cache.tails().map(|tails| tails.window(pool)) else {
+        return;
+    };
+    let first = (computed + 1).saturating_sub(tokens) / block_size;
+    while window.first < first
+        && let Some(block) = window.blocks.pop_front()
+    {
+        cache.release_tail(pool, block);
+        window.first += 1;
+    }
+    window.first = window.first.max(first);
+    // If there is no room, because others still hold what was released, the sequence asks again before its next pass.
+    while window.end() < all.min(first + quota)
+        && let Some(block) = cache.try_take_tail(pool, taker)
+    {
+        window.blocks.push_back(block);
+    }
+}
+
+/// Ensures that the next pass does not write over a state that a resume point needs. If there is no room for another
+/// block, the point ends.
+fn leave_room(state: &mut StateTable, cache: &mut Cache, pool: usize, taker: Taker) {
+    let Some(from) = state.from.filter(|&from| state.to.is_none() && cache.is_pinned(pool, from)) else { return };
+    state.to = cache.try_take_tail(pool, taker);
+    if state.to.is_none() {
+        cache.drop_point_of_state(pool, from);
+    }
+}
+
+/// Returns the bytes of tails that `table` must take before `count` more tokens are computed.
+pub(super) fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> usize {
+    let Some(tails) = cache.tails() else { return 0 };
+    let of_group = |(index, group): (usize, &TailTable)| {
+        let (pool, (_, quota, _)) = (&tails.pools[index], tails.window(index));
+        let blocks = match group {
+            TailTable::Window(window) => {
+                let copies = partial(window, table.num_tokens(), block_size).filter(|_| count > 0);
+                let copies = usize::from(copies.is_some_and(|block| pool.holders(block) > 1));
+                let end = wanted_end(table, count, window, quota, block_size);
+                end.saturating_sub(window.end()) + copies
+            }
+            TailTable::State(state) => usize::from(count > 0 && needs_place(state, |block| pool.holders(block))),
+        };
+        blocks * pool.block_bytes()
+    };
+    table.tails().groups.iter().enumerate().map(of_group).sum()
+}
+
+/// Takes the tails that `table` needs before `count` more tokens are computed.
+pub(super) fn grow(
+    table: &mut Table,
+    count: usize,
+    taker: Taker,
+    cache: &mut Cache,
+    transfers: &mut Transfers,
+    block_size: usize,
+) {
+    let (num_tokens, mut tails) = (table.num_tokens(), std::mem::take(table.tails_mut()));
+    for (pool, group) in tails.groups.iter_mut().enumerate() {
+        match group {
+            TailTable::Window(window) => {
+                let is_shared = |block: &BlockId| count > 0 && cache.tail_holders(pool, *block) > 1;
+                if let Some(source) = partial(window, num_tokens, block_size).filter(is_shared) {
+                    let destination = cache.take_tail(pool, taker);
+                    let (index, _) = position(num_tokens, block_size);
+                    window.blocks[index - window.first] = destination;
+                    transfers.copy(source, destination);
+                    cache.release_tail(pool, source);
+                }
+                let quota = cache.tails().map_or(0, |tails| tails.window(pool).1);
+                while window.end() < wanted_end(table, count, window, quota, block_size) {
+                    window.blocks.push_back(cache.take_tail(pool, taker));
+                }
+            }
+            TailTable::State(_) if count == 0 => {}
+            TailTable::State(state) => {
+                if needs_place(state, |block| cache.tail_holders(pool, block)) {
+                    state.to = Some(cache.take_tail(pool, taker));
+                }
+                leave_room(state, cache, pool, taker);
+            }
+        }
+    }
+    *table.tails_mut() = tails;
+}
+
+/// Returns the number of the block behind those that a sequence must hold of a window before a pass computes `count`
+/// more tokens. If no token is added, there must be a place for the next one that is not computed.
+fn wanted_end(table: &Table, count: usize, window: &WindowTable, quota: usize, block_size: usize) -> usize {
+    let next = table.num_computed() + 1;
+    match count {
+        0 => blocks_for(table.num_tokens().min(next), block_size),
+        _ => blocks_for(table.num_tokens().saturating_add(count), block_size).min(window.first + quota),
+    }
+}
+
+/// Returns the block of a window to which the next token will be written, if there is one and it holds tokens.
+fn partial(window: &WindowTable, num_tokens: usize, block_size: usize) -> Option<BlockId> {
+    let (index, slot) = position(num_tokens, block_size);
+    (slot > 0 && (window.first..window.end()).contains(&index)).then(|| window.block(index))
+}
+
+/// Returns whether the next pass needs another block for the state than the one that it begins with.
+fn needs_place(state: &StateTable, holders: impl Fn(BlockId) -> u32) -> bool {
+    state.to.is_none() && state.from.is_none_or(|from| holders(from) > 1)
+}

@@ -1,0 +1,289 @@
+//! The cache where some layers need no more than the tail of a sequence: blocks of several sizes under one budget, and
+//! the points behind which a sequence can go on.
+
+use super::{Cache, Taker};
+use crate::{contents::ContentId, ids::BlockId, losses::Loss, tail_table::TailTable, tails::Tails};
+
+/// The memory that a sequence would take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Need {
+    /// Number of blocks that must be taken.
+    pub(crate) fresh: usize,
+    /// Number of cached blocks that would be in use again.
+    pub(crate) revived: usize,
+    /// The bytes, in blocks of tails, of both kinds.
+    pub(crate) tail_bytes: usize,
+}
+
+impl Cache {
+    pub(crate) fn tails(&self) -> Option<&Tails> {
+        self.tails.as_deref()
+    }
+
+    pub(crate) fn tails_mut(&mut self) -> Option<&mut Tails> {
+        self.tails.as_deref_mut()
+    }
+
+    /// Returns the number of units that `need` takes of those that are available.
+    pub(crate) fn cost(&self, need: Need) -> usize {
+        let blocks = need.fresh + need.revived;
+        self.tails().map_or(blocks, |tails| tails.units(blocks * tails.block_bytes + need.tail_bytes))
+    }
+
+    /// Returns whether there is room for `need`, and `reserve` units besides.
+    pub(crate) fn fits(&self, need: Need, reserve: usize) -> bool {
+        let blocks = need.fresh + need.revived;
+        let Some(tails) = self.tails() else { return blocks + reserve <= self.unused() };
+        let bytes = blocks * tails.block_bytes + need.tail_bytes + reserve * tails.unit_bytes;
+        // Blocks that take no memory are still limited in number.
+        blocks <= self.unused() + self.blocks.num_withdrawn() && bytes <= self.available_bytes(tails)
+    }
+
+    /// Returns the bytes that nobody holds.
+    pub(super) fn available_bytes(&self, tails: &Tails) -> usize {
+        let used = self.blocks.present() - self.unused();
+        tails.usable_bytes().saturating_sub(used * tails.block_bytes + tails.held_bytes())
+    }
+
+    /// Returns how many of `blocks`, which a look-up has found, a sequence can share: up to the last resume point. All
+    /// of them if no layer needs tails.
+    pub(crate) fn resumable(&self, blocks: &[BlockId]) -> usize {
+        let Some(tails) = self.tails() else { return blocks.len() };
+        let is_point = |block: &BlockId| tails.points.contains(self.blocks.content(*block));
+        blocks.iter().rposition(is_point).map_or(0, |last| last + 1)
+    }
+
+    /// Returns the content of `block`.
+    pub(crate) fn content_of(&self, block: BlockId) -> ContentId {
+        self.blocks.content(block)
+    }
+
+    /// Takes a block of pool number `pool` for one table.
+    ///
+    /// # Panics
+    /// Panics if there is no [room](Self::fits) for it; callers check that first.
+    pub(crate) fn take_tail(&mut self, pool: usize, taker: Taker) -> BlockId {
+        loop {
+            let spare = self.spare_bytes();
+            let one = &mut self.tails_mut().expect("there are pools").pools[pool];
+            if let Some(block) = one.take() {
+                return block;
+            }
+            match spare >= one.block_bytes() && one.present() < one.len() {
+                true => one.grow(),
+                false => self.give_up(Some(taker)),
+            }
+        }
+    }
+
+    /// Takes a block in the way of [`take_tail`](Self::take_tail), if there is room for it.
+    pub(crate) fn try_take_tail(&mut self, pool: usize, taker: Taker) -> Option<BlockId> {
+        let tail_bytes = self.tails()?.pools[pool].block_bytes();
+        self.fits(Need { tail_bytes, ..Need::default() }, 0).then(|| self.take_tail(pool, taker))
+    }
+
+    /// Takes a block that is in no list and holds no content.
+    pub(super) fn vacate_beside_tails(&mut self, taker: Taker) -> BlockId {
+        loop {
+            if let Some(block) = self.blocks.take() {
+                return block;
+            }
+            let needed = self.tails().map_or(0, |tails| tails.block_bytes);
+            match self.spare_bytes() >= needed && self.blocks.present() < self.blocks.len() {
+                true => self.blocks.set_usable(self.blocks.usable() + 1),
+                false if needed == 0 => return self.evict(Some(taker)),
+                false => self.give_up(Some(taker)),
+            }
+        }
+    }
+
+    /// Gives the memory back that is above the budget, after blocks of tails were released.
+    pub(crate) fn settle(&mut self) {
+        if self.tails.is_some() {
+            self.withdraw_excess_bytes();
+        }
+    }
+
+    /// Takes memory away until all blocks fit into the budget, as far as nobody holds them.
+    pub(super) fn withdraw_excess_bytes(&mut self) {
+        while let Some(tails) = self.tails()
+            && self.present_bytes(tails) > tails.usable_bytes()
+        {
+            let cached_bytes = self.policy.len() * tails.block_bytes + tails.cached_bytes();
+            if !self.withdraw_any() {
+                if cached_bytes == 0 {
+                    return;
+                }
+                self.give_up(None);
+            }
+        }
+    }
+
+    /// Makes the content of the last of `chain` a resume point, unless it is one. `chain` is all blocks of a sequence
+    /// up to there, all of which can be found; `tables` holds what each group needs to go on behind them.
+    pub(crate) fn add_point(&mut self, chain: &[BlockId], tables: &[TailTable], is_lasting: bool) {
+        let Self { tails: Some(tails), blocks, contents, block_size, .. } = self else { return };
+        let Some(&last) = chain.last() else { return };
+        let content = blocks.content(last);
+        if !tails.points.contains(content) {
+            for (pool, table) in tails.pools.iter_mut().zip(tables) {
+                let first = chain.len() - pool.keeps().tail_blocks(chain.len(), *block_size);
+                for (index, &of) in chain.iter().enumerate().skip(first) {
+                    let block = match table {
+                        TailTable::Window(window) => window.block(index),
+                        TailTable::State(state) => state.from.expect("something is computed"),
+                    };
+                    pool.pin(blocks.content(of), block);
+                }
+            }
+            tails.points.add(content, |content| contents.parent_content(content));
+        }
+        if is_lasting {
+            tails.points.make_lasting(content);
+        }
+    }
+
+    /// Releases a block of pool number `pool` that one table held. [`settle`](Self::settle) is to follow.
+    pub(crate) fn release_tail(&mut self, pool: usize, block: BlockId) {
+        if let Some(tails) = self.tails_mut() {
+            tails.pools[pool].release(block);
+        }
+    }
+
+    /// Returns how many tables hold a block of pool number `pool`.
+    pub(crate) fn tail_holders(&self, pool: usize, block: BlockId) -> u32 {
+        self.tails().map_or(0, |tails| tails.pools[pool].holders(block))
+    }
+
+    /// Returns whether a resume point needs a block of pool number `pool`.
+    pub(crate) fn is_pinned(&self, pool: usize, block: BlockId) -> bool {
+        self.tails().is_some_and(|tails| tails.pools[pool].content(block).is_some())
+    }
+
+    /// Returns whether a point behind `num_blocks` blocks lasts because of the distance from others alone.
+    pub(crate) fn is_milestone(&self, num_blocks: usize) -> bool {
+        self.tails().is_some_and(|tails| tails.is_milestone(num_blocks))
+    }
+
+    /// Notes that a hit has ended at the content of `block`, which is a resume point.
+    pub(crate) fn note_hit(&mut self, block: BlockId) {
+        let content = self.blocks.content(block);
+        self.tails.iter_mut().for_each(|tails| tails.points.hit(content));
+    }
+
+    /// Makes the last resume point among the contents of `chain`, if there is one, a lasting one.
+    pub(crate) fn keep_last_point(&mut self, chain: &[BlockId]) {
+        let resumable = self.resumable(chain);
+        if let (Some(tails), Some(last)) = (&mut self.tails, resumable.checked_sub(1)) {
+            tails.points.make_lasting(self.blocks.content(chain[last]));
+        }
+    }
+
+    /// Ends the resume point at the content to which `block`, a state, belongs.
+    pub(crate) fn drop_point_of_state(&mut self, pool: usize, block: BlockId) {
+        if let Some(content) = self.tails().and_then(|tails| tails.pools[pool].content(block)) {
+            self.tails.iter_mut().for_each(|tails| tails.given_up += 1);
+            self.drop_point(content, Loss::Withdrawn);
+        }
+    }
+
+    /// Ends a resume point. Contents that lead to no other are forgotten if nobody holds them.
+    fn drop_point(&mut self, content: ContentId, loss: Loss) {
+        let useless = self.end_point(content);
+        self.forget_useless(useless, loss);
+    }
+
+    /// Ends the resume point at `content`, if there is one. Returns the contents that are of no use any more.
+    pub(super) fn end_point(&mut self, content: ContentId) -> Vec<ContentId> {
+        let Self { tails: Some(tails), contents, block_size, .. } = self else { return Vec::new() };
+        if !tails.points.contains(content) {
+            return Vec::new();
+        }
+        for pool in &mut tails.pools {
+            let mut last = Some(content);
+            for _ in 0..pool.keeps().tail_blocks(usize::MAX, *block_size) {
+                let Some(content) = last else { break };
+                pool.unpin(content);
+                last = contents.parent_content(content);
+            }
+        }
+        tails.points.remove(content, |content| contents.parent_content(content))
+    }
+
+    /// Ends all resume points, because no content can be found from now on.
+    pub(super) fn end_points(&mut self) {
+        let Self { tails: Some(tails), blocks, .. } = self else { return };
+        let points: Vec<_> =
+            blocks.contents().map(|(_, content)| content).filter(|&content| tails.points.contains(content)).collect();
+        // What leads to no point any more is forgotten with everything else.
+        points.into_iter().for_each(|content| drop(self.end_point(content)));
+        self.tails.iter_mut().for_each(|tails| tails.points.clear());
+    }
+
+    /// Forgets those of `useless`, each of which comes before what it continues, that nobody holds.
+    pub(super) fn forget_useless(&mut self, useless: Vec<ContentId>, loss: Loss) {
+        for content in useless {
+            if !self.contents.is_findable(content) || self.contents.users(content) > 0 {
+                continue;
+            }
+            let block = self.contents.block(content).expect("what can be found is in a block");
+            self.policy.forget(block);
+            self.owners.revive(block);
+            self.owners.give_back(block);
+            self.forget(block, content, loss);
+            self.blocks.free_last(block);
+        }
+    }
+
+    /// Gives up something that nobody holds: the memory of a free block, or else a passing point, or else a lasting
+    /// point or a cached block, which become free blocks as far as nothing else needs them.
+    ///
+    /// # Panics
+    /// Panics if everything is held.
+    fn give_up(&mut self, taker: Option<Taker>) {
+        if self.withdraw_any() {
+            return;
+        }
+        let loss = taker.map_or(Loss::Withdrawn, |taker| Loss::Evicted(taker.sequence));
+        let cached = self.policy.len();
+        let tails = self.tails_mut().expect("there are pools");
+        if let Some(point) = tails.points.oldest_passing() {
+            tails.given_up += 1;
+            return self.drop_point(point, loss);
+        }
+        // Points take no more than half of what is cached.
+        let in_points = tails.cached_bytes();
+        if (cached == 0 || in_points > cached * tails.block_bytes)
+            && let Some(point) = tails.points.oldest_lasting()
+        {
+            tails.given_up += 1;
+            return self.drop_point(point, loss);
+        }
+        let block = self.evict(taker);
+        self.blocks.free_last(block);
+    }
+
+    /// Takes the memory of any free block away. Returns false if no block is free.
+    fn withdraw_any(&mut self) -> bool {
+        if self.tails.as_mut().is_some_and(|tails| tails.withdraw_free()) {
+            return true;
+        }
+        let takes_memory = self.tails().is_some_and(|tails| tails.block_bytes > 0);
+        if !takes_memory || self.blocks.num_free() == 0 {
+            return false;
+        }
+        self.blocks.set_usable(self.blocks.usable() - 1);
+        self.blocks.withdraw_free()
+    }
+
+    /// Returns the bytes of the budget that no block takes.
+    fn spare_bytes(&self) -> usize {
+        self.tails().map_or(0, |tails| tails.usable_bytes().saturating_sub(self.present_bytes(tails)))
+    }
+
+    pub(super) fn present_bytes(&self, tails: &Tails) -> usize {
+        self.blocks.present() * tails.block_bytes + tails.present_bytes()
+    }
+}
+
+mod invariants;

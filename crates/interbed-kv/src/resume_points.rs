@@ -1,0 +1,168 @@
+//! The contents behind which a sequence can go on, in models of which some layers need the tail of a sequence.
+//!
+//! A *resume point* is a findable content for which the blocks of all groups are kept that a sequence needs to go on
+//! behind it. A point is *passing* as long as nothing says that it is of use: it was made because a sequence passed by.
+//! A *lasting* point is where a hit is likely to end: behind a prompt, behind an answer, where two sequences branched,
+//! where a hit has ended before, and at every so many tokens.
+//!
+//! A content *leads* to a point if it is one, or if a content that continues it leads to one. A content that leads to
+//! no point is of no use to any hit.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::contents::ContentId;
+
+/// All resume points, and which contents lead to them.
+#[derive(Debug)]
+pub(crate) struct ResumePoints {
+    entries: Vec<Entry>, // [content]
+    /// The passing points, the oldest first, with some that no longer are.
+    passing: VecDeque<ContentId>,
+    /// The lasting points in the order in which they are given up, with some that no longer are.
+    lasting: VecDeque<ContentId>,
+    num_points: usize,
+}
+
+/// What is known of a content, in four bytes: three flags, and by how many ways it leads to points, itself included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry(u32);
+
+impl Entry {
+    const POINT: u32 = 1 << 31;
+    const LASTING: u32 = 1 << 30;
+    /// Whether a hit has ended at the point since it was last considered.
+    const HIT: u32 = 1 << 29;
+    const WAYS: u32 = Self::HIT - 1;
+
+    fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+impl ResumePoints {
+    pub(crate) fn new(num_contents: usize) -> Self {
+        Self {
+            entries: vec![Entry(0); num_contents],
+            passing: VecDeque::new(),
+            lasting: VecDeque::new(),
+            num_points: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.num_points
+    }
+
+    pub(crate) fn contains(&self, content: ContentId) -> bool {
+        self.entry(content).has(Entry::POINT)
+    }
+
+    /// Returns whether `content` leads to a point.
+    pub(crate) fn leads(&self, content: ContentId) -> bool {
+        self.ways(content) > 0
+    }
+
+    /// Returns by how many ways `content` leads to points: through each content that continues it, and by itself.
+    pub(crate) fn ways(&self, content: ContentId) -> u32 {
+        self.entry(content).0 & Entry::WAYS
+    }
+
+    /// Makes `content` a passing point, which it is not yet. `parent` gives the content that another one continues.
+    pub(crate) fn add(&mut self, content: ContentId, parent: impl Fn(ContentId) -> Option<ContentId>) {
+        self.entries[content.0 as usize].0 |= Entry::POINT;
+        self.num_points += 1;
+        queue(&mut self.passing, content, &self.entries, |entry| entry.has(Entry::POINT) && !entry.has(Entry::LASTING));
+        let mut last = Some(content);
+        while let Some(content) = last {
+            self.entries[content.0 as usize].0 += 1;
+            last = if self.ways(content) == 1 { parent(content) } else { None };
+        }
+    }
+
+    /// Makes a point last.
+    pub(crate) fn make_lasting(&mut self, content: ContentId) {
+        debug_assert!(self.contains(content));
+        if !self.entry(content).has(Entry::LASTING) {
+            self.entries[content.0 as usize].0 |= Entry::LASTING;
+            queue(&mut self.lasting, content, &self.entries, |entry| entry.has(Entry::LASTING));
+        }
+    }
+
+    /// Notes that a hit has ended at a point.
+    pub(crate) fn hit(&mut self, content: ContentId) {
+        self.entries[content.0 as usize].0 |= Entry::HIT;
+    }
+
+    /// Ends a point. Returns the contents that led to it and lead to no other, each before the content that it
+    /// continues. `parent` gives the content that another one continues.
+    pub(crate) fn remove(
+        &mut self,
+        content: ContentId,
+        parent: impl Fn(ContentId) -> Option<ContentId>,
+    ) -> Vec<ContentId> {
+        self.entries[content.0 as usize].0 &= Entry::WAYS;
+        self.num_points -= 1;
+        let mut useless = Vec::new();
+        let mut last = Some(content);
+        while let Some(content) = last {
+            self.entries[content.0 as usize].0 -= 1;
+            last = if self.ways(content) == 0 { parent(content) } else { None };
+            if !self.leads(content) {
+                useless.push(content);
+            }
+        }
+        useless
+    }
+
+    /// Returns the passing point that is given up next. Points at which hits have ended last instead.
+    pub(crate) fn oldest_passing(&mut self) -> Option<ContentId> {
+        while let Some(content) = self.passing.pop_front() {
+            match self.entry(content) {
+                entry if !entry.has(Entry::POINT) || entry.has(Entry::LASTING) => {}
+                entry if entry.has(Entry::HIT) => self.make_lasting(content),
+                _ => return Some(content),
+            }
+        }
+        None
+    }
+
+    /// Returns the lasting point that is given up next: the oldest at which no hit has ended since it was considered.
+    pub(crate) fn oldest_lasting(&mut self) -> Option<ContentId> {
+        while let Some(content) = self.lasting.pop_front() {
+            match self.entry(content) {
+                entry if !entry.has(Entry::LASTING) => {}
+                entry if entry.has(Entry::HIT) => {
+                    self.entries[content.0 as usize].0 &= !Entry::HIT;
+                    self.lasting.push_back(content);
+                }
+                _ => return Some(content),
+            }
+        }
+        None
+    }
+
+    /// Ends all points.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.entries.len());
+    }
+
+    fn entry(&self, content: ContentId) -> Entry {
+        self.entries[content.0 as usize]
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+            + (self.passing.capacity() + self.lasting.capacity()) * size_of::<ContentId>()
+    }
+}
+
+/// Appends `content` to a queue. If the queue is much longer than there are contents, all but the first entry of each
+/// content that `belongs` to it are removed.
+fn queue(queue: &mut VecDeque<ContentId>, content: ContentId, entries: &[Entry], belongs: fn(Entry) -> bool) {
+    queue.push_back(content);
+    if queue.len() > 2 * entries.len() {
+        let mut seen = HashSet::new();
+        queue.retain(|&content| belongs(entries[content.0 as usize]) && seen.insert(content));
+    }
+}

@@ -1,0 +1,89 @@
+//! The blocks of one group of layers that a sequence holds, where these layers need the tail of a sequence.
+
+use std::collections::VecDeque;
+
+use crate::ids::BlockId;
+
+/// What a sequence holds of all groups that need its tail, and where hits of others are likely to end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct TailTables {
+    /// One table for each group; empty if no group needs tails.
+    pub(crate) groups: Vec<TailTable>,
+    /// The number of blocks of the prompt that another sequence with this prompt finds.
+    pub(crate) prompt: usize,
+    /// The number of blocks that the sequence had in common with others when it began.
+    pub(crate) branch: usize,
+}
+
+/// What a sequence holds of one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TailTable {
+    /// Blocks of a window.
+    Window(WindowTable),
+    /// Blocks of states.
+    State(StateTable),
+}
+
+/// The blocks of a window, in the order of the tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct WindowTable {
+    /// The number of blocks of the sequence before those that are held.
+    pub(crate) first: usize,
+    pub(crate) blocks: VecDeque<BlockId>,
+}
+
+/// The place of a sequence's state, and the place where the next pass leaves the state.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct StateTable {
+    /// The state behind the computed tokens; `None` as long as nothing is computed.
+    pub(crate) from: Option<BlockId>,
+    /// The block that the next pass writes; `None` if it writes to `from`.
+    pub(crate) to: Option<BlockId>,
+}
+
+impl WindowTable {
+    /// Returns the number of the block behind those that are held.
+    pub(crate) fn end(&self) -> usize {
+        self.first + self.blocks.len()
+    }
+
+    /// Returns block number `index` of the sequence, which must be held.
+    pub(crate) fn block(&self, index: usize) -> BlockId {
+        self.blocks[index - self.first]
+    }
+}
+
+impl TailTable {
+    /// Goes through all blocks that are held.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> {
+        let (window, state) = match self {
+            Self::Window(window) => (Some(window.blocks.iter().copied()), None),
+            Self::State(StateTable { from, to }) => (None, Some(from.iter().chain(to).copied())),
+        };
+        window.into_iter().flatten().chain(state.into_iter().flatten())
+    }
+
+    /// Goes through all blocks that are held, to replace them.
+    pub(crate) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut BlockId> {
+        let (window, state) = match self {
+            Self::Window(window) => (Some(window.blocks.iter_mut()), None),
+            Self::State(StateTable { from, to }) => (None, Some(from.iter_mut().chain(to))),
+        };
+        window.into_iter().flatten().chain(state.into_iter().flatten())
+    }
+}
+
+impl TailTables {
+    /// Makes a copy for another sequence, which holds the same blocks but takes its own for what it computes next. All
+    /// tokens are computed, and are in the first `num_filled` blocks of the sequence.
+    pub(crate) fn fork(&self, num_filled: usize) -> Self {
+        let mut fork = self.clone();
+        for table in &mut fork.groups {
+            match table {
+                TailTable::Window(window) => window.blocks.truncate(num_filled.saturating_sub(window.first)),
+                TailTable::State(state) => state.to = None,
+            }
+        }
+        fork
+    }
+}
