@@ -221,10 +221,10 @@ impl Scheduler {
         let StepPlan { entries, budget, paced, .. } = plan;
         for entry in entries {
             let sequence = &self.sequences[&entry.id];
-            let slots = self.blocks.num_tokens(entry.id).map_or(0, |tokens| tokens.saturating_sub(entry.start));
+            let slots = self.blocks.num_placed_tokens(entry.id).saturating_sub(entry.start);
             let more = paced.as_ref().map_or(usize::MAX, |paced| paced.room(entry.start)).min(*budget);
             let most = self.most_tokens(sequence).min(entry.count + more);
-            let count = sequence.computable().min(slots).min(most);
+            let count = self.blocks.count_to_stop(entry.id, sequence.computable().min(slots).min(most));
             if count > entry.count {
                 let more = count - entry.count;
                 *budget -= more;
@@ -266,6 +266,10 @@ impl Scheduler {
     /// pass has room, and as far as blocks are left once each running sequence has taken one. Only guesses below
     /// `vocab_size` are computed.
     pub(crate) fn draft(&mut self, plan: &mut StepPlan, drafter: &mut dyn Drafter, vocab_size: usize) {
+        // What a state takes in cannot be taken back.
+        if self.blocks.keeps_states() {
+            return;
+        }
         let StepPlan { entries, budget, drafts, .. } = plan;
         for entry in entries {
             let sequence = self.sequences.get_mut(&entry.id).expect("a planned sequence is known");
@@ -403,7 +407,7 @@ impl Scheduler {
     pub(crate) fn recover_leaks(&mut self) -> usize {
         debug_assert!(self.is_idle());
         let stats = self.blocks.stats();
-        let leaked = stats.blocks_used + stats.swap_slots_used;
+        let leaked = stats.blocks_used + stats.swap_slots_used + self.blocks.tail_stats().blocks_held;
         if leaked > 0 {
             self.blocks = self.blocks.emptied();
         }
@@ -465,9 +469,10 @@ impl Scheduler {
     /// Adds the next chunk of `id` to the pass, as far as the pass has room.
     fn plan_entry(&self, id: SequenceId, plan: &mut StepPlan) {
         let sequence = &self.sequences[&id];
-        // A sequence that is longer than memory may have slots for only some of its tokens.
-        let slots = self.blocks.num_tokens(id).map_or(0, |tokens| tokens.saturating_sub(sequence.computed));
+        // A sequence that is longer than memory, or than a window, may have slots for only some of its tokens.
+        let slots = self.blocks.num_placed_tokens(id).saturating_sub(sequence.computed);
         let count = sequence.computable().min(self.room_of(id, plan)).min(slots).min(self.most_tokens(sequence));
+        let count = self.blocks.count_to_stop(id, count);
         if count == 0 {
             return;
         }

@@ -156,7 +156,7 @@ impl BlockManager {
     /// Looks up the prefix of a sequence of `token_ids` in the way that [`allocate`](Self::allocate) does, but changes
     /// nothing.
     pub fn look_up(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> LookUp {
-        let (need, limit) = (self.units_alone(token_ids.len()), self.config.num_blocks);
+        let (need, limit) = (self.num_blocks_alone(token_ids.len()), self.config.num_blocks);
         let found = self.find(token_ids, hashes);
         let status = match self.cache.fits(found.need, self.reserve()) {
             _ if need > limit => AllocStatus::Never { need, limit },
@@ -217,7 +217,7 @@ impl BlockManager {
         if self.tables.get(id).is_some() {
             return Err(BlockError::AlreadyHeld(id));
         }
-        let (units, limit) = (self.units_alone(token_ids.len()), self.config.num_blocks);
+        let (units, limit) = (self.num_blocks_alone(token_ids.len()), self.config.num_blocks);
         if units > limit {
             self.counters.allocation_failures += 1;
             return Err(BlockError::Never { need: units, limit });

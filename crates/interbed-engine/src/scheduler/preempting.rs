@@ -27,7 +27,7 @@ impl Scheduler {
                 continue;
             }
             let missing = self.blocks.unseen_token_ids(id, sequence.tokens());
-            if missing.is_empty() {
+            if missing.is_empty() && !self.blocks.lacks_place(id) {
                 return true;
             }
             let short = match self.blocks.append(id, missing) {

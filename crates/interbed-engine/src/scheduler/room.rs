@@ -57,7 +57,7 @@ impl Scheduler {
             // The last token has no KV.
             let all = match self.long_limits(one) {
                 Some(limits) => limits.least,
-                None => self.blocks.num_required_blocks(one.prompt_len.max(one.tokens_max.saturating_sub(1)), 0),
+                None => self.blocks.num_blocks_alone(one.prompt_len.max(one.tokens_max.saturating_sub(1))),
             };
             let shared = one.search().map_or(0, |_| one.prompt_len / self.blocks.block_size());
             let is_counted = one.search().is_some_and(|search| !searches.insert(search));

@@ -8,10 +8,11 @@ mod load;
 mod pacing;
 mod searches;
 mod swap;
+mod tails;
 
 use std::collections::HashSet;
 
-use interbed_kv::{BlockManager, ChainRoot, KvConfig, SequenceId, SwapId};
+use interbed_kv::{BlockManager, ChainRoot, Keeps, KvConfig, SequenceId, SwapId, TailConfig};
 
 use super::*;
 use crate::TenantId;
@@ -65,6 +66,7 @@ impl Bench {
                 blocks * self.scheduler.blocks().block_size() >= entry.start + entry.count,
                 "every token has a slot"
             );
+            assert!(self.scheduler.blocks().num_placed_tokens(entry.id) >= entry.start + entry.count - entry.drafts());
         }
         self.check();
         let entries = self.plan.entries.clone();

@@ -86,16 +86,33 @@ impl BlockManager {
         }
     }
 
-    /// Returns how many tokens of `id` from the first uncomputed one on the next pass may compute: those that have
-    /// places in the blocks of all groups. If it returns 0 although tokens are uncomputed, an [`append`](Self::append)
-    /// of no token gives a place to the next one.
-    pub fn num_computable(&self, id: SequenceId) -> usize {
+    /// Returns how many leading tokens of `id` have places in the blocks of all groups, so that a pass can compute them,
+    /// or has computed them. Returns 0 if `id` holds nothing.
+    pub fn num_placed_tokens(&self, id: SequenceId) -> usize {
         let Some(table) = self.tables.get(id) else { return 0 };
         let ends = table.tails().groups.iter().filter_map(|group| match group {
             TailTable::Window(window) => Some(window.end() * self.config.block_size),
             TailTable::State(_) => None,
         });
-        ends.fold(table.num_tokens(), usize::min).saturating_sub(table.num_computed())
+        ends.fold(table.num_tokens(), usize::min)
+    }
+
+    /// Returns whether `id` has uncomputed tokens, but no place for the first of them in a window. An
+    /// [`append`](Self::append) of no token gives it a place, if there is room.
+    pub fn lacks_place(&self, id: SequenceId) -> bool {
+        let table = self.tables.get(id).filter(|table| table.num_computed() < table.num_tokens());
+        table.is_some_and(|table| self.num_placed_tokens(id) <= table.num_computed())
+    }
+
+    /// Returns whether any layer keeps a state. Such a state cannot go back to an earlier token.
+    pub fn keeps_states(&self) -> bool {
+        self.cache.tails().is_some_and(|tails| tails.pools.iter().any(|pool| pool.keeps() == Keeps::State))
+    }
+
+    /// Returns how many of the blocks that [`KvConfig::num_blocks`](crate::KvConfig::num_blocks) counts a sequence of
+    /// `num_tokens` tokens takes that shares nothing, blocks of all groups included.
+    pub fn num_blocks_alone(&self, num_tokens: usize) -> usize {
+        units_alone(&self.cache, blocks_for(num_tokens, self.config.block_size), 0)
     }
 
     /// Returns how many of the next `count` tokens of `id` a pass should compute, so that it ends where the sequence's
@@ -103,8 +120,7 @@ impl BlockManager {
     /// `count` if no layer keeps a state.
     pub fn count_to_stop(&self, id: SequenceId, count: usize) -> usize {
         let (Some(table), Some(tails)) = (self.tables.get(id), self.cache.tails()) else { return count };
-        let keeps_state = tails.pools.iter().any(|pool| pool.keeps() == Keeps::State);
-        if !keeps_state || !table.is_publishing() {
+        if !self.keeps_states() || !table.is_publishing() {
             return count;
         }
         let (computed, block_size) = (table.num_computed(), self.config.block_size);
@@ -112,11 +128,6 @@ impl BlockManager {
         let stops = [prompt, branch, tails.next_milestone(computed / block_size)];
         let ahead = stops.into_iter().map(|stop| stop * block_size).filter(|&stop| stop > computed);
         ahead.fold(count, |count, stop| count.min(stop - computed))
-    }
-
-    /// Returns how many units of memory a sequence of `num_tokens` tokens takes that shares nothing.
-    pub(super) fn units_alone(&self, num_tokens: usize) -> usize {
-        units_alone(&self.cache, blocks_for(num_tokens, self.config.block_size), 0)
     }
 
     /// Finds what a sequence need not compute, and what it takes.

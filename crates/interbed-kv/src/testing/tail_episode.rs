@@ -276,7 +276,8 @@ impl TailEpisode {
         let sequence = &self.running[&id];
         let (start, silent) = (sequence.computed, sequence.is_silent);
         let left = sequence.tokens.len() - start;
-        if left > 0 && self.manager.num_computable(SequenceId(id)) == 0 {
+        assert!(left > 0 || !self.manager.lacks_place(SequenceId(id)));
+        if self.manager.lacks_place(SequenceId(id)) {
             let can = self.manager.can_append(SequenceId(id), 0);
             assert_eq!(self.manager.append(SequenceId(id), &[]).is_ok(), can);
             if !can {
@@ -285,7 +286,7 @@ impl TailEpisode {
             }
             self.flush();
         }
-        let most = self.manager.num_computable(SequenceId(id));
+        let most = self.manager.num_placed_tokens(SequenceId(id)) - start;
         assert_eq!(most == 0, left == 0, "sequence {id} has {left} tokens to compute, and room for {most}");
         let wanted = most.min(self.config.pass_tokens).min(1 + self.rng.below(2 * self.config.block_size));
         let count = self.manager.count_to_stop(SequenceId(id), wanted);

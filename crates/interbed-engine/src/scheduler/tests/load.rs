@@ -83,17 +83,29 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
         let memory = [Memory::Wavers, Memory::Follows][round / 3 % 2];
         let blocks = 6 + random.below(30) as usize;
         let max_num_seqs = 1 + random.below(6) as usize;
+        let max_num_batched_tokens = max_num_seqs + random.below(20) as usize;
+        let window = TailConfig { keeps: Keeps::Window { tokens: 9 }, block_bytes: 2 };
+        let state = TailConfig { keeps: Keeps::State, block_bytes: 5 };
         let kv = KvConfig {
             num_blocks: blocks,
             block_size: 4,
             num_swap_blocks: random.below(40) as usize,
+            tails: [vec![], vec![], vec![window], vec![window, state]][round % 4].clone(),
+            block_bytes: 3,
+            pass_tokens: max_num_batched_tokens,
             ..KvConfig::default()
         };
-        let max_num_batched_tokens = max_num_seqs + random.below(20) as usize;
+        let has_tails = !kv.tails.is_empty();
         // Where decodes bound prefill, passes are of a machine that needs 10 ms for each token and for each pass.
         let max_token_gap = (round % 2 == 1).then(|| Duration::from_millis(10 + random.below(100)));
         let config = SchedulerConfig { max_num_seqs, max_num_batched_tokens, preemption, max_token_gap };
         let mut bench = Bench::over(kv.clone(), config);
+        // As many tokens as fit beside everything that a sequence keeps besides them.
+        let fits = |tokens: &usize| bench.scheduler.blocks().num_blocks_alone(*tokens) <= blocks;
+        let tokens_max = (1..=blocks * 4).rev().find(fits).unwrap_or(0);
+        if tokens_max < 4 {
+            continue;
+        }
         bench.scheduler.prefilled(1, 1.0);
         bench.scheduler.set_swap_trial(64, SwapTrial { bytes: 64, write_seconds: 1.0, read_seconds: 1.0 });
         let (mut swaps, mut searches) = (Swaps::default(), Searches::default());
@@ -102,17 +114,18 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
         let (mut next, mut idle) = (0u64, 0);
         for step in 0..30_000 {
             if step < 500 && random.below(3) == 0 {
-                let prompt = 1 + random.below((blocks * 4 - 2) as u64) as usize;
+                let prompt = 1 + random.below((tokens_max - 2) as u64) as usize;
                 let tenant = (round % 4 < 2).then(|| TenantId(u128::from(random.below(3))));
                 let request = Requested { priority: random.below(3) as i32, tenant, ..requested(next) };
                 let arrival = Arrival { request, ..arrival(next, prompt) };
                 let width = 1 + random.below(max_num_seqs as u64) as usize;
-                let most = if random.below(3) == 0 { beam_tokens(prompt, width, &kv) } else { 0 };
+                let searches_too = random.below(3) == 0 && !has_tails;
+                let most = if searches_too { beam_tokens(prompt, width, &kv) } else { 0 };
                 if most > 0 {
                     let max_tokens = 1 + random.below(most.min(16) as u64) as usize;
                     searches.add(&mut bench, Arrival { max_tokens, ..arrival }, width);
                 } else {
-                    let end = (prompt + 1 + random.below(12) as usize).min(blocks * 4);
+                    let end = (prompt + 1 + random.below(12) as usize).min(tokens_max);
                     let max_tokens = end - prompt + random.below(5) as usize;
                     bench.scheduler.add(Arrival { max_tokens, ..arrival });
                     ends.insert(next, end);
