@@ -13,6 +13,9 @@ mod block_groups;
 mod block_range;
 mod cache;
 mod coded;
+mod convolution;
+#[expect(clippy::needless_range_loop, reason = "chains and vectors are indexed alike in every array")]
+mod delta_rule;
 mod dtype;
 mod elementwise;
 mod fp8;
@@ -40,6 +43,8 @@ pub use activations::{Activations, PreparedForm};
 pub use attention::{ATTENTION_STATE, AttentionLayer, AttentionSpan, RUN, STRETCH, attention, attention_scratch};
 pub use block_groups::{BlockGroup, BlockGroups, GroupLayout};
 pub use coded::{encode_row, patches_of};
+pub use convolution::{TAPS_MAX, convolve};
+pub use delta_rule::{DecayForm, DeltaOperands, DeltaRule, KeySharing, delta_rule};
 pub use dtype::DType;
 pub use elementwise::{Activation, activate, add_scaled, combine_rows, gated_activation, gather_rows, scale};
 pub use fp8::join_scales;
