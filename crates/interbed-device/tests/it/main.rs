@@ -2,4 +2,5 @@
 
 mod best;
 mod shaders;
+mod states;
 mod vulkan;
