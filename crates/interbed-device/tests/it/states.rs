@@ -1,17 +1,15 @@
 //! Layers that go on from states, on every device: alike within rounding, and on each device the same to the bit
 //! however a sequence is cut into passes, whoever computes beside it, and wherever its state has been meanwhile.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use interbed_device::{
-    Bytes, Command, Cpu, CpuDevice, Device, Gpu, HostBuffer, KvPool, PassNeeds, Queue, ReferenceDevice, Tensor,
-    TensorArea, VulkanDevice, Weights,
-};
+use interbed_device::{Command, Device, HostBuffer, PassNeeds, Queue, Tensor, TensorArea, Weights};
 use interbed_kernels::{
     BlockGroups, DType, DecayForm, DeltaRule, KeySharing, KvDType, KvLayout, KvShape, StateLayer, StateLayout,
     StateShape, StateSpan,
 };
+
+use crate::devices::devices;
 
 /// Numbers that all tensors of a test have together.
 const CAPACITY: usize = 1 << 19;
@@ -88,25 +86,7 @@ impl Case {
     fn devices(&self) -> Vec<(String, Box<dyn Device>)> {
         let mut tensors = TensorArea::default();
         tensors.take(CAPACITY);
-        let needs = PassNeeds { tensors, ..PassNeeds::default() };
-        let cpu = |threads: usize| Cpu::new(NonZeroUsize::new(threads).unwrap());
-        let pool = || KvPool::new_sparse(self.groups.clone()).unwrap();
-        let mut devices: Vec<(String, Box<dyn Device>)> = vec![
-            ("cpu".into(), Box::new(CpuDevice::new(cpu(1), &needs, pool()).unwrap())),
-            ("cpu with threads".into(), Box::new(CpuDevice::new(cpu(3), &needs, pool()).unwrap())),
-        ];
-        for seed in 0..4 {
-            let device = ReferenceDevice::new(&needs, &self.groups, seed);
-            devices.push((format!("reference {seed}"), Box::new(device)));
-        }
-        match Gpu::first(Bytes(1 << 30)) {
-            Ok(gpu) => {
-                devices.push(("vulkan".into(), Box::new(VulkanDevice::new(&gpu, &needs, &self.groups).unwrap())));
-            }
-            Err(why) if std::env::var_os("INTERBED_REQUIRE_VULKAN").is_some() => panic!("{why}"),
-            Err(why) => eprintln!("left out: {why}"),
-        }
-        devices
+        devices(&PassNeeds { tensors, ..PassNeeds::default() }, &self.groups)
     }
 
     /// Computes these rows as one pass.
