@@ -290,7 +290,9 @@ impl Worker {
             Some(strips) => strips.blocks(runner.as_mut()),
             None => vec![None; plan.entries.len()],
         };
-        let batch = batch.of(plan, places, scheduler, answers);
+        batch.fill(plan, &places, scheduler);
+        let groups = batch.groups(plan, scheduler)?;
+        let batch = batch.sequences(plan, places, &groups, scheduler, answers);
         let (mut stage, mut late) = (Stage { scheduler, status, ends: ends(config) }, answers.late.len());
         let mut sink = |row: LogitRow, logits: Logits<'_>| {
             let entry = &plan.entries[row.sequence];

@@ -185,6 +185,14 @@ impl<D: Device> Runner for ModelRunner<D> {
         }
     }
 
+    fn resize_blocks(&mut self, came: &[u32], left: &[u32]) {
+        match self.device.resize_blocks(came, left) {
+            Ok(()) => {}
+            Err(error @ DeviceError::GiveBack(_)) => tracing::error!("{} KV blocks: {error}", left.len()),
+            Err(error) => self.failure = Some(format!("KV blocks could not get their memory: {error}")),
+        }
+    }
+
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
         Some(self)
     }
@@ -323,13 +331,5 @@ impl<D: Device> KvMemory for ModelRunner<D> {
             trade.lacks(wanted - coming);
         }
         KvGrant { blocks: blocks.min(demand.present + coming), settled: settled && !memory.loading }
-    }
-
-    fn resize(&mut self, came: &[u32], left: &[u32]) {
-        match self.device.resize_blocks(came, left) {
-            Ok(()) => {}
-            Err(error @ DeviceError::GiveBack(_)) => tracing::error!("{} KV blocks: {error}", left.len()),
-            Err(error) => self.failure = Some(format!("KV blocks could not get their memory: {error}")),
-        }
     }
 }

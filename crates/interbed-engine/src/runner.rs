@@ -33,6 +33,11 @@ pub trait Runner: Send {
     /// blocks is read, written or freed.
     fn copy_blocks(&mut self, copies: &[BlockCopy]);
 
+    /// Allocates memory for the blocks `came`, and frees the memory of the blocks `left`. None of these blocks is read
+    /// before it has been written again, except that copies may still read the blocks `left`. The engine calls this
+    /// between forward passes, if memory moves between KV and weights, or between the blocks of groups of layers.
+    fn resize_blocks(&mut self, _came: &[u32], _left: &[u32]) {}
+
     /// Returns access to the contents of KV blocks, for swapping, storing and reading blocks back. Returns `None` if
     /// blocks cannot be moved.
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
@@ -108,13 +113,8 @@ pub trait KvMemory {
 
     /// Returns how many blocks may be used from now on. The engine calls this between forward passes. While the engine
     /// is idle, it calls this from time to time until the grant is settled. Before each call, the engine has reported
-    /// all added and withdrawn blocks through [`resize`](Self::resize).
+    /// all added and withdrawn blocks through [`Runner::resize_blocks`].
     fn balance(&mut self, demand: KvDemand) -> KvGrant;
-
-    /// Allocates memory for the blocks `came`, and frees the memory of the blocks `left`. None of these blocks is read
-    /// before it has been written again, except that copies may still read the blocks `left`. The engine calls this
-    /// between forward passes, after it has copied blocks.
-    fn resize(&mut self, came: &[u32], left: &[u32]);
 }
 
 /// Manages strips. A strip is an address range in which the KV blocks of one sequence are mapped one after another, so

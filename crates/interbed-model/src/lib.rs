@@ -29,7 +29,7 @@ pub mod synth;
 pub mod tokenizer;
 
 pub use arithmetic::{ARITHMETIC_REVISION, RECORDED_LEVELS};
-pub use batch::{BatchSequence, LogitRow, LogitRows, Logits, SequenceBlocks};
+pub use batch::{BatchSequence, GroupBlocks, LogitRow, LogitRows, Logits, SequenceBlocks};
 pub use below::{FrameId, KvBelow, KvLost, NothingBelow};
 pub use end_tokens::end_tokens;
 pub use families::{Family, preset, preset_names};

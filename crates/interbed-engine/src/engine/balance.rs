@@ -1,9 +1,9 @@
 //! Between passes, the engine divides memory between KV and its other users.
 
-use interbed_kv::Resize;
+use interbed_kv::{BlockId, Resize};
 
 use super::Worker;
-use crate::runner::KvMemory;
+use crate::runner::Runner;
 
 impl Worker {
     /// Divides memory between KV and its other users by the present demand. The memory of blocks that have left is
@@ -11,9 +11,7 @@ impl Worker {
     /// then moves a few of them down. On an idle engine, it moves all cached blocks together, because withdrawn blocks
     /// give more pages back if they lie side by side.
     pub(super) fn balance(&mut self) {
-        // Blocks that are to be copied may be among the blocks that are about to leave.
-        self.copy_blocks();
-        self.resize();
+        self.move_blocks();
         let Self { scheduler, runner, tiers, .. } = self;
         let Some(memory) = runner.kv_memory() else {
             self.settled = true;
@@ -26,31 +24,43 @@ impl Worker {
         demand.recompute = demand.recompute.map(fastest);
         let grant = memory.balance(demand);
         scheduler.set_usable_blocks(grant.blocks);
-        self.store_blocks();
-        self.resize();
+        self.move_blocks();
         let blocks_above = self.scheduler.blocks().blocks_above();
         let is_due = if self.scheduler.is_idle() { grant.settled } else { blocks_above > 0 };
         let moving = is_due && self.scheduler.compact();
         self.settled = grant.settled && !moving;
         if moving {
-            self.copy_blocks();
-            self.resize();
+            self.move_blocks();
         }
     }
 
-    /// Tells the runner which blocks have come and left.
-    fn resize(&mut self) {
-        if let Some(memory) = self.runner.kv_memory() {
-            tell(&self.scheduler.blocks_mut().take_resize(), memory);
+    /// Makes the copies of blocks that the block manager has decided on, and tells the runner which blocks have come
+    /// and left.
+    pub(super) fn move_blocks(&mut self) {
+        // A copy may overwrite a block that was evicted, so evicted blocks are staged first.
+        self.store_blocks();
+        let Self { scheduler, runner, copies, .. } = self;
+        scheduler.take_copies(copies);
+        let mut resize = scheduler.blocks_mut().take_resize();
+        if copies.iter().any(|copy| resize.came.binary_search(&copy.destination).is_ok()) {
+            // What is copied to needs memory, and what is copied from is given back afterwards.
+            let is_read = |block: &BlockId| copies.iter().any(|copy| copy.source == *block);
+            let (read, left) = resize.left.into_iter().partition(is_read);
+            tell(&Resize { came: std::mem::take(&mut resize.came), left }, runner.as_mut());
+            resize.left = read;
         }
+        if !copies.is_empty() {
+            runner.copy_blocks(copies);
+        }
+        tell(&resize, runner.as_mut());
     }
 }
 
-/// Tells `memory` which blocks have come and left.
-pub(super) fn tell(resize: &Resize, memory: &mut dyn KvMemory) {
+/// Tells `runner` which blocks have come and left.
+pub(super) fn tell(resize: &Resize, runner: &mut dyn Runner) {
     let [came, left] =
         [&resize.came, &resize.left].map(|blocks| blocks.iter().map(|block| block.0).collect::<Vec<_>>());
     if !(came.is_empty() && left.is_empty()) {
-        memory.resize(&came, &left);
+        runner.resize_blocks(&came, &left);
     }
 }

@@ -132,7 +132,7 @@ impl Worker {
             return;
         }
         // Fetches fill blocks that may still hold what was evicted or is to be copied for this pass.
-        self.copy_blocks();
+        self.move_blocks();
         let deadline = Instant::now() + wait;
         while awaited.iter().any(|&(index, _)| self.tiers[index].tier.is_reading())
             && let Some((tier, ended)) = self.next_fetch(deadline)

@@ -131,7 +131,7 @@ impl Engine {
             // A manager begins with all blocks present, and reports none of those that stay.
             let left = blocks.take_resize().left;
             let came = (0..config.kv.num_blocks as u32).map(BlockId).filter(|block| left.binary_search(block).is_err());
-            tell(&Resize { came: came.collect(), left: Vec::new() }, memory);
+            tell(&Resize { came: came.collect(), left: Vec::new() }, runner.as_mut());
         }
         if cache_watcher.is_some() {
             blocks.record_changes();

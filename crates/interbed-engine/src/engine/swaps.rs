@@ -1,4 +1,4 @@
-//! Between passes, the engine copies KV blocks and swaps them out and in.
+//! Between passes, the engine swaps KV blocks out and in.
 
 use std::time::Duration;
 
@@ -21,19 +21,9 @@ pub(super) fn slot_tier<'a>(
 }
 
 impl Worker {
-    /// Makes the copies of blocks that the block manager has decided on.
-    pub(super) fn copy_blocks(&mut self) {
-        // A copy may overwrite a block that was evicted, so evicted blocks are staged first.
-        self.store_blocks();
-        self.scheduler.take_copies(&mut self.copies);
-        if !self.copies.is_empty() {
-            self.runner.copy_blocks(&self.copies);
-        }
-    }
-
     /// Makes the step's copies, then starts its swaps, so that the swaps run beside the pass.
     pub(super) fn begin_swaps(&mut self, plan: &StepPlan) {
-        self.copy_blocks();
+        self.move_blocks();
         if plan.swaps.is_empty() {
             return;
         }

@@ -52,6 +52,10 @@ impl Runner for ResizedRunner {
         self.sim.strips()
     }
 
+    fn resize_blocks(&mut self, _came: &[u32], left: &[u32]) {
+        self.sim.forget(left);
+    }
+
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
         Some(self)
     }
@@ -65,10 +69,6 @@ impl KvMemory for ResizedRunner {
     fn balance(&mut self, demand: KvDemand) -> KvGrant {
         let blocks = self.pool.usable.load(Ordering::Relaxed);
         KvGrant { blocks, settled: demand.present == blocks }
-    }
-
-    fn resize(&mut self, _came: &[u32], left: &[u32]) {
-        self.sim.forget(left);
     }
 }
 

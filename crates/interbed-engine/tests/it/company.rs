@@ -165,6 +165,7 @@ proptest! {
             swap_blocks,
             preemption: [PreemptionMode::Auto, PreemptionMode::Recompute, PreemptionMode::Swap][preemption as usize],
             max_token_gap: gap.map(Duration::from_micros),
+            tails: &[],
         };
         let limit = 100.min(blocks * block_size);
         let requests = load

@@ -211,6 +211,7 @@ proptest! {
             swap_blocks,
             preemption: PreemptionMode::Auto,
             max_token_gap: Some(std::time::Duration::from_micros(200)),
+            tails: &[],
         };
         let limit = 100.min(blocks << block);
         let request = |(family, length, max_tokens, count, kind, how): (u32, usize, usize, usize, usize, usize)| {

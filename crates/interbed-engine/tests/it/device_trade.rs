@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use interbed_device::{Bytes, Device, Gpu, PassNeeds, ProductArithmetic, ReferenceDevice, VulkanDevice};
 use interbed_engine::{
-    BlockBytes, Engine, KvMemory, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, SchedulerConfig,
+    BlockBytes, Engine, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, SchedulerConfig,
     TradeLimits, WeightMemory,
 };
 use interbed_io::EngineKind;
@@ -204,7 +204,7 @@ fn blocks_that_got_no_memory_are_not_touched() {
     let memory = WeightMemory::resident(Bytes(weights.bytes()));
     let mut runner = ModelRunner::new(device, parts.config.blueprint.clone(), Box::new(weights), memory);
     // Nothing was reserved for them.
-    runner.resize(&[0, 1], &[]);
+    runner.resize_blocks(&[0, 1], &[]);
     runner.copy_blocks(&[BlockCopy { source: BlockId(0), destination: BlockId(1) }]);
     runner.fill(BlockId(0), &mut |_| panic!("there is nothing to fill"));
     let why = runner.read(BlockId(0), &mut [0; 4]).unwrap_err();

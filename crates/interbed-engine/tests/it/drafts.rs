@@ -106,6 +106,7 @@ proptest! {
             swap_blocks,
             preemption: PreemptionMode::Swap,
             max_token_gap: Some(std::time::Duration::from_micros(200)),
+            tails: &[],
         };
         let limit = 100.min(blocks * block_size);
         let request = |(family, length, max_tokens, count, [warm, penalized]): (u32, usize, usize, usize, [bool; 2])| {

@@ -192,6 +192,7 @@ proptest! {
             swap_blocks,
             preemption: PreemptionMode::Swap,
             max_token_gap: Some(std::time::Duration::from_micros(200)),
+            tails: &[],
         };
         let limit = 100.min(blocks * block_size);
         let (engine, _) = start(shape);

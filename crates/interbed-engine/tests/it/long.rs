@@ -34,6 +34,7 @@ const SHAPE: Shape = Shape {
     swap_blocks: 0,
     preemption: PreemptionMode::Auto,
     max_token_gap: None,
+    tails: &[],
 };
 
 fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: StoreMode) -> TierBelow {

@@ -20,6 +20,7 @@ mod real;
 mod remote;
 mod sim;
 mod streamed;
+mod tails;
 mod trade;
 mod watched;
 

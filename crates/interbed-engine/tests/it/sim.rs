@@ -17,8 +17,8 @@ use interbed_engine::{
     TierBelow,
 };
 use interbed_kernels::STRETCH;
-use interbed_kv::{BlockBytes, BlockCopy, BlockId, KvConfig};
-use interbed_model::{BatchSequence, FrameId, KvBelow, KvLost, LogitRow, LogitRows, Logits};
+use interbed_kv::{BlockBytes, BlockCopy, BlockId, Keeps, KvConfig, TailConfig};
+use interbed_model::{BatchSequence, FrameId, GroupBlocks, KvBelow, KvLost, LogitRow, LogitRows, Logits};
 use interbed_weights::StreamMonitor;
 use strips::SimStrips;
 use swap::SimSwap;
@@ -78,9 +78,14 @@ impl Controls {
 /// Longest wait at a closed gate: a test that fails while it is closed drops its engine, which waits for the pass.
 const GATE_WAIT: Duration = Duration::from_secs(120);
 
+/// What lies in each slot of each block.
+type Slots = HashMap<(u32, usize), u64>;
+
 pub struct SimRunner {
     block_size: usize,
-    slots: HashMap<(u32, usize), u64>,
+    slots: Slots,
+    /// What further layers keep, which add nothing to what the first ones compute unless they read something wrong.
+    tails: &'static [TailConfig],
     strips: Option<SimStrips>,
     controls: Arc<Controls>,
 }
@@ -89,7 +94,13 @@ impl SimRunner {
     pub fn new(block_size: usize) -> (Self, Arc<Controls>) {
         let controls = Arc::new(Controls::default());
         let strips = crate::IN_STRIPS.then(SimStrips::default);
-        (Self { block_size, slots: HashMap::new(), strips, controls: controls.clone() }, controls)
+        (Self { block_size, slots: HashMap::new(), tails: &[], strips, controls: controls.clone() }, controls)
+    }
+
+    /// Lets further layers keep `tails`. They are in no strips.
+    pub fn with_tails(self, tails: &'static [TailConfig]) -> Self {
+        let strips = if tails.is_empty() { self.strips } else { None };
+        Self { tails, strips, ..self }
     }
 
     /// Drops what these blocks hold: reading it is a panic from then on.
@@ -146,6 +157,46 @@ pub fn expected_greedy(prompt: &[u32], params: &SamplingParams) -> Vec<u32> {
         fingerprint = extend(fingerprint, best);
     }
     output
+}
+
+/// What the layers that keep `tails` find in `slots` for the token at `position`: 0 unless anything is wrong. `before` is
+/// the fingerprint of the tokens before the token.
+fn errors(
+    (slots, block_size): (&Slots, usize),
+    tails: &[TailConfig],
+    sequence: &BatchSequence<'_>,
+    position: usize,
+    before: u64,
+) -> u64 {
+    assert_eq!(sequence.groups.len(), tails.len());
+    let find = |block: u32, slot: usize| slots.get(&(block, slot)).copied();
+    let in_trunk = |at: usize| find(sequence.blocks.number(at / block_size), at % block_size);
+    let of_group = |(group, tail): &(&GroupBlocks<'_>, &TailConfig)| match (group, tail.keeps) {
+        (GroupBlocks::Window { first, blocks }, Keeps::Window { tokens }) => {
+            let mut seen = (position + 1).saturating_sub(tokens)..position;
+            let in_window = |at: usize| find(blocks.number((at - first) / block_size), at % block_size);
+            seen.any(|at| in_window(at) != in_trunk(at))
+        }
+        (GroupBlocks::State { from, .. }, Keeps::State) if position == sequence.first_position => {
+            from.map_or(0, |from| find(from, 0).unwrap_or(u64::MAX)) != before
+        }
+        (GroupBlocks::State { .. }, Keeps::State) => false,
+        _ => panic!("a group is given what another keeps"),
+    };
+    sequence.groups.iter().zip(tails).filter(of_group).count() as u64
+}
+
+/// Keeps in `slots` what the layers with tails need of the token at `position`.
+fn keep((slots, block_size): (&mut Slots, usize), sequence: &BatchSequence<'_>, position: usize, fingerprint: u64) {
+    for group in sequence.groups {
+        let place = match group {
+            GroupBlocks::Window { first, blocks } => {
+                (blocks.number((position - first) / block_size), position % block_size)
+            }
+            GroupBlocks::State { to, .. } => (*to, 0),
+        };
+        slots.insert(place, fingerprint);
+    }
 }
 
 /// Of each fingerprint that was ever computed, by any runner: the one before it.
@@ -220,9 +271,11 @@ impl Runner for SimRunner {
                     position if position == sequence.below => last_below,
                     position => self.slots[&at(sequence, position - 1)],
                 };
-                let fingerprint = extend(before, token);
+                let wrong = errors((&self.slots, block_size), self.tails, sequence, position, before);
+                let fingerprint = extend(before, token) ^ wrong;
                 known.insert(fingerprint, before);
                 self.slots.insert(place(sequence, position, true), fingerprint);
+                keep((&mut self.slots, block_size), sequence, position, fingerprint);
                 self.controls.tokens_computed.fetch_add(1, Ordering::Relaxed);
             }
             drop(known);
@@ -258,6 +311,10 @@ impl Runner for SimRunner {
 
     fn shown_weights(&mut self) -> Option<&mut dyn ShownWeights> {
         Some(self)
+    }
+
+    fn resize_blocks(&mut self, _came: &[u32], left: &[u32]) {
+        self.forget(left);
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
@@ -353,6 +410,8 @@ pub struct Shape {
     pub swap_blocks: usize,
     pub preemption: PreemptionMode,
     pub max_token_gap: Option<Duration>,
+    /// What further layers keep, beside blocks of 100 bytes.
+    pub tails: &'static [TailConfig],
 }
 
 impl Default for Shape {
@@ -368,13 +427,14 @@ impl Default for Shape {
             swap_blocks: 0,
             preemption: PreemptionMode::Auto,
             max_token_gap: None,
+            tails: &[],
         }
     }
 }
 
 pub fn start(shape: Shape) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
-    (start_over(shape, Box::new(runner), &controls), controls)
+    (start_over(shape, Box::new(runner.with_tails(shape.tails)), &controls), controls)
 }
 
 pub fn start_over(shape: Shape, runner: Box<dyn Runner>, controls: &Arc<Controls>) -> Engine {
@@ -402,6 +462,9 @@ pub fn engine_config(shape: Shape) -> EngineConfig {
             num_swap_blocks: shape.swap_blocks,
             watermark: 0.01,
             seed: 7,
+            tails: shape.tails.to_vec(),
+            block_bytes: 100,
+            pass_tokens: shape.max_num_batched_tokens,
             ..KvConfig::default()
         },
         limits: Limits {

@@ -82,6 +82,10 @@ impl Runner for Watched {
         self.runner.strips()
     }
 
+    fn resize_blocks(&mut self, came: &[u32], left: &[u32]) {
+        self.runner.resize_blocks(came, left);
+    }
+
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
         Some(self)
     }
@@ -110,10 +114,6 @@ impl KvMemory for Watched {
         self.present = self.present.max(grant.blocks);
         self.check();
         grant
-    }
-
-    fn resize(&mut self, came: &[u32], left: &[u32]) {
-        self.runner.resize(came, left);
     }
 }
 

@@ -79,6 +79,10 @@ impl Runner for TradingRunner {
         self.sim.copy_blocks(copies);
     }
 
+    fn resize_blocks(&mut self, _came: &[u32], left: &[u32]) {
+        self.sim.forget(left);
+    }
+
     fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
         self.sim.block_bytes()
     }
@@ -119,10 +123,6 @@ impl KvMemory for TradingRunner {
         let settled = grant.settled && self.held == self.budget;
         self.seen.settled.store(settled, Ordering::Relaxed);
         KvGrant { settled, ..grant }
-    }
-
-    fn resize(&mut self, _came: &[u32], left: &[u32]) {
-        self.sim.forget(left);
     }
 }
 

@@ -22,6 +22,7 @@ const SHAPE: Shape = Shape {
     swap_blocks: 20,
     preemption: PreemptionMode::Auto,
     max_token_gap: None,
+    tails: &[],
 };
 
 /// What a router knows: under each block, the blocks that continue it, by their tokens.
