@@ -7,7 +7,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint OPERATION = 0;
 
 const uint ADD = 0, SCALE = 1, SILU = 2, GELU = 3, GELU_TANH = 4, CLAMPED_SWISH = 5,
-           SQUARED_RELU = 6;
+           SQUARED_RELU = 6, SIGMOID = 7;
 
 layout(push_constant, std430) uniform Push {
   uint64_t a, b;
@@ -51,6 +51,8 @@ void main() {
       } else if (OPERATION == SQUARED_RELU) {
         x = x < 0.0 ? 0.0 : x;
         x = x * x * other;
+      } else if (OPERATION == SIGMOID) {
+        x = sigmoid(x) * other;
       } else {
         x = x * sigmoid(1.5957691 * x * (1.0 + 0.044715 * x * x)) * other;
       }

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use interbed_kernels::{Activation, AttentionLayer, AttentionSpan, KvLayer, RopeStyle};
+use interbed_kernels::{
+    Activation, AttentionLayer, AttentionSpan, DeltaRule, KvLayer, RopeStyle, StateLayer, StateSpan,
+};
 
 use crate::{HostBuffer, KvFrame, PlacedBytes, Tensor, Weights};
 
@@ -190,6 +192,42 @@ pub enum Command<'a> {
         /// The result, in the shape of `q`.
         out: Tensor,
     },
+    /// Convolves each channel of the rows of each sequence with the channel's own taps, and applies SiLU: see
+    /// [`convolve`](interbed_kernels::convolve). Continues from the rows of the sequence's state, and leaves the last
+    /// rows there.
+    Convolve {
+        /// The place of the layer's state in a block of states.
+        layer: StateLayer,
+        /// The sequences of the batch, in the order of their rows.
+        sequences: &'a [StateSpan],
+        /// The taps, `[channels, taps]`, oldest input first.
+        weights: &'a Weights,
+        /// The inputs, and the result: `[tokens, channels]`.
+        x: Tensor,
+    },
+    /// Computes the gated delta rule for each token, and changes the matrices of the sequences' states: see
+    /// [`delta_rule`](interbed_kernels::delta_rule).
+    DeltaRule {
+        /// The place of the layer's state in a block of states.
+        layer: StateLayer,
+        /// The sequences of the batch, in the order of their rows.
+        sequences: &'a [StateSpan],
+        /// The computation of the layer.
+        rule: DeltaRule,
+        /// The rates at which heads forget, in the form that the rule names: `[value_heads]`.
+        rates: &'a Weights,
+        /// Added to `a`: `[value_heads]`.
+        bias: &'a Weights,
+        /// Queries, keys and values: `[tokens, q | k | v]`, that is `[key_heads, key_width]` twice and then
+        /// `[value_heads, value_width]`. Its content is unspecified afterwards.
+        qkv: Tensor,
+        /// How much heads forget, before the softplus: `[tokens, value_heads]`. Its content is unspecified afterwards.
+        a: Tensor,
+        /// How much heads learn, before the sigmoid: `[tokens, value_heads]`. Its content is unspecified afterwards.
+        b: Tensor,
+        /// The result, `[tokens, value_heads, value_width]`.
+        out: Tensor,
+    },
     /// Takes the greatest numbers of each row, greatest first and among equals the first, and writes each as a pair of
     /// the number's place in the row and the number. NaN comes before all others, and -0.0 equals 0.0.
     Best {
@@ -214,7 +252,7 @@ pub enum Command<'a> {
         /// The byte of `to` at which the copy begins.
         at: usize,
     },
-    /// Copies whole KV blocks, as pairs `(source, destination)`, one after the other.
+    /// Copies whole blocks, as pairs `(source, destination)` of the same group, one after the other.
     CopyBlocks {
         /// The pairs `(source, destination)` of block numbers.
         copies: &'a [(u32, u32)],
@@ -268,7 +306,7 @@ pub enum Operand {
         /// The column behind the last column.
         end: usize,
     },
-    /// The KV blocks.
+    /// The blocks of KV and of states.
     Kv,
     /// The place where the host reads a downloaded tensor.
     Host(Tensor),
@@ -362,6 +400,11 @@ impl Command<'_> {
                     uses.reads(Operand::Kv);
                 }
                 uses.writes(state).writes(out)
+            }
+            Self::Convolve { weights, x, .. } => uses.reads_weights(weights).writes(x).writes(Operand::Kv),
+            Self::DeltaRule { rates, bias, qkv, a, b, out, .. } => {
+                uses.reads_weights(rates).reads_weights(bias).writes(qkv).writes(a).writes(b).writes(out);
+                uses.writes(Operand::Kv)
             }
             Self::Best { x, out, .. } => uses.reads(x).writes(out),
             Self::CopyWeights { ref range, to, at, .. } => {

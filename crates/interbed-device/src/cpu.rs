@@ -5,9 +5,9 @@ use std::num::NonZeroUsize;
 
 use arrayvec::ArrayVec;
 use interbed_kernels::{
-    Activation, Activations, AttentionLayer, Columns, KvLayout, Level, Matrix, Pool, PreparedForm, Product, Rotation,
-    activate, add_and_norm, add_scaled, attention, combine_rows, gated_activation, gather_rows, matmul, matmul_gated,
-    rms_norm, rms_norm_heads, rotate_and_store, scale,
+    Activation, Activations, AttentionLayer, BlockGroups, Columns, DeltaOperands, Level, Matrix, Pool, PreparedForm,
+    Product, Rotation, activate, add_and_norm, add_scaled, attention, combine_rows, convolve, delta_rule,
+    gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate_and_store, scale,
 };
 
 use crate::command::best_of_row;
@@ -173,6 +173,15 @@ impl CpuDevice {
                 let sinks = sinks.map(|sinks| sinks.matrix());
                 attention(pool, level, &layer, blocks, spans, tables, sinks, q, parts, state, out);
             }
+            Command::Convolve { layer, sequences, weights, x } => {
+                let x = &mut numbers[x.range()];
+                convolve(pool, level, &layer, kv.states(), sequences, weights.matrix(), x);
+            }
+            Command::DeltaRule { layer, sequences, rule, rates, bias, qkv, a, b, out } => {
+                let [qkv, a, b, out] = apart(numbers, [qkv, a, b, out]);
+                let operands = DeltaOperands { qkv, a, b, rates: rates.matrix(), bias: bias.matrix(), out };
+                delta_rule(pool, level, &layer, kv.states(), sequences, &rule, operands);
+            }
             Command::Best { x, width, count, out } => {
                 let [x, out] = apart(numbers, [x, out]);
                 x.chunks_exact(width).zip(out.chunks_exact_mut(2 * count)).for_each(|(row, out)| best_of_row(row, out));
@@ -214,12 +223,8 @@ impl Device for CpuDevice {
         Ok(true)
     }
 
-    fn kv_layout(&self) -> &KvLayout {
-        self.kv.layout()
-    }
-
-    fn num_blocks(&self) -> usize {
-        self.kv.num_blocks()
+    fn block_groups(&self) -> &BlockGroups {
+        self.kv.groups()
     }
 
     fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
@@ -228,13 +233,13 @@ impl Device for CpuDevice {
     }
 
     fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
-        let content = self.kv.layout().content_bytes();
+        let content = self.kv.groups().layout_of(block).content_bytes();
         fill(&mut self.kv.block_mut(block)[..content]);
         Ok(())
     }
 
-    fn prepare_blocks(&mut self, count: usize) {
-        self.kv.touch(count, self.cpu.pool.threads());
+    fn prepare_blocks(&mut self, group: usize, count: usize) {
+        self.kv.touch(group, count, self.cpu.pool.threads());
     }
 
     fn processor(&self) -> Option<&Cpu> {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use interbed_kernels::{DType, KvLayout};
+use interbed_kernels::{BlockGroups, DType};
 use thiserror::Error;
 
 use crate::{
@@ -146,13 +146,11 @@ pub trait Device: Send {
         None
     }
 
-    /// Returns the layout of the device's KV blocks.
-    fn kv_layout(&self) -> &KvLayout;
+    /// Returns the groups of the device's blocks. A block's number means the same everywhere: in tables, spans and
+    /// copies, and here.
+    fn block_groups(&self) -> &BlockGroups;
 
-    /// Returns the number of KV blocks that the device has room for.
-    fn num_blocks(&self) -> usize;
-
-    /// Copies the first `into.len()` bytes of a KV block to the host, after everything that was submitted before.
+    /// Copies the first `into.len()` bytes of a block to the host, after everything that was submitted before.
     ///
     /// # Errors
     /// Fails if the device fails; the content of `into` is then unspecified.
@@ -161,8 +159,8 @@ pub trait Device: Send {
     /// Panics if there is no such block, or if `into` is longer than a block.
     fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Replaces the keys and values of a KV block by what `fill` writes, before everything that is submitted later.
-    /// `fill` is called once, with all bytes of the block but its [padding](KvLayout::padding_bytes).
+    /// Replaces the content of a block by what `fill` writes, before everything that is submitted later. `fill` is
+    /// called once, with all bytes of the block but its [padding](interbed_kernels::KvLayout::padding_bytes).
     ///
     /// # Errors
     /// Fails if the device fails, or has no memory; the content of the block is then unspecified.
@@ -171,18 +169,24 @@ pub trait Device: Send {
     /// Panics if there is no such block.
     fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError>;
 
-    /// Takes memory for `count` KV blocks that are to [come](Self::resize_blocks), as far as there is any. Returns for
-    /// how many of them there is memory. A device whose blocks always have memory returns `count`.
+    /// Takes memory for `count` blocks of a group that are to [come](Self::resize_blocks), as far as there is any.
+    /// Returns for how many of them there is memory. A device whose blocks always have memory returns `count`.
     ///
     /// # Errors
     /// Fails if the device fails. That it has no memory left is no failure.
-    fn reserve_blocks(&mut self, count: usize) -> Result<usize, DeviceError> {
+    ///
+    /// # Panics
+    /// Panics if there is no such group.
+    fn reserve_blocks(&mut self, _group: usize, count: usize) -> Result<usize, DeviceError> {
         Ok(count)
     }
 
-    /// Makes the memory of the first `count` KV blocks ready now rather than when the blocks are first written. The
-    /// blocks lose their content.
-    fn prepare_blocks(&mut self, _count: usize) {}
+    /// Makes the memory of the first `count` blocks of a group ready now rather than when the blocks are first written.
+    /// The blocks lose their content.
+    ///
+    /// # Panics
+    /// Panics if there is no such group.
+    fn prepare_blocks(&mut self, _group: usize, _count: usize) {}
 
     /// Gives the blocks `came` memory: what was [reserved](Self::reserve_blocks), and what the blocks `left` had. The
     /// rest goes back to the system, or to the weights of the device. A block that came and has memory keeps memory and
@@ -314,12 +318,8 @@ impl Device for Box<dyn Device> {
         (**self).processor()
     }
 
-    fn kv_layout(&self) -> &KvLayout {
-        (**self).kv_layout()
-    }
-
-    fn num_blocks(&self) -> usize {
-        (**self).num_blocks()
+    fn block_groups(&self) -> &BlockGroups {
+        (**self).block_groups()
     }
 
     fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
@@ -330,12 +330,12 @@ impl Device for Box<dyn Device> {
         (**self).fill_block(block, fill)
     }
 
-    fn prepare_blocks(&mut self, count: usize) {
-        (**self).prepare_blocks(count)
+    fn prepare_blocks(&mut self, group: usize, count: usize) {
+        (**self).prepare_blocks(group, count)
     }
 
-    fn reserve_blocks(&mut self, count: usize) -> Result<usize, DeviceError> {
-        (**self).reserve_blocks(count)
+    fn reserve_blocks(&mut self, group: usize, count: usize) -> Result<usize, DeviceError> {
+        (**self).reserve_blocks(group, count)
     }
 
     fn resize_blocks(&mut self, came: &[u32], left: &[u32]) -> Result<(), DeviceError> {

@@ -1,6 +1,6 @@
 //! A kind of device beside the processor: how its devices are found, and how one of them is opened.
 
-use interbed_kernels::KvLayout;
+use interbed_kernels::BlockGroups;
 
 use crate::{Bytes, CopyRates, Device, GpuError, GpuInfo, PassNeeds, ProductArithmetic};
 
@@ -30,11 +30,9 @@ pub struct DeviceRequest<'a> {
     pub memory: Bytes,
     /// The needs of the passes that it will compute.
     pub needs: &'a PassNeeds,
-    /// The layout of KV blocks.
-    pub layout: &'a KvLayout,
-    /// The number of KV blocks that there can be.
-    pub num_blocks: usize,
-    /// Whether KV blocks get memory only when they [come](Device::resize_blocks).
+    /// The groups of blocks, and how many there can be of each.
+    pub groups: &'a BlockGroups,
+    /// Whether blocks get memory only when they [come](Device::resize_blocks).
     pub is_elastic: bool,
     /// The arithmetic of products with quantised weights.
     pub arithmetic: ProductArithmetic,

@@ -1,19 +1,17 @@
-//! The memory of KV blocks. Which sequence holds which block is for the block manager, not for this module.
+//! The memory of blocks. Which sequence holds which block is for the block manager, not for this module.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use interbed_kernels::{AttentionSpan, KvBytes, KvBytesMut, KvLayout, KvPlace};
+use interbed_kernels::{AttentionSpan, BlockGroups, KvBytes, KvBytesMut, KvPlace};
 
 use crate::buffer::{HUGE_PAGE, page_size};
 use crate::{AllocError, Bytes, HostBuffer, KvSequences, KvStrips, SharedMemory, StripShape};
 
-/// KV blocks of `[layer, k|v, kv_head, slot, head_dim]` in host memory, side by side. The layers are the layers that
-/// keep KV.
+/// Blocks in host memory: those of a group lie side by side, and the groups in the order of their numbers. Blocks of KV
+/// are `[layer, k|v, kv_head, slot, head_dim]`, with the layers of their group.
 #[derive(Debug)]
 pub struct KvPool {
-    layout: KvLayout,
-    num_blocks: usize,
+    groups: BlockGroups,
     memory: Memory,
 }
 
@@ -32,19 +30,19 @@ impl KvPool {
     ///
     /// # Errors
     /// Fails if the system does not have that much memory.
-    pub fn new(layout: KvLayout, num_blocks: usize) -> Result<Self, AllocError> {
-        let buffer = HostBuffer::new_zeroed(layout.block_bytes().saturating_mul(num_blocks))?;
-        Ok(Self { layout, num_blocks, memory: Memory::Own(buffer) })
+    pub fn new(groups: BlockGroups) -> Result<Self, AllocError> {
+        let buffer = HostBuffer::new_zeroed(groups.bytes())?;
+        Ok(Self { groups, memory: Memory::Own(buffer) })
     }
 
-    /// Reserves addresses for up to `num_blocks` blocks, most of which may have no memory at any one time: a block is
-    /// resident from its first write until it is [given back](Self::give_back).
+    /// Reserves addresses for all blocks, most of which may have no memory at any one time: a block is resident from its
+    /// first write until it is [given back](Self::give_back).
     ///
     /// # Errors
     /// Fails if the system has no address range of that size.
-    pub fn new_sparse(layout: KvLayout, num_blocks: usize) -> Result<Self, AllocError> {
-        let buffer = HostBuffer::new_sparse(layout.block_bytes().saturating_mul(num_blocks))?;
-        Ok(Self { layout, num_blocks, memory: Memory::Own(buffer) })
+    pub fn new_sparse(groups: BlockGroups) -> Result<Self, AllocError> {
+        let buffer = HostBuffer::new_sparse(groups.bytes())?;
+        Ok(Self { groups, memory: Memory::Own(buffer) })
     }
 
     /// Reserves blocks that can be mapped into strips, in which the blocks of a sequence lie side by side. Not all
@@ -55,8 +53,11 @@ impl KvPool {
     /// Fails if the system has no such memory, no such range of addresses, or no thread.
     ///
     /// # Panics
-    /// Panics if a block is not made of whole pages: see [`KvLayout::in_pages`].
-    pub fn new_in_strips(layout: KvLayout, num_blocks: usize, shape: StripShape) -> Result<Self, AllocError> {
+    /// Panics if a block is not made of whole pages: see [`KvLayout::in_pages`](interbed_kernels::KvLayout::in_pages).
+    /// Panics if there is a group beside the trunk.
+    pub fn new_in_strips(groups: BlockGroups, shape: StripShape) -> Result<Self, AllocError> {
+        assert_eq!(groups.groups().len(), 1, "strips have blocks of the trunk alone");
+        let (layout, num_blocks) = (groups.trunk(), groups.num_blocks());
         let bytes = |blocks: usize| layout.block_bytes().saturating_mul(blocks);
         let huge = layout.block_bytes().is_multiple_of(HUGE_PAGE);
         let in_strips = shape.count.saturating_mul(shape.blocks);
@@ -64,7 +65,7 @@ impl KvPool {
         let memory = Arc::new(memory);
         let strips = KvStrips::new(Arc::clone(&memory) as _, layout.block_bytes(), num_blocks, shape);
         let strips = strips.map_err(|error| AllocError::of(bytes(in_strips), &error))?;
-        Ok(Self { layout, num_blocks, memory: Memory::Shared { memory, strips } })
+        Ok(Self { groups, memory: Memory::Shared { memory, strips } })
     }
 
     /// Returns the strips, if blocks can be mapped into any.
@@ -95,28 +96,27 @@ impl KvPool {
         }
     }
 
-    /// Makes the first `blocks` blocks resident now instead of when they are first written, which on some machines
-    /// takes longer than the data to be written takes to arrive. The blocks become zero. The work is shared by
+    /// Makes the first `blocks` blocks of a group resident now instead of when they are first written, which on some
+    /// machines takes longer than the data to be written takes to arrive. The blocks become zero. The work is shared by
     /// `threads` threads.
-    pub fn touch(&mut self, blocks: usize, threads: usize) {
+    ///
+    /// # Panics
+    /// Panics if there is no such group.
+    pub fn touch(&mut self, group: usize, blocks: usize, threads: usize) {
         const PAGE: usize = 4096;
-        let bytes = blocks.min(self.num_blocks) * self.layout.block_bytes();
+        let group = &self.groups.groups()[group];
+        let (start, bytes) = (group.bytes().start, blocks.min(group.num_blocks()) * group.block_bytes());
         let share = bytes.div_ceil(threads.max(1)).next_multiple_of(PAGE).max(PAGE);
         std::thread::scope(|scope| {
-            for part in self.blocks_mut()[..bytes].chunks_mut(share) {
+            for part in self.blocks_mut()[start..start + bytes].chunks_mut(share) {
                 scope.spawn(|| part.chunks_mut(PAGE).for_each(|page| page[0] = std::hint::black_box(0)));
             }
         });
     }
 
-    /// Returns the layout of a block in memory.
-    pub fn layout(&self) -> &KvLayout {
-        &self.layout
-    }
-
-    /// Returns the number of blocks in the pool.
-    pub fn num_blocks(&self) -> usize {
-        self.num_blocks
+    /// Returns the groups of blocks.
+    pub fn groups(&self) -> &BlockGroups {
+        &self.groups
     }
 
     /// Returns the size of all blocks.
@@ -135,11 +135,12 @@ impl KvPool {
     pub fn give_back(&mut self, blocks: &[u32]) -> std::io::Result<()> {
         let mut sorted = blocks.to_vec();
         sorted.sort_unstable();
-        let block_bytes = self.layout.block_bytes();
+        let groups = &self.groups;
+        let are_neighbours =
+            |&block: &u32, &next: &u32| next == block + 1 && groups.bytes_of(block).end == groups.bytes_of(next).start;
         // One call for each run of consecutive blocks.
-        for run in sorted.chunk_by(|&block, &next| next == block + 1) {
-            let first = run[0] as usize;
-            let range = first * block_bytes..(first + run.len()) * block_bytes;
+        for run in sorted.chunk_by(are_neighbours) {
+            let range = groups.bytes_of(run[0]).start..groups.bytes_of(run[run.len() - 1]).end;
             match &mut self.memory {
                 Memory::Own(buffer) => buffer.give_back(range)?,
                 Memory::Shared { memory, strips } => {
@@ -152,21 +153,23 @@ impl KvPool {
         Ok(())
     }
 
-    /// Returns the number of bytes of memory that giving back one block of this layout is sure to free, even if the
-    /// neighbouring blocks stay: the whole block if the block is made of whole pages.
-    pub fn returnable_bytes(layout: &KvLayout) -> usize {
-        let (page, bytes) = (page_size(), layout.block_bytes());
-        if bytes.is_multiple_of(page) { bytes } else { (bytes / page).saturating_sub(1) * page }
+    /// Returns the number of bytes of memory that giving back one block of `block_bytes` bytes is sure to free, even if
+    /// the neighbouring blocks stay: the whole block if the block is made of whole pages.
+    pub fn returnable_bytes(block_bytes: usize) -> usize {
+        let page = page_size();
+        if block_bytes.is_multiple_of(page) { block_bytes } else { (block_bytes / page).saturating_sub(1) * page }
     }
 
     /// Copies whole blocks within the pool, as pairs `(source, destination)`, one after the other. Copy-on-write needs
     /// such copies, and so do moves that compact the pool.
     ///
     /// # Panics
-    /// Panics if a block does not exist.
+    /// Panics if a block does not exist, or the two blocks of a pair are of two groups.
     pub fn copy_blocks(&mut self, copies: impl IntoIterator<Item = (u32, u32)>) {
         for (source, destination) in copies {
-            let (source, destination) = (self.range(source), self.range(destination));
+            let [of, to] = [source, destination].map(|block| self.groups.group_of(block));
+            assert_eq!(of, to, "blocks {source} and {destination} are of two groups");
+            let (source, destination) = (self.groups.bytes_of(source), self.groups.bytes_of(destination));
             self.blocks_mut().copy_within(source, destination.start);
         }
     }
@@ -176,7 +179,7 @@ impl KvPool {
     /// # Panics
     /// Panics if the block does not exist.
     pub fn block(&self, block: u32) -> &[u8] {
-        &self.blocks()[self.range(block)]
+        &self.blocks()[self.groups.bytes_of(block)]
     }
 
     /// Returns the bytes of one block, to write.
@@ -184,17 +187,17 @@ impl KvPool {
     /// # Panics
     /// Panics if the block does not exist.
     pub fn block_mut(&mut self, block: u32) -> &mut [u8] {
-        let range = self.range(block);
+        let range = self.groups.bytes_of(block);
         &mut self.blocks_mut()[range]
     }
 
-    /// Returns the bytes of all blocks.
+    /// Returns the bytes of all blocks, and of what lies between groups.
     pub fn blocks(&self) -> &[u8] {
         match &self.memory {
             Memory::Own(buffer) => buffer.as_slice(),
             // SAFETY: all blocks are mapped there for good, and nothing writes to them without `&mut self`.
             Memory::Shared { memory, .. } => unsafe {
-                std::slice::from_raw_parts(memory.memory().as_ptr(), self.layout.block_bytes() * self.num_blocks)
+                std::slice::from_raw_parts(memory.memory().as_ptr(), self.groups.bytes())
             },
         }
     }
@@ -206,7 +209,7 @@ impl KvPool {
             // SAFETY: as in `blocks`, and `&mut self` makes this the only reference; other addresses of the same memory
             // are used under a borrow of `self` only.
             Memory::Shared { memory, .. } => unsafe {
-                std::slice::from_raw_parts_mut(memory.memory().as_ptr(), self.layout.block_bytes() * self.num_blocks)
+                std::slice::from_raw_parts_mut(memory.memory().as_ptr(), self.groups.bytes())
             },
         }
     }
@@ -243,15 +246,20 @@ impl KvPool {
         }
     }
 
+    /// Returns the memory of all blocks, for an operation that changes states.
+    pub(crate) fn states(&mut self) -> KvBytesMut<'_> {
+        self.blocks_mut().into()
+    }
+
     /// Checks that all blocks of `sequences` are mapped. `written` returns how many positions of a span, from the first
     /// position in memory on, come before the first that is written.
     fn check(&self, strips: &KvStrips, sequences: KvSequences<'_>, written: impl Fn(&AttentionSpan) -> usize) {
-        let block_size = self.layout.block_size();
+        let (block_size, num_blocks) = (self.groups.trunk().block_size(), self.groups.num_blocks());
         for span in sequences.spans {
             match &span.place {
                 KvPlace::Listed(table) => {
                     let table = &sequences.tables[table.start as usize..table.end as usize];
-                    let is_there = table.iter().all(|&block| (block as usize) < self.num_blocks);
+                    let is_there = table.iter().all(|&block| (block as usize) < num_blocks);
                     assert!(is_there, "a sequence has a block beyond the pool");
                 }
                 &KvPlace::From(first) => {
@@ -263,17 +271,11 @@ impl KvPool {
             }
         }
     }
-
-    fn range(&self, block: u32) -> Range<usize> {
-        assert!((block as usize) < self.num_blocks, "block {block} of {}", self.num_blocks);
-        let bytes = self.layout.block_bytes();
-        block as usize * bytes..(block as usize + 1) * bytes
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use interbed_kernels::{KvDType, KvShape};
+    use interbed_kernels::{KvDType, KvLayout, KvShape, StateLayout, StateShape};
 
     use super::*;
 
@@ -281,22 +283,21 @@ mod tests {
     fn written(kib: usize, num_blocks: usize) -> KvPool {
         let layout = KvLayout::new(4, KvDType::F32, [KvShape { num_kv_heads: kib, head_dim: 32 }]);
         assert_eq!(layout.block_bytes(), kib << 10);
-        let mut pool = KvPool::new_sparse(layout, num_blocks).unwrap();
+        let mut pool = KvPool::new_sparse(BlockGroups::new(layout, num_blocks)).unwrap();
         pool.blocks_mut().fill(7);
         pool
     }
 
     fn zeros(pool: &KvPool, block: usize) -> usize {
-        let bytes = pool.layout().block_bytes();
-        pool.blocks()[block * bytes..][..bytes].iter().filter(|&&byte| byte == 0).count()
+        pool.block(block as u32).iter().filter(|&&byte| byte == 0).count()
     }
 
     #[test]
     fn touched_blocks_are_resident_and_zero() {
         let layout = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 2, head_dim: 64 }; 3]);
-        let mut pool = KvPool::new(layout, 5).expect("there is memory");
+        let mut pool = KvPool::new(BlockGroups::new(layout, 5)).expect("there is memory");
         for (blocks, threads) in [(0, 1), (3, 2), (100, 3)] {
-            pool.touch(blocks, threads);
+            pool.touch(0, blocks, threads);
             assert!(pool.blocks().iter().all(|&byte| byte == 0));
         }
     }
@@ -330,7 +331,7 @@ mod tests {
             let expected = if gone.contains(&(block as u32)) { 8 << 10 } else { 0 };
             assert_eq!(zeros(&pool, block), expected, "block {block}");
         }
-        assert_eq!(KvPool::returnable_bytes(pool.layout()), 8 << 10);
+        assert_eq!(KvPool::returnable_bytes(pool.groups().trunk().block_bytes()), 8 << 10);
         pool.blocks_mut()[3 * (8 << 10)..][..8 << 10].fill(9);
         assert_eq!(zeros(&pool, 3), 0);
         pool.give_back(&[]).unwrap();
@@ -343,7 +344,7 @@ mod tests {
             for block in [1, 7, 8, 30] {
                 pool.give_back(&[block]).unwrap();
             }
-            let least = KvPool::returnable_bytes(pool.layout());
+            let least = KvPool::returnable_bytes(pool.groups().trunk().block_bytes());
             assert!(least < kib << 10);
             for block in 0..31 {
                 if [1, 7, 8, 30].contains(&block) {
@@ -358,7 +359,7 @@ mod tests {
     #[test]
     fn addresses_may_be_far_more_than_memory() {
         let layout = KvLayout::new(16, KvDType::BF16, [KvShape { num_kv_heads: 8, head_dim: 128 }; 32]);
-        let mut pool = KvPool::new_sparse(layout, 1 << 14).unwrap();
+        let mut pool = KvPool::new_sparse(BlockGroups::new(layout, 1 << 14)).unwrap();
         assert_eq!(pool.bytes(), Bytes(32 << 30));
         *pool.blocks_mut().last_mut().unwrap() = 1;
         pool.give_back(&[(1 << 14) - 1]).unwrap();
@@ -368,19 +369,58 @@ mod tests {
     #[test]
     fn the_blocks_of_a_model_that_keeps_no_kv_take_no_memory() {
         let layout = KvLayout::new(16, KvDType::F16, []);
-        assert_eq!(KvPool::returnable_bytes(&layout), 0);
-        for mut pool in [KvPool::new(layout.clone(), 9).unwrap(), KvPool::new_sparse(layout, 9).unwrap()] {
+        assert_eq!(KvPool::returnable_bytes(layout.block_bytes()), 0);
+        let groups = BlockGroups::new(layout, 9);
+        for mut pool in [KvPool::new(groups.clone()).unwrap(), KvPool::new_sparse(groups).unwrap()] {
             pool.copy_blocks([(0, 8)]);
             pool.give_back(&[3, 4, 7]).unwrap();
-            assert_eq!((pool.num_blocks(), pool.bytes(), pool.block(8)), (9, Bytes(0), &[][..]));
+            assert_eq!((pool.groups().num_blocks(), pool.bytes(), pool.block(8)), (9, Bytes(0), &[][..]));
         }
+    }
+
+    #[test]
+    fn blocks_of_all_groups_go_and_are_copied_by_their_numbers() {
+        let kv =
+            |layers: usize| KvLayout::new(4, KvDType::F32, vec![KvShape { num_kv_heads: 4, head_dim: 32 }; layers]);
+        let state = StateShape { rows: 3, channels: 512, heads: 2, key_width: 16, value_width: 80 };
+        let states = StateLayout::new([state; 2]);
+        assert_eq!((kv(1).block_bytes(), states.block_bytes()), (4 << 10, 32 << 10));
+        for trunk in [0, 1] {
+            let groups = BlockGroups::new(kv(trunk), 5).with(kv(2), 4).with(states.clone(), 3);
+            let mut pool = KvPool::new_sparse(groups).unwrap();
+            for block in 0..12 {
+                pool.block_mut(block).fill(block as u8 + 1);
+            }
+            // The last of one group and the first of the next are neighbours by number alone.
+            pool.give_back(&[9, 4, 8, 5]).unwrap();
+            for block in 0..12 {
+                let all = pool.block(block as u32).len();
+                let expected = if [4, 5, 8, 9].contains(&block) { all } else { 0 };
+                assert_eq!(zeros(&pool, block), expected, "block {block}");
+            }
+            pool.copy_blocks([(0, 4), (6, 5), (11, 9)]);
+            let first: Vec<_> = (5..12).map(|block| pool.block(block)[0]).collect();
+            assert_eq!(first, [7, 7, 8, 0, 12, 11, 12]);
+            assert!(pool.block(9).iter().all(|&byte| byte == 12) && pool.block(9).len() == 32 << 10);
+            pool.touch(2, 1, 2);
+            // One byte of each page is written.
+            assert_eq!((zeros(&pool, 9), zeros(&pool, 10)), (8, 0));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "of two groups")]
+    fn a_block_is_not_copied_to_another_group() {
+        let layout = KvLayout::new(4, KvDType::F32, [KvShape { num_kv_heads: 4, head_dim: 32 }]);
+        let groups = BlockGroups::new(layout.clone(), 2).with(layout, 2);
+        KvPool::new_sparse(groups).unwrap().copy_blocks([(1, 2)]);
     }
 
     #[test]
     fn blocks_that_no_memory_can_hold_are_an_error() {
         for dtype in KvDType::ALL {
             let shapes = [1, usize::MAX / 3].map(|head_dim| KvShape { num_kv_heads: 4, head_dim });
-            assert!(KvPool::new_sparse(KvLayout::new(16, dtype, shapes), 2).is_err());
+            assert!(KvPool::new_sparse(BlockGroups::new(KvLayout::new(16, dtype, shapes), 2)).is_err());
         }
     }
 }

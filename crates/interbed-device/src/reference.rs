@@ -9,7 +9,7 @@ mod room;
 
 use std::sync::Arc;
 
-use interbed_kernels::KvLayout;
+use interbed_kernels::BlockGroups;
 
 use crate::{Command, Device, DeviceError, HostBuffer, Operand, PassNeeds, PlacedBytes, Queue, Tensor, Token, Use};
 pub use bytes::ReferenceBytes;
@@ -26,8 +26,7 @@ type Known = [u64; QUEUES];
 pub struct ReferenceDevice {
     memory: DeviceMemory,
     capacity: usize,
-    layout: KvLayout,
-    num_blocks: usize,
+    groups: BlockGroups,
     /// Commands that were submitted but not executed, in the order of submission.
     pending: Vec<Pending>,
     /// Submissions that the host does not know to be complete, in the order of submission.
@@ -45,8 +44,8 @@ pub struct ReferenceDevice {
     room: Option<Room>,
     /// The memory that each block has taken of `room`.
     taken: Vec<Option<Taken>>,
-    /// Memory for blocks that are to come.
-    spare: Vec<Taken>,
+    /// Memory for blocks of each group that are to come.
+    spare: Vec<Vec<Taken>>,
 }
 
 /// A command that has yet to be executed.
@@ -67,17 +66,15 @@ struct Open {
 }
 
 impl ReferenceDevice {
-    /// Creates a device for passes of these `needs`, with `num_blocks` KV blocks of `layout`; `seed` chooses the order
-    /// of execution.
+    /// Creates a device for passes of these `needs`, with the blocks of `groups`; `seed` chooses the order of execution.
     /// All memory is poisoned, so that reading anything before it is written shows in the results. With an odd seed,
     /// the device [shares](Device::share) host memory.
-    pub fn new(needs: &PassNeeds, layout: &KvLayout, num_blocks: usize, seed: u64) -> Self {
+    pub fn new(needs: &PassNeeds, groups: &BlockGroups, seed: u64) -> Self {
         let capacity = needs.tensors.bytes() / size_of::<f32>();
         Self {
-            memory: DeviceMemory::poisoned(capacity, layout.block_size()),
+            memory: DeviceMemory::poisoned(capacity, groups.trunk().block_size()),
             capacity,
-            layout: layout.clone(),
-            num_blocks,
+            groups: groups.clone(),
             pending: Vec::new(),
             open: Vec::new(),
             last: [[0; QUEUES]; QUEUES],
@@ -87,14 +84,14 @@ impl ReferenceDevice {
             shares: !seed.is_multiple_of(2),
             room: None,
             taken: Vec::new(),
-            spare: Vec::new(),
+            spare: groups.groups().iter().map(|_| Vec::new()).collect(),
         }
     }
 
-    /// Gives the device only `bytes` bytes of memory for weights and KV blocks. Blocks have none before they
+    /// Gives the device only `bytes` bytes of memory for weights and blocks. Blocks have none before they
     /// [come](Device::resize_blocks), and the device refuses commands on blocks without memory.
     pub fn with_memory(self, bytes: u64) -> Self {
-        let taken = (0..self.num_blocks).map(|_| None).collect();
+        let taken = (0..self.groups.num_blocks()).map(|_| None).collect();
         Self { room: Some(Room::new(bytes)), taken, ..self }
     }
 
@@ -201,6 +198,9 @@ impl Device for ReferenceDevice {
                 Command::StoreKv { sequences, .. } | Command::Attend { sequences, .. } => {
                     self.expect_memory(sequences.tables.iter().copied());
                 }
+                Command::Convolve { sequences, .. } | Command::DeltaRule { sequences, .. } => {
+                    self.expect_memory(sequences.iter().flat_map(|span| span.from.into_iter().chain([span.to])));
+                }
                 Command::CopyBlocks { copies } => self.expect_memory(copies.iter().flat_map(|&(from, to)| [from, to])),
                 _ => {}
             }
@@ -258,34 +258,30 @@ impl Device for ReferenceDevice {
         true
     }
 
-    fn kv_layout(&self) -> &KvLayout {
-        &self.layout
-    }
-
-    fn num_blocks(&self) -> usize {
-        self.num_blocks
+    fn block_groups(&self) -> &BlockGroups {
+        &self.groups
     }
 
     fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
-        assert!((block as usize) < self.num_blocks, "block {block} of {}", self.num_blocks);
+        let layout = self.groups.layout_of(block).clone();
         self.expect_memory([block]);
         let last = self.submit_on_blocks(false, Box::new(|_| ()))?;
         self.complete(last)?;
-        self.memory.read_block(&self.layout, block, into);
+        self.memory.read_block(&layout, block, into);
         Ok(())
     }
 
     fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
-        assert!((block as usize) < self.num_blocks, "block {block} of {}", self.num_blocks);
+        let layout = self.groups.layout_of(block).clone();
         self.expect_memory([block]);
-        let (layout, mut bytes) = (self.layout.clone(), vec![0; self.layout.content_bytes()]);
+        let mut bytes = vec![0; layout.content_bytes()];
         fill(&mut bytes);
         self.submit_on_blocks(true, Box::new(move |memory| memory.fill_block(&layout, block, &bytes))).map(|_| ())
     }
 
-    fn reserve_blocks(&mut self, count: usize) -> Result<usize, DeviceError> {
-        let bytes = self.layout.block_bytes() as u64;
-        while self.room.is_some() && self.spare.len() < count {
+    fn reserve_blocks(&mut self, group: usize, count: usize) -> Result<usize, DeviceError> {
+        let bytes = self.groups.groups()[group].block_bytes() as u64;
+        while self.room.is_some() && self.spare[group].len() < count {
             let mut taken = self.room.as_ref().and_then(|room| room.take(bytes));
             if taken.is_none() {
                 // What was dropped keeps its memory until it has been used.
@@ -293,8 +289,8 @@ impl Device for ReferenceDevice {
                 taken = self.room.as_ref().and_then(|room| room.take(bytes));
             }
             match taken {
-                Some(taken) => self.spare.push(taken),
-                None => return Ok(self.spare.len()),
+                Some(taken) => self.spare[group].push(taken),
+                None => return Ok(self.spare[group].len()),
             }
         }
         Ok(count)
@@ -307,8 +303,8 @@ impl Device for ReferenceDevice {
         Ok(())
     }
 
-    fn prepare_blocks(&mut self, count: usize) {
-        let blocks: Vec<_> = (0..count.min(self.num_blocks) as u32).collect();
+    fn prepare_blocks(&mut self, group: usize, count: usize) {
+        let blocks: Vec<_> = self.groups.groups()[group].numbers().take(count).map(|block| block as u32).collect();
         let poisoned = self.submit_on_blocks(true, Box::new(move |memory| memory.poison_blocks(&blocks)));
         poisoned.expect("nothing is under way in other queues that uses KV");
     }
@@ -317,17 +313,20 @@ impl Device for ReferenceDevice {
         let mut gone = left.to_vec();
         let mut unused = Vec::new();
         if self.room.is_some() {
-            self.spare.extend(left.iter().filter_map(|&block| self.taken[block as usize].take()));
+            for &block in left {
+                self.spare[self.groups.group_of(block)].extend(self.taken[block as usize].take());
+            }
             for &block in came {
                 let taken = &mut self.taken[block as usize];
                 if taken.is_none() {
-                    *taken = Some(self.spare.pop().ok_or(DeviceError::Full)?);
+                    *taken = Some(self.spare[self.groups.group_of(block)].pop().ok_or(DeviceError::Full)?);
                     gone.push(block);
                 }
             }
-            unused = std::mem::take(&mut self.spare);
+            unused = self.spare.iter_mut().flat_map(std::mem::take).collect();
         }
-        assert!(gone.iter().all(|&block| (block as usize) < self.num_blocks), "blocks of {}", self.num_blocks);
+        let num_blocks = self.groups.num_blocks();
+        assert!(gone.iter().all(|&block| (block as usize) < num_blocks), "blocks of {num_blocks}");
         let poison = move |memory: &mut DeviceMemory| {
             memory.poison_blocks(&gone);
             drop(unused);

@@ -26,7 +26,7 @@ mod timestamps;
 
 use std::sync::Arc;
 
-use interbed_kernels::{DType, KvLayout};
+use interbed_kernels::{BlockGroup, BlockGroups, DType, GroupLayout};
 
 use crate::{
     Bytes, Command, Cpu, Device, DeviceError, DeviceEvent, DeviceStats, HostBuffer, HostRates, Operand, PassNeeds,
@@ -97,47 +97,48 @@ impl VulkanDevice {
             .saturating_add(record::room_bytes(needs))
     }
 
-    /// Creates a device with memory for passes of these `needs`, and `num_blocks` KV blocks of `layout`.
+    /// Creates a device with memory for passes of these `needs`, and the blocks of `groups`.
     ///
     /// # Errors
-    /// Fails if the GPU has no such memory, or cannot keep KV of this layout.
-    pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, layout: &KvLayout, num_blocks: usize) -> Result<Self, GpuError> {
-        Self::with_products(gpu, needs, layout, num_blocks, ProductArithmetic::Float)
+    /// Fails if the GPU has no such memory, or cannot keep KV of these layouts.
+    pub fn new(gpu: &Arc<Gpu>, needs: &PassNeeds, groups: &BlockGroups) -> Result<Self, GpuError> {
+        Self::with_products(gpu, needs, groups, ProductArithmetic::Float)
     }
 
     /// Creates a device in the way of [`new`](Self::new), whose products with quantised weights are computed in this
     /// arithmetic.
     ///
     /// # Errors
-    /// Fails if the GPU has no such memory, cannot keep KV of this layout, or lacks that arithmetic.
+    /// Fails if the GPU has no such memory, cannot keep KV of these layouts, or lacks that arithmetic.
     pub fn with_products(
         gpu: &Arc<Gpu>,
         needs: &PassNeeds,
-        layout: &KvLayout,
-        num_blocks: usize,
+        groups: &BlockGroups,
         arithmetic: ProductArithmetic,
     ) -> Result<Self, GpuError> {
-        Self::over(gpu, needs, GpuKv::new(gpu, layout.clone(), num_blocks)?, arithmetic)
+        Self::over(gpu, needs, GpuKv::new(gpu, groups.clone())?, arithmetic)
     }
 
     /// Creates a device in the way of [`with_products`](Self::with_products), whose KV blocks have no memory before
     /// they [come](Device::resize_blocks).
     ///
     /// # Errors
-    /// Fails if the GPU has no such memory, cannot keep KV of this layout, or lacks that arithmetic.
+    /// Fails if the GPU has no such memory, cannot keep KV of these layouts, or lacks that arithmetic.
     pub fn with_elastic_blocks(
         gpu: &Arc<Gpu>,
         needs: &PassNeeds,
-        layout: &KvLayout,
-        num_blocks: usize,
+        groups: &BlockGroups,
         arithmetic: ProductArithmetic,
     ) -> Result<Self, GpuError> {
-        Self::over(gpu, needs, GpuKv::new_elastic(layout.clone(), num_blocks), arithmetic)
+        Self::over(gpu, needs, GpuKv::new_elastic(groups.clone()), arithmetic)
     }
 
     fn over(gpu: &Arc<Gpu>, needs: &PassNeeds, kv: GpuKv, arithmetic: ProductArithmetic) -> Result<Self, GpuError> {
-        let layout = kv.layout();
-        let mut heads = (0..layout.num_layers()).map(|layer| layout.layer(layer).head_dim());
+        let layouts = kv.groups().groups().iter().filter_map(|group| match group.layout() {
+            GroupLayout::Kv(layout) => Some(layout),
+            GroupLayout::States(_) => None,
+        });
+        let mut heads = layouts.flat_map(|layout| (0..layout.num_layers()).map(|layer| layout.layer(layer).head_dim()));
         if let Some(head_dim) = heads.find(|head_dim| !head_dim.is_multiple_of(4)) {
             return Err(GpuError::Heads { head_dim });
         }
@@ -186,7 +187,7 @@ impl VulkanDevice {
         let gpu_queue = &mut self.queues[COMPUTE];
         let commands = gpu_queue.operation(&[Use { place: Operand::Kv, writes: !is_read }]);
         let (slab, offset) = self.kv.place(block);
-        assert!(len <= self.kv.layout().block_bytes());
+        assert!(len <= self.kv.groups().layout_of(block).block_bytes());
         let (from, to) =
             if is_read { ((&**slab, offset), (&**room.0, room.1)) } else { ((&**room.0, room.1), (&**slab, offset)) };
         record::copy(&self.gpu, commands, from, to, len);
@@ -417,18 +418,18 @@ impl Device for VulkanDevice {
         true
     }
 
-    fn kv_layout(&self) -> &KvLayout {
-        self.kv.layout()
-    }
-
-    fn num_blocks(&self) -> usize {
-        self.kv.num_blocks()
+    fn block_groups(&self) -> &BlockGroups {
+        self.kv.groups()
     }
 
     fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
         let room = match self.block_room.take() {
             Some(room) => room,
-            None => Arc::new(GpuBuffer::new(&self.gpu, Heap::Readback, self.kv.layout().block_bytes())?),
+            None => {
+                let groups = self.kv.groups().groups().iter();
+                let longest = groups.map(BlockGroup::block_bytes).max().unwrap_or(0);
+                Arc::new(GpuBuffer::new(&self.gpu, Heap::Readback, longest)?)
+            }
         };
         let token = self.copy_block(block, true, (&room, 0), into.len())?;
         self.try_complete(token)?;
@@ -441,27 +442,27 @@ impl Device for VulkanDevice {
 
     fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
         self.make_room()?;
-        let (submission, len) = ((COMPUTE, self.submitted + 1), self.kv.layout().content_bytes());
+        let (submission, len) = ((COMPUTE, self.submitted + 1), self.kv.groups().layout_of(block).content_bytes());
         let put = self.arguments.put(submission, len, |bytes| fill(bytes))?;
         self.copy_block(block, false, (&put.buffer, put.offset), len)?;
         Ok(())
     }
 
-    fn reserve_blocks(&mut self, count: usize) -> Result<usize, DeviceError> {
-        let reserved = self.kv.reserve(&self.gpu, &mut self.chunks, count)?;
+    fn reserve_blocks(&mut self, group: usize, count: usize) -> Result<usize, DeviceError> {
+        let reserved = self.kv.reserve(&self.gpu, &mut self.chunks, group, count)?;
         if reserved == count {
             return Ok(reserved);
         }
         // Weights that were dropped keep their memory until the queues are done with them.
         self.settle()?;
-        Ok(self.kv.reserve(&self.gpu, &mut self.chunks, count)?)
+        Ok(self.kv.reserve(&self.gpu, &mut self.chunks, group, count)?)
     }
 
     fn resize_blocks(&mut self, came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
         // Tables have the addresses of blocks.
         self.block_tables = BlockTables::default();
         let unused = self.kv.resize(came, left).ok_or(DeviceError::Full)?;
-        if unused.is_empty() {
+        if unused.iter().all(Vec::is_empty) {
             return Ok(());
         }
         // Copies of blocks may still read it.

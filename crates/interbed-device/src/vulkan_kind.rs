@@ -14,7 +14,7 @@ pub(crate) const VULKAN: DeviceKind = DeviceKind {
     open: |request| {
         let gpu = Gpu::open(&Vulkan::load()?, request.number, request.memory)?;
         let open = if request.is_elastic { VulkanDevice::with_elastic_blocks } else { VulkanDevice::with_products };
-        Ok(Box::new(open(&gpu, request.needs, request.layout, request.num_blocks, request.arithmetic)?))
+        Ok(Box::new(open(&gpu, request.needs, request.groups, request.arithmetic)?))
     },
     rates,
 };

@@ -56,7 +56,7 @@ impl<D: Device> ModelRunner<D> {
     /// Creates a runner that computes the model that `blueprint` describes. The model runs on `device` and takes its
     /// weights from `source`. `weights` describes the memory of these weights.
     pub fn new(mut device: D, blueprint: Blueprint, source: Box<dyn WeightSource>, weights: WeightMemory) -> Self {
-        let (layout, num_blocks) = (device.kv_layout().clone(), device.num_blocks());
+        let (layout, num_blocks) = (device.block_groups().trunk().clone(), device.block_groups().num_blocks());
         let strips = device.strips().map(|strips| strip_config(strips.shape(), num_blocks));
         let model = Model::new(blueprint, source, layout);
         Self { model, device, weights, strips, timeline: None, failure: None }
@@ -90,7 +90,7 @@ impl<D: Device> ModelRunner<D> {
     /// # Errors
     /// Fails if the device has no memory for `count` blocks, or if the device fails.
     pub fn take_blocks(&mut self, count: usize) -> Result<(), DeviceError> {
-        if self.device.reserve_blocks(count)? < count {
+        if self.device.reserve_blocks(0, count)? < count {
             return Err(DeviceError::Full);
         }
         let came: Vec<_> = (0..count as u32).collect();
@@ -99,7 +99,7 @@ impl<D: Device> ModelRunner<D> {
 
     /// Takes memory for `count` blocks that are to come, and returns how many of them get it.
     fn reserve(&mut self, count: usize) -> usize {
-        self.device.reserve_blocks(count).unwrap_or_else(|error| {
+        self.device.reserve_blocks(0, count).unwrap_or_else(|error| {
             self.failure = Some(format!("KV blocks could not get their memory: {error}"));
             0
         })
@@ -212,7 +212,7 @@ impl<D: Device> Runner for ModelRunner<D> {
     fn memory(&mut self) -> RunnerMemory {
         let memory = self.model.weights().elastic().map(|weights| weights.memory(&mut self.device));
         let held = memory.map(|memory| Bytes(memory.held.saturating_add(memory.beside)));
-        let kv_block = Bytes(self.device.kv_layout().block_bytes() as u64);
+        let kv_block = Bytes(self.device.block_groups().trunk().block_bytes() as u64);
         RunnerMemory { weights: held.unwrap_or(self.weights.bytes), kv_block, device: self.device.stats() }
     }
 }
@@ -298,13 +298,14 @@ impl<D: Device> ShownWeights for ModelRunner<D> {
 
 impl<D: Device> KvMemory for ModelRunner<D> {
     fn blocks_at_start(&mut self) -> usize {
-        let wanted = self.weights.trade.as_ref().map_or(self.device.num_blocks(), MemoryTrade::blocks_start);
+        let all = self.device.block_groups().num_blocks();
+        let wanted = self.weights.trade.as_ref().map_or(all, MemoryTrade::blocks_start);
         self.reserve(wanted).max(1)
     }
 
     fn balance(&mut self, demand: KvDemand) -> KvGrant {
         let (Some(trade), Some(weights)) = (&mut self.weights.trade, self.model.weights().elastic()) else {
-            return KvGrant { blocks: self.device.num_blocks(), settled: true };
+            return KvGrant { blocks: self.device.block_groups().num_blocks(), settled: true };
         };
         let budget = trade.plan(demand, weights.worth());
         // The budget is set only if it has changed: the window may have lowered its own budget when the system had no

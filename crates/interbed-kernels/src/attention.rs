@@ -63,8 +63,10 @@ pub struct AttentionSpan {
     pub first_position: usize,
     /// The number of tokens. In tensors of the batch, the rows of a span's tokens follow the rows of the previous span.
     pub tokens: usize,
-    /// The positions whose keys and values are in memory. The range begins at a multiple of both [`STRETCH`] and the
-    /// block size. The range ends at a multiple of [`STRETCH`] or after the last token of the span.
+    /// The positions whose keys and values are in memory. The range begins at a multiple of the block size, and ends at
+    /// a multiple of [`STRETCH`] or after the last token of the span. If some of the tokens see positions before the
+    /// range, it begins at a multiple of [`STRETCH`] too; layers whose window keeps the tokens from seeing such
+    /// positions may have any block first.
     pub held: Range<usize>,
     /// The KV blocks of the positions in `held`.
     pub place: KvPlace,
@@ -176,7 +178,7 @@ pub fn attention_scratch(heads: usize, head_dim: usize, context: usize) -> usize
 /// - `q`: `[tokens, heads, head_dim]`, already rotated
 /// - `scratch`: [`attention_scratch`] elements, which may hold anything
 /// - `carried`: the state between calls, `[tokens, heads, ATTENTION_STATE]`; may be empty if each span's `held`
-///   contains all positions up to the span's end
+///   contains all positions that the span's tokens see
 /// - `out`: `[tokens, heads, head_dim]`, which the caller keeps between calls; the result is final for spans whose
 ///   `held` reaches the span's end
 ///
@@ -199,19 +201,20 @@ pub fn attention(
     let &AttentionLayer { kv, heads, window, .. } = layer;
     let head_dim = kv.head_dim();
     assert!(heads.is_multiple_of(kv.num_kv_heads()));
-    let num_blocks = blocks.num_blocks(kv.block_bytes());
     let (mut tokens, mut cost, mut carries) = (0usize, 0usize, false);
     for span in spans {
         let end = span.positions().end;
         let held = span.held.start..span.held.end.min(end);
-        assert!(held.start.is_multiple_of(STRETCH) && held.start.is_multiple_of(kv.block_size()));
+        let is_continued = span.is_continued(&seen_from(span.first_position, window));
+        assert!(held.start.is_multiple_of(kv.block_size()));
+        assert!(held.start.is_multiple_of(STRETCH) || !is_continued, "a stretch whose beginning is not held");
         assert!(held.end.is_multiple_of(STRETCH) || held.end == end);
-        span.kv(tables).check(&kv, num_blocks, &held);
+        span.kv(tables).check(&kv, blocks.len(), &held);
         tokens += span.tokens;
         let seen = seen_from(end.saturating_sub(1), window);
         let seen = seen.start.max(held.start)..seen.end.min(held.end);
         cost = cost.saturating_add(2 * seen.len() * span.tokens * heads * head_dim);
-        carries |= held != (0..end);
+        carries |= is_continued || held.end < end;
     }
     assert!(!carries || carried.len() == tokens * heads * ATTENTION_STATE);
     let numbers = tokens.checked_mul(heads).and_then(|rows| rows.checked_mul(head_dim));

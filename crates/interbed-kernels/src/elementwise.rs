@@ -19,6 +19,8 @@ pub enum Activation {
     ClampedSwish,
     /// `max(x, 0)^2`.
     SquaredRelu,
+    /// The function `sigmoid(x) = 1 / (1 + e^-x)`, by which a gate lets a part of its partner through.
+    Sigmoid,
 }
 
 impl Activation {
@@ -74,6 +76,7 @@ pub(crate) fn gate_piece(level: Level, activation: Activation, gate: &mut [f32],
         Activation::GeluTanh => dispatch!(level, gelu_tanh_kernel::<_>(gate: &mut [f32], up: &[f32])),
         Activation::ClampedSwish => dispatch!(level, clamped_kernel::<_>(gate: &mut [f32], up: &[f32])),
         Activation::SquaredRelu => dispatch!(level, squared_relu_kernel::<_>(gate: &mut [f32], up: &[f32])),
+        Activation::Sigmoid => dispatch!(level, sigmoid_kernel::<_>(gate: &mut [f32], up: &[f32])),
         Activation::Gelu => {
             for (gate, up) in gate.iter_mut().zip(up) {
                 *gate = 0.5 * *gate * (1.0 + libm::erff(*gate * std::f32::consts::FRAC_1_SQRT_2)) * up;
@@ -194,6 +197,26 @@ fn squared_relu_kernel<S: Simd>(_: S, gate: &mut [f32], up: &[f32]) {
         let x = if *gate < 0.0 { 0.0 } else { *gate };
         *gate = x * x * up;
     }
+}
+
+#[inline(always)]
+fn sigmoid_kernel<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
+    let (gates, gate_rest) = gate.as_chunks_mut::<LANES>();
+    let (ups, up_rest) = up.as_chunks::<LANES>();
+    for (gate, up) in gates.iter_mut().zip(ups) {
+        s.store(sigmoid_lanes(s, s.load(gate), s.load(up)), gate);
+    }
+    if !gate_rest.is_empty() {
+        store_few(s, sigmoid_lanes(s, load_few(s, gate_rest), load_few(s, up_rest)), gate_rest);
+    }
+}
+
+/// Computes `sigmoid(x) * up` of one vector. The last term adds nothing to a finite `x`, and NaN to any other, as
+/// [`exp`] knows no NaN.
+#[inline(always)]
+fn sigmoid_lanes<S: Simd>(s: S, x: S::V, up: S::V) -> S::V {
+    let share = s.div(up, s.add(s.splat(1.0), exp(s, s.mul(x, s.splat(-1.0)))));
+    s.fma(x, s.splat(0.0), share)
 }
 
 #[inline(always)]

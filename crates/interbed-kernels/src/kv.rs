@@ -1,6 +1,7 @@
 //! Describes the memory layout of keys and values.
 
 use crate::DType;
+use crate::block_range::BlockRange;
 
 /// The storage type of the elements of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -94,7 +95,8 @@ impl KvLayout {
     pub fn new(block_size: usize, dtype: KvDType, layers: impl IntoIterator<Item = KvShape>) -> Self {
         let mut layout = Self { block_size, dtype, block_bytes: 0, padding_bytes: 0, layers: Vec::new() };
         for shape in layers {
-            let layer = KvLayer { shape, block_size, dtype, offset: layout.block_bytes, block_bytes: 0 };
+            let (offset, blocks) = (layout.block_bytes, BlockRange::ALONE);
+            let layer = KvLayer { shape, block_size, dtype, offset, block_bytes: 0, blocks };
             let heads = shape.num_kv_heads.saturating_mul(2);
             let bytes = heads.saturating_mul(block_size).saturating_mul(layer.slot_bytes());
             layout.block_bytes = layout.block_bytes.saturating_add(bytes);
@@ -118,6 +120,11 @@ impl KvLayout {
             layer.block_bytes = self.block_bytes;
         }
         self
+    }
+
+    /// Gives the blocks these numbers and this place among all blocks.
+    pub(crate) fn set_blocks(&mut self, blocks: BlockRange) {
+        self.layers.iter_mut().for_each(|layer| layer.blocks = blocks);
     }
 
     /// Returns the number of layers that store keys and values.
@@ -178,6 +185,8 @@ pub struct KvLayer {
     offset: usize,
     /// The number of bytes of a block with all layers.
     block_bytes: usize,
+    /// The blocks that have a part of this layer.
+    blocks: BlockRange,
 }
 
 impl KvLayer {
@@ -226,9 +235,14 @@ impl KvLayer {
         2 * self.value_offset()
     }
 
-    /// Returns the layout of this layer in adjacent blocks that contain no other layer.
+    /// Returns the layout of this layer in adjacent blocks, numbered from 0, that contain no other layer.
     pub fn alone(self) -> Self {
-        Self { offset: 0, block_bytes: self.part_bytes(), ..self }
+        Self { offset: 0, block_bytes: self.part_bytes(), blocks: BlockRange::ALONE, ..self }
+    }
+
+    /// Returns the blocks that have a part of this layer.
+    pub(crate) fn blocks(&self) -> &BlockRange {
+        &self.blocks
     }
 
     /// Returns the number of bytes of one head's slots in a block, keys or values.

@@ -29,9 +29,9 @@ impl<'a> KvBytes<'a> {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// Returns the number of whole blocks in the range.
-    pub(crate) fn num_blocks(&self, block_bytes: usize) -> usize {
-        self.len / block_bytes
+    /// Returns the number of bytes in the range.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Returns the address of the byte at `offset`, which is not read.
@@ -68,9 +68,9 @@ impl<'a> KvBytesMut<'a> {
         Self { start, len, lifetime: PhantomData }
     }
 
-    /// Returns the number of whole blocks in the range.
-    pub(crate) fn num_blocks(&self, block_bytes: usize) -> usize {
-        self.len / block_bytes
+    /// Returns the number of bytes in the range.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Returns a [`Share`] from which threads take disjoint slots that the spans name.

@@ -52,8 +52,8 @@ impl Blocks<'_> {
 /// Consecutive positions of a sequence whose slots are adjacent in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvRun {
-    /// The number of bytes from a head's first slot in block 0 ([`KvLayer::key_offset`]) to the head's slot of the
-    /// run's first position.
+    /// The number of bytes from where a head's first slot would be ([`KvLayer::key_offset`]) in a block at the start of
+    /// the memory of all blocks to the head's slot of the run's first position.
     pub offset: usize,
     /// The number of positions in the run.
     pub tokens: usize,
@@ -83,7 +83,7 @@ impl<'a> KvView<'a> {
     /// the block table.
     pub fn runs(self, layer: &KvLayer, positions: Range<usize>) -> impl Iterator<Item = KvRun> + use<'a> {
         let (block_size, block_bytes, slot_bytes) = (layer.block_size(), layer.block_bytes(), layer.slot_bytes());
-        let start = positions.start - self.first;
+        let (start, numbers) = (positions.start - self.first, *layer.blocks());
         let (mut logical, mut slot) = (start / block_size, start % block_size);
         let mut left = positions.len();
         iter::from_fn(move || {
@@ -91,22 +91,28 @@ impl<'a> KvView<'a> {
                 return None;
             }
             let block = self.blocks.number(logical);
-            let run = KvRun { offset: block * block_bytes + slot * slot_bytes, tokens: left.min(block_size - slot) };
+            let offset = numbers.offset(block, block_bytes) + slot * slot_bytes;
+            let run = KvRun { offset, tokens: left.min(block_size - slot) };
             (logical, slot, left) = (logical + 1, 0, left - run.tokens);
             Some(run)
         })
     }
 
-    /// Checks that the slots of `positions` lie in a pool of `num_blocks` blocks, so that kernels need not check again.
+    /// Checks that the slots of `positions` lie in blocks with a part of `layer`, in a memory of `len` bytes, so that
+    /// kernels need not check again.
     ///
     /// # Panics
-    /// Panics if the block table ends before the positions do, or names a block that is not in the pool.
-    pub(crate) fn check(self, layer: &KvLayer, num_blocks: usize, positions: &Range<usize>) {
+    /// Panics if the block table ends before the positions do, or names another block.
+    pub(crate) fn check(self, layer: &KvLayer, len: usize, positions: &Range<usize>) {
+        let numbers = layer.blocks().within(len, layer.block_bytes());
         let positions = positions.start - self.first..positions.end - self.first;
         let blocks = positions.start / layer.block_size()..positions.end.div_ceil(layer.block_size());
         let is_there = match self.blocks {
-            Blocks::Listed(table) => table[blocks].iter().all(|&block| (block as usize) < num_blocks),
-            Blocks::From(first) => blocks.end <= num_blocks.saturating_sub(first as usize),
+            Blocks::Listed(table) => table[blocks].iter().all(|&block| numbers.contains(&(block as usize))),
+            Blocks::From(first) => {
+                let first = first as usize;
+                blocks.is_empty() || numbers.start <= first && blocks.end <= numbers.end.saturating_sub(first)
+            }
         };
         assert!(is_there, "a sequence has a block beyond the pool");
     }

@@ -9,8 +9,13 @@ mod activations;
 mod amx;
 #[expect(clippy::needless_range_loop, reason = "rows and lanes index several arrays alike")]
 mod attention;
+mod block_groups;
+mod block_range;
 mod cache;
 mod coded;
+mod convolution;
+#[expect(clippy::needless_range_loop, reason = "chains and vectors are indexed alike in every array")]
+mod delta_rule;
 mod dtype;
 mod elementwise;
 mod fp8;
@@ -28,6 +33,7 @@ mod quantized;
 mod rope;
 mod share;
 mod simd;
+mod state;
 mod store_kv;
 mod subgroups;
 #[cfg(target_arch = "x86_64")]
@@ -35,7 +41,10 @@ mod transpose;
 
 pub use activations::{Activations, PreparedForm};
 pub use attention::{ATTENTION_STATE, AttentionLayer, AttentionSpan, RUN, STRETCH, attention, attention_scratch};
+pub use block_groups::{BlockGroup, BlockGroups, GroupLayout};
 pub use coded::{encode_row, patches_of};
+pub use convolution::{TAPS_MAX, convolve};
+pub use delta_rule::{DecayForm, DeltaOperands, DeltaRule, KeySharing, delta_rule};
 pub use dtype::DType;
 pub use elementwise::{Activation, activate, add_scaled, combine_rows, gated_activation, gather_rows, scale};
 pub use fp8::join_scales;
@@ -50,6 +59,7 @@ pub use pool::Pool;
 pub use probe::{Unit, peak, read_bandwidth};
 pub use quantized::{dequantize, quantize};
 pub use rope::{RopeStyle, rope};
+pub use state::{StateLayer, StateLayout, StateShape, StateSpan};
 pub use store_kv::{Rotation, rotate_and_store};
 pub use subgroups::{SubgroupActivations, SubgroupOrder};
 

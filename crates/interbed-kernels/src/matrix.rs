@@ -71,6 +71,15 @@ impl<'a> Matrix<'a> {
         Self::new(self.dtype, 1, columns.len(), &self.bytes[columns.start * size..columns.end * size])
     }
 
+    /// Returns all elements as one row, row after row.
+    ///
+    /// # Panics
+    /// Panics if the matrix is not of a plain type.
+    pub fn flat(&self) -> Self {
+        assert!(self.dtype.is_plain());
+        Self::new(self.dtype, 1, self.rows * self.cols, self.bytes)
+    }
+
     /// Returns one element of a vector of a plain type.
     ///
     /// # Panics

@@ -28,6 +28,15 @@ impl<'a, T> Share<'a, T> {
         Self { start, len, lifetime: PhantomData }
     }
 
+    /// Returns the address of element `first`, which `count` elements of the buffer begin with.
+    ///
+    /// # Panics
+    /// Panics if the range exceeds the buffer.
+    pub(crate) fn pointer(&self, first: usize, count: usize) -> *mut T {
+        assert!(first <= self.len && count <= self.len - first);
+        self.start.wrapping_add(first)
+    }
+
     /// Cuts out elements `first .. first + count`.
     ///
     /// # Safety

@@ -48,9 +48,8 @@ pub fn rotate_and_store(
     v: &[f32],
 ) {
     let (head_dim, kv_heads) = (layer.head_dim(), layer.num_kv_heads());
-    let num_blocks = blocks.num_blocks(layer.block_bytes());
     for span in spans {
-        span.kv(tables).check(layer, num_blocks, &span.positions());
+        span.kv(tables).check(layer, blocks.len(), &span.positions());
     }
     let tokens: usize = spans.iter().map(|span| span.tokens).sum();
     assert!(k.len() == tokens * kv_heads * head_dim && v.len() == k.len());

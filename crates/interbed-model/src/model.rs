@@ -185,6 +185,7 @@ mod tests {
     use std::path::Path;
 
     use interbed_device::{Command, ReferenceDevice};
+    use interbed_kernels::BlockGroups;
     use interbed_weights::{Catalog, GroupSpec, ResidentWeights, Role};
 
     use super::*;
@@ -221,7 +222,8 @@ mod tests {
         let catalog = Catalog::open(&dir).unwrap();
         let weights = ResidentWeights::load(&catalog, &group_specs(&blueprint), &mut |_, _| ()).unwrap();
         let layout = Model::kv_layout(&blueprint, 4, KvDType::F32);
-        let mut device = ReferenceDevice::new(&Model::pass_needs(&blueprint, 2, 1), &layout, 8, 1);
+        let groups = BlockGroups::new(layout.clone(), 8);
+        let mut device = ReferenceDevice::new(&Model::pass_needs(&blueprint, 2, 1), &groups, 1);
         let mut model = Model::new(blueprint, Box::new(weights), layout);
         if peeks {
             let spec = GroupSpec { name: "peeking".into(), role: Role::FeedForward, layer: 0, tensors: Vec::new() };

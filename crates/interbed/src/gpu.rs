@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use interbed_device::{
     Bytes, CopyRates, DEVICE_KINDS, Device, DeviceKind, DeviceRequest, GpuError, GpuInfo, ProductArithmetic,
 };
-use interbed_kernels::KvLayout;
+use interbed_kernels::{BlockGroups, KvLayout};
 use interbed_model::Model;
 use interbed_model::layers::LOGIT_ROWS;
 use interbed_weights::ResidentWeights;
@@ -96,8 +96,7 @@ impl ComputePlace for GpuPlace {
             number: self.number,
             memory: self.total,
             needs: &Model::pass_needs(&dir.config.blueprint, tokens, tokens),
-            layout: &layout,
-            num_blocks: division.plan.num_blocks_max,
+            groups: &BlockGroups::new(layout, division.plan.num_blocks_max),
             is_elastic: division.is_streamed(),
             arithmetic: self.arithmetic,
         };

@@ -176,7 +176,7 @@ pub fn load_onto(
         let turns = lower_tiers.turns(&dir.catalog);
         // Weights take all the memory that they are given, so KV comes first.
         let num_blocks = division.plan.num_blocks;
-        if device.reserve_blocks(num_blocks)? < num_blocks {
+        if device.reserve_blocks(0, num_blocks)? < num_blocks {
             return Err(DeviceError::Full).context("there is no memory for KV; give less --gpu-memory");
         }
         let (mut source, streaming) = streaming::start(&mut device, dir, &division, limits, turns)?;
@@ -207,7 +207,7 @@ pub fn load_onto(
         None => {
             let tiers = lower_tiers.open_loaded()?;
             // A prefix that is on disk should not have to wait for its memory to become resident.
-            runner.device.prepare_blocks(tiers.found().min(KV_TOUCHED / block_bytes));
+            runner.device.prepare_blocks(0, tiers.found().min(KV_TOUCHED / block_bytes));
             Below::Now(tiers)
         }
     };

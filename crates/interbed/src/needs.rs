@@ -96,7 +96,7 @@ impl<'a> Needs<'a> {
             requests: audience.least(),
             schemas: if serves_many { schemas(vocab_size) } else { SchemaNeeds::default() },
             swap: Bytes(0),
-            block_returnable: Bytes(KvPool::returnable_bytes(&layout) as u64),
+            block_returnable: Bytes(KvPool::returnable_bytes(layout.block_bytes()) as u64),
             block: Bytes(block_bytes as u64 + BLOCK_BOOKKEEPING),
             blocks_most: usize::MAX,
             block_size: layout.block_size(),

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use interbed_device::{Cpu, CpuDevice, Device, KvPool};
-use interbed_kernels::{KvLayout, LEVEL_VARIABLE, Level};
+use interbed_kernels::{BlockGroups, KvLayout, LEVEL_VARIABLE, Level};
 use interbed_model::Model;
 
 use crate::division::{DeviceRoom, Division};
@@ -92,12 +92,13 @@ fn kv_pool(layout: KvLayout, Division { plan, .. }: &Division, limits: &LimitOpt
     // sparse.
     let num_blocks = if plan.streamed { plan.num_blocks_max } else { plan.num_blocks };
     let shape = needs::strips(limits, layout.block_size(), plan.max_model_len, num_blocks);
+    let groups = BlockGroups::new(layout, num_blocks);
     Ok(match (limits.kv_layout, plan.streamed) {
-        (KvLayoutOption::Virtual, _) => KvPool::new_in_strips(layout, num_blocks, shape).context(
+        (KvLayoutOption::Virtual, _) => KvPool::new_in_strips(groups, shape).context(
             "there are no addresses for --kv-layout virtual; give a smaller --max-model-len or --max-num-seqs, or take \
              --kv-layout paged",
         )?,
-        (KvLayoutOption::Paged, true) => KvPool::new_sparse(layout, num_blocks)?,
-        (KvLayoutOption::Paged, false) => KvPool::new(layout, num_blocks)?,
+        (KvLayoutOption::Paged, true) => KvPool::new_sparse(groups)?,
+        (KvLayoutOption::Paged, false) => KvPool::new(groups)?,
     })
 }

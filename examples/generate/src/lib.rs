@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use interbed_device::{Bytes, Cpu, KvPool, usable_cores};
 use interbed_engine::{Engine, EngineConfig, Limits, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory};
-use interbed_kernels::KvDType;
+use interbed_kernels::{BlockGroups, KvDType};
 use interbed_kv::KvConfig;
 use interbed_model::config::ModelConfig;
 use interbed_model::generation_config::GenerationConfig;
@@ -44,7 +44,8 @@ pub fn open(dir: &Path) -> Result<Opened> {
 
     let weights = ResidentWeights::load(&catalog, &layers::group_specs(&config.blueprint), &mut |_, _| {})?;
     let memory = WeightMemory::resident(Bytes(weights.bytes()));
-    let kv = KvPool::new(Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::BF16), BLOCKS)?;
+    let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::BF16);
+    let kv = KvPool::new(BlockGroups::new(layout, BLOCKS))?;
     let limits = Limits {
         vocab_size: config.blueprint.vocab_size,
         max_model_len: config.blueprint.context.min(BLOCKS * BLOCK_SIZE),

@@ -1,7 +1,7 @@
-//! The content of KV blocks as bytes, in the layout that processors use.
+//! The content of blocks as bytes, in the layout that processors use.
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use interbed_kernels::{KvDType, KvLayout};
+use interbed_kernels::{GroupLayout, KvDType, KvLayout, StateLayout};
 
 use super::operations::{DeviceMemory, Slot};
 
@@ -9,32 +9,48 @@ impl DeviceMemory {
     /// Writes the first bytes of a block, in `layout`, to `into`. What was never written becomes NaN.
     ///
     /// # Panics
-    /// Panics if the layout is not of f32.
-    pub fn read_block(&self, layout: &KvLayout, block: u32, into: &mut [u8]) {
-        for (slot, at, len) in places(layout, block) {
+    /// Panics if the layout is of KV that is not of f32.
+    pub fn read_block(&self, layout: &GroupLayout, block: u32, into: &mut [u8]) {
+        let mut put = |values: Option<&Vec<f32>>, at: usize, len: usize| {
             let end = into.len().min(at + len);
             let to = &mut into[at.min(end)..end];
             let unwritten = vec![f32::NAN; len / size_of::<f32>()];
-            let values = self.kv.get(&slot).unwrap_or(&unwritten);
-            to.copy_from_slice(&cast_slice(values)[..to.len()]);
+            to.copy_from_slice(&cast_slice(values.unwrap_or(&unwritten))[..to.len()]);
+        };
+        match layout {
+            GroupLayout::Kv(layout) => {
+                places(layout, block).for_each(|(slot, at, len)| put(self.kv.get(&slot), at, len));
+            }
+            GroupLayout::States(layout) => {
+                parts(layout).for_each(|(at, len)| put(self.states.get(&(block, at)), at, len));
+            }
         }
     }
 
-    /// Replaces the keys and values of a block by those in `bytes`.
+    /// Replaces the content of a block by that in `bytes`.
     ///
     /// # Panics
-    /// Panics if the layout is not of f32, or if `bytes` is shorter than the content of a block.
-    pub fn fill_block(&mut self, layout: &KvLayout, block: u32, bytes: &[u8]) {
-        for (slot, at, len) in places(layout, block) {
+    /// Panics if the layout is of KV that is not of f32, or if `bytes` is shorter than the content of a block.
+    pub fn fill_block(&mut self, layout: &GroupLayout, block: u32, bytes: &[u8]) {
+        let values = |at: usize, len: usize| {
             let mut values = vec![0.0; len / size_of::<f32>()];
             cast_slice_mut(&mut values).copy_from_slice(&bytes[at..at + len]);
-            self.kv.insert(slot, values);
+            values
+        };
+        match layout {
+            GroupLayout::Kv(layout) => {
+                self.kv.extend(places(layout, block).map(|(slot, at, len)| (slot, values(at, len))));
+            }
+            GroupLayout::States(layout) => {
+                self.states.extend(parts(layout).map(|(at, len)| ((block, at), values(at, len))));
+            }
         }
     }
 
-    /// Forgets the keys and values of `blocks`.
+    /// Forgets the content of `blocks`.
     pub fn poison_blocks(&mut self, blocks: &[u32]) {
         self.kv.retain(|slot, _| !blocks.contains(&slot.0));
+        self.states.retain(|(block, _), _| !blocks.contains(block));
     }
 }
 
@@ -53,5 +69,14 @@ fn places(layout: &KvLayout, block: u32) -> impl Iterator<Item = (Slot, usize, u
                 })
             })
         })
+    })
+}
+
+/// Returns the parts of a block of states, with the first byte of each in the block and the number of its bytes.
+fn parts(layout: &StateLayout) -> impl Iterator<Item = (usize, usize)> {
+    let layers = (0..layout.num_layers()).map(|layer| layout.layer(layer));
+    layers.flat_map(|layer| {
+        let shape = layer.shape();
+        [(layer.rows_offset(), shape.row_bytes()), (layer.matrices_offset(), shape.matrix_bytes())]
     })
 }

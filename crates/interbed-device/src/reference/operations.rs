@@ -1,6 +1,7 @@
 //! The effects of each command, in plain arithmetic.
 
 mod attention;
+mod states;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,6 +12,7 @@ use interbed_kernels::{Activation, Matrix};
 use crate::command::best_of_row;
 use crate::{BandProduct, Command, HostBuffer, PlacedBytes, Tensor, Weights};
 use attention::{attend, store_kv};
+use states::{convolve, delta_rule};
 
 /// A command to be executed later. It owns, or keeps alive, everything that the command borrowed.
 pub type Operation = Box<dyn FnOnce(&mut DeviceMemory) + Send>;
@@ -21,6 +23,8 @@ pub struct DeviceMemory {
     /// A copy of equal size, where the host reads.
     host: Vec<f32>,
     pub(super) kv: HashMap<Slot, Vec<f32>>,
+    /// Parts of states, by their block and the place in it where they begin, in bytes.
+    pub(super) states: HashMap<(u32, usize), Vec<f32>>,
     block_size: usize,
 }
 
@@ -30,7 +34,8 @@ pub type Slot = (u32, usize, usize, usize, bool);
 impl DeviceMemory {
     /// Creates memory in which nothing has been written.
     pub fn poisoned(capacity: usize, block_size: usize) -> Self {
-        Self { numbers: vec![f32::NAN; capacity], host: vec![f32::NAN; capacity], kv: HashMap::new(), block_size }
+        let numbers = vec![f32::NAN; capacity];
+        Self { host: numbers.clone(), numbers, kv: HashMap::new(), states: HashMap::new(), block_size }
     }
 
     /// Poisons what the host could read of this tensor, so that old numbers are not mistaken for new ones.
@@ -119,6 +124,10 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
         Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
             attend(layer, frame, sequences, sinks, [q, state, out])
         }
+        Command::Convolve { layer, sequences, weights, x } => convolve(layer, sequences, weights, x),
+        Command::DeltaRule { layer, sequences, rule, rates, bias, qkv, a, b, out } => {
+            delta_rule(layer, sequences, rule, [rates, bias], [qkv, a, b], out)
+        }
         Command::CopyWeights { from, ref range, to, at } => copy_weights(from, range.clone(), to, at, shares),
         Command::CopyBlocks { copies } => copy_blocks(copies.to_vec()),
         Command::Discard { tensor } => Box::new(move |memory| memory.numbers[tensor.range()].fill(f32::NAN)),
@@ -185,6 +194,10 @@ fn copy_blocks(copies: Vec<(u32, u32)>) -> Operation {
                 })
                 .collect();
             memory.kv.extend(copied);
+            memory.states.retain(|&(block, _), _| block != destination || source == destination);
+            let of_source = memory.states.iter().filter(|((block, _), _)| *block == source);
+            let copied: Vec<_> = of_source.map(|(&(_, at), numbers)| ((destination, at), numbers.clone())).collect();
+            memory.states.extend(copied);
         }
     })
 }
@@ -246,6 +259,7 @@ fn activated(activation: Activation, x: f32) -> f32 {
         }
         Activation::SquaredRelu if x < 0.0 => 0.0,
         Activation::SquaredRelu => x * x,
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Activation::Gelu => 0.5 * x * (1.0 + error_function(x * std::f32::consts::FRAC_1_SQRT_2)),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use interbed_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvShape, STRETCH};
+use interbed_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvLayout, KvShape, STRETCH};
 
 use super::*;
 use crate::{BandProduct, KvFrame, KvSequences, TensorArea, Weights};
@@ -10,7 +10,8 @@ fn device(seed: u64) -> (ReferenceDevice, [Tensor; 3]) {
     let mut area = TensorArea::default();
     let tensors = [(); 3].map(|()| area.take(4));
     let layout = KvLayout::new(2, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 2 }]);
-    (ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &layout, 64, seed), tensors)
+    let needs = PassNeeds { tensors: area, ..PassNeeds::default() };
+    (ReferenceDevice::new(&needs, &BlockGroups::new(layout, 64), seed), tensors)
 }
 
 fn fill(device: &mut ReferenceDevice, queue: Queue, out: Tensor, value: f32, waits: &[Token]) -> Token {
@@ -98,7 +99,7 @@ fn what_was_discarded_is_no_number() {
 #[test]
 fn attention_to_a_frame_goes_on_in_the_next() {
     let layout = KvLayout::new(64, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 2 }]);
-    let kv = layout.layer(0);
+    let (kv, groups) = (layout.layer(0), BlockGroups::new(layout, 64));
     // Keys of all zeros weigh every position alike, so that attention is the mean of the values.
     let frame = |values: &dyn Fn(usize) -> f32| {
         let mut bytes = vec![0; STRETCH / 64 * kv.part_bytes()];
@@ -115,7 +116,7 @@ fn attention_to_a_frame_goes_on_in_the_next() {
     for seed in 0..10 {
         let mut area = TensorArea::default();
         let [q, state, out] = [2, ATTENTION_STATE, 2].map(|len| area.take(len));
-        let mut device = ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &layout, 64, seed);
+        let mut device = ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &groups, seed);
         let mut last = fill(&mut device, Queue::Compute, q, 1.0, &[]);
         for (stretch, frame) in frames.iter().enumerate() {
             // The last token is that of the second frame.
@@ -175,7 +176,7 @@ fn blocks_are_filled_copied_read_and_given_back_in_order() {
     for seed in 0..30 {
         let (mut device, _) = device(seed);
         let bytes = |from: u8| move |block: &mut [u8]| (from..).zip(block).for_each(|(byte, to)| *to = byte);
-        let mut read = vec![0; device.kv_layout().content_bytes()];
+        let mut read = vec![0; device.block_groups().trunk().content_bytes()];
         device.fill_block(3, &mut bytes(1)).unwrap();
         device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &[(3, 5)] }], &[]).unwrap();
         device.fill_block(3, &mut bytes(100)).unwrap();
@@ -190,7 +191,7 @@ fn blocks_are_filled_copied_read_and_given_back_in_order() {
         device.resize_blocks(&[], &[5]).unwrap();
         device.read_block(5, &mut read).unwrap();
         assert!(read.chunks(4).all(|number| f32::from_ne_bytes(number.try_into().unwrap()).is_nan()));
-        device.prepare_blocks(4);
+        device.prepare_blocks(0, 4);
         device.read_block(3, &mut read).unwrap();
         assert!(read.chunks(4).all(|number| f32::from_ne_bytes(number.try_into().unwrap()).is_nan()));
     }

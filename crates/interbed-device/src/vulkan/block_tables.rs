@@ -88,7 +88,7 @@ fn addresses(kv: &GpuKv, sequences: KvSequences<'_>) -> (Vec<u64>, Vec<u32>) {
     for span in sequences.spans {
         starts.push(addresses.len() as u32);
         let end = (span.first_position + span.tokens).min(span.held.end);
-        let blocks = end.saturating_sub(span.held.start).div_ceil(kv.layout().block_size());
+        let blocks = end.saturating_sub(span.held.start).div_ceil(kv.groups().trunk().block_size());
         match &span.place {
             KvPlace::Listed(range) => {
                 let table = &sequences.tables[range.start as usize..range.end as usize];

@@ -21,6 +21,9 @@ pub(super) const THREADS: u32 = 128;
 /// The most workgroups in a row, and the most rows of workgroups, that every driver takes.
 const GROUPS_MAX: usize = 65_535;
 
+/// Threads that share a column in the delta rule, where subgroups are large enough.
+const DELTA_LANES: u32 = 8;
+
 /// Subgroups of a workgroup of products.
 const SUBGROUPS: u32 = 4;
 
@@ -51,6 +54,12 @@ pub(super) enum Kernel {
     Attention { dtype: KvDType, head_dim: u32 },
     /// `merge.comp`, and the numbers of a head.
     Merge(u32),
+    /// `convolve.comp`
+    Convolve { taps: u32 },
+    /// `delta_gates.comp`
+    DeltaGates,
+    /// `delta_rule.comp`, and the numbers of a key.
+    DeltaRule { height: u32 },
 }
 
 /// Rows of the matrix and of activations that a subgroup multiplies at a time.
@@ -84,6 +93,7 @@ pub(super) enum Elementwise {
     GeluTanh = 4,
     ClampedSwish = 5,
     SquaredRelu = 6,
+    Sigmoid = 7,
 }
 
 impl Elementwise {
@@ -94,6 +104,7 @@ impl Elementwise {
             Activation::GeluTanh => Self::GeluTanh,
             Activation::ClampedSwish => Self::ClampedSwish,
             Activation::SquaredRelu => Self::SquaredRelu,
+            Activation::Sigmoid => Self::Sigmoid,
         }
     }
 }
@@ -140,6 +151,11 @@ fn kv_number(dtype: KvDType) -> u32 {
         KvDType::BF16 => 2,
         KvDType::Q8 => 3,
     }
+}
+
+/// Returns how many threads of a subgroup share a column in the delta rule.
+fn delta_lanes(subgroup: u32) -> u32 {
+    DELTA_LANES.min(subgroup)
 }
 
 /// Returns whether the pairs of a head are neighbours.
@@ -336,6 +352,12 @@ impl Kernels {
         SUBGROUPS as usize
     }
 
+    /// Returns how many columns of a matrix a workgroup of the delta rule takes.
+    pub fn delta_columns(&self) -> usize {
+        let subgroup = self.gpu.info().subgroup;
+        (SUBGROUPS * subgroup / delta_lanes(subgroup)) as usize
+    }
+
     /// Returns how many threads a workgroup has in a kernel that takes any number of threads.
     pub fn threads(&self) -> usize {
         THREADS as usize
@@ -399,6 +421,12 @@ impl Kernels {
                 (include_bytes!("../../shaders/attention.spv"), vec![0, kv_number(dtype), head_dim, rows])
             }
             Kernel::Merge(head_dim) => (include_bytes!("../../shaders/merge.spv"), vec![THREADS, head_dim]),
+            Kernel::Convolve { taps } => (include_bytes!("../../shaders/convolve.spv"), vec![THREADS, taps]),
+            Kernel::DeltaGates => (include_bytes!("../../shaders/delta_gates.spv"), vec![THREADS]),
+            Kernel::DeltaRule { height } => {
+                let constants = vec![SUBGROUPS * subgroup, height, delta_lanes(subgroup), subgroup];
+                (include_bytes!("../../shaders/delta_rule.spv"), constants)
+            }
         };
         let words = ash::util::read_spv(&mut Cursor::new(code)).expect("kernels are whole words, as a test checks");
         let device = self.gpu.device();
@@ -417,8 +445,8 @@ impl Kernels {
             .module(module)
             .name(c"main")
             .specialization_info(&specialised);
-        if matches!(kernel, Kernel::Product(..) | Kernel::IntegerProduct(..)) {
-            // As many rows as it has subgroups.
+        if matches!(kernel, Kernel::Product(..) | Kernel::IntegerProduct(..) | Kernel::DeltaRule { .. }) {
+            // These divide rows or columns by the numbers of subgroups and of threads in them.
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
             if self.gpu.chooses_subgroups() {
                 stage = stage.push_next(&mut required);

@@ -1,8 +1,8 @@
-//! KV blocks on a GPU.
+//! Blocks of KV and of states on a GPU.
 
 use std::sync::Arc;
 
-use interbed_kernels::KvLayout;
+use interbed_kernels::BlockGroups;
 
 use super::chunks::Chunks;
 use super::error::GpuError;
@@ -12,13 +12,14 @@ use super::memory::{GpuBuffer, Heap};
 /// Bytes of a slab at most: few enough for every driver.
 const SLAB: usize = 1 << 30;
 
-/// KV blocks in GPU memory; kernels get the blocks' addresses.
+/// Blocks in GPU memory; kernels get the blocks' addresses.
 pub(super) struct GpuKv {
-    layout: KvLayout,
+    groups: BlockGroups,
     /// The memory of each block, and the byte of it at which the block begins; `None` while a block has no memory.
     places: Vec<Option<(Arc<GpuBuffer>, usize)>>,
-    /// Memory for blocks that are to come, if blocks come and leave; `None` if all blocks keep their memory.
-    spare: Option<Vec<Arc<GpuBuffer>>>,
+    /// Memory for blocks of each group that are to come, if blocks come and leave; `None` if all blocks keep their
+    /// memory.
+    spare: Option<Vec<Vec<Arc<GpuBuffer>>>>,
 }
 
 impl GpuKv {
@@ -26,39 +27,46 @@ impl GpuKv {
     ///
     /// # Errors
     /// Fails if the budget, or the GPU, has no such memory.
-    pub fn new(gpu: &Arc<Gpu>, layout: KvLayout, num_blocks: usize) -> Result<Self, GpuError> {
-        let block = layout.block_bytes().max(1);
-        let in_slab = (SLAB.min(gpu.buffer_max()) / block).max(1);
-        let mut places = Vec::with_capacity(num_blocks);
-        while places.len() < num_blocks {
-            let blocks = in_slab.min(num_blocks - places.len());
-            let slab = Arc::new(GpuBuffer::new(gpu, Heap::Device, blocks.saturating_mul(block))?);
-            places.extend((0..blocks).map(|index| Some((Arc::clone(&slab), index * block))));
+    pub fn new(gpu: &Arc<Gpu>, groups: BlockGroups) -> Result<Self, GpuError> {
+        let mut places = Vec::with_capacity(groups.num_blocks());
+        for group in groups.groups() {
+            let block = group.block_bytes().max(1);
+            let in_slab = (SLAB.min(gpu.buffer_max()) / block).max(1);
+            while places.len() < group.numbers().end {
+                let blocks = in_slab.min(group.numbers().end - places.len());
+                let slab = Arc::new(GpuBuffer::new(gpu, Heap::Device, blocks.saturating_mul(block))?);
+                places.extend((0..blocks).map(|index| Some((Arc::clone(&slab), index * block))));
+            }
         }
-        Ok(Self { layout, places, spare: None })
+        Ok(Self { groups, places, spare: None })
     }
 
     /// Creates blocks that have no memory before they come.
-    pub fn new_elastic(layout: KvLayout, num_blocks: usize) -> Self {
-        Self { layout, places: vec![None; num_blocks], spare: Some(Vec::new()) }
+    pub fn new_elastic(groups: BlockGroups) -> Self {
+        let spare = groups.groups().iter().map(|_| Vec::new()).collect();
+        Self { places: vec![None; groups.num_blocks()], spare: Some(spare), groups }
     }
 
-    pub fn layout(&self) -> &KvLayout {
-        &self.layout
+    pub fn groups(&self) -> &BlockGroups {
+        &self.groups
     }
 
-    pub fn num_blocks(&self) -> usize {
-        self.places.len()
-    }
-
-    /// Takes memory for `count` blocks that are to come, as far as there is any. Returns for how many there is memory.
+    /// Takes memory for `count` blocks of a group that are to come, as far as there is any. Returns for how many there
+    /// is memory.
     ///
     /// # Errors
     /// Fails if the GPU fails. That it has no memory left is no failure.
-    pub fn reserve(&mut self, gpu: &Arc<Gpu>, chunks: &mut Chunks, count: usize) -> Result<usize, GpuError> {
+    pub fn reserve(
+        &mut self,
+        gpu: &Arc<Gpu>,
+        chunks: &mut Chunks,
+        group: usize,
+        count: usize,
+    ) -> Result<usize, GpuError> {
         let Some(spare) = &mut self.spare else { return Ok(count) };
+        let (spare, block_bytes) = (&mut spare[group], self.groups.groups()[group].block_bytes());
         while spare.len() < count {
-            match chunks.take(gpu, self.layout.block_bytes()) {
+            match chunks.take(gpu, block_bytes) {
                 Ok(memory) => spare.push(Arc::new(memory)),
                 Err(error) if error.is_full() => break,
                 Err(error) => return Err(error),
@@ -68,25 +76,28 @@ impl GpuKv {
     }
 
     /// Gives the blocks `came` memory that was reserved, or that the blocks `left` had. Returns the memory that no
-    /// block has any more, or `None` if there is not enough.
+    /// block has any more, by group, or `None` if there is not enough.
     ///
     /// # Panics
     /// Panics if a block does not exist.
-    pub fn resize(&mut self, came: &[u32], left: &[u32]) -> Option<Vec<Arc<GpuBuffer>>> {
+    pub fn resize(&mut self, came: &[u32], left: &[u32]) -> Option<Vec<Vec<Arc<GpuBuffer>>>> {
         let Some(spare) = &mut self.spare else { return Some(Vec::new()) };
-        spare.extend(left.iter().filter_map(|&block| self.places[block as usize].take()).map(|(memory, _)| memory));
+        for &block in left {
+            let memory = self.places[block as usize].take().map(|(memory, _)| memory);
+            spare[self.groups.group_of(block)].extend(memory);
+        }
         for &block in came {
             let place = &mut self.places[block as usize];
             if place.is_none() {
-                *place = Some((spare.pop()?, 0));
+                *place = Some((spare[self.groups.group_of(block)].pop()?, 0));
             }
         }
-        Some(std::mem::take(spare))
+        Some(spare.iter_mut().map(std::mem::take).collect())
     }
 
     /// Keeps memory that no block has for blocks that are to come.
-    pub fn keep(&mut self, unused: Vec<Arc<GpuBuffer>>) {
-        self.spare.iter_mut().for_each(|spare| spare.extend_from_slice(&unused));
+    pub fn keep(&mut self, unused: Vec<Vec<Arc<GpuBuffer>>>) {
+        self.spare.iter_mut().flatten().zip(unused).for_each(|(spare, unused)| spare.extend(unused));
     }
 
     /// Returns whether blocks come and leave.

@@ -3,6 +3,7 @@
 mod attention;
 mod best;
 mod quantise;
+mod states;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -100,6 +101,12 @@ impl Recorder<'_> {
             Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
                 self.attend(uses, layer, frame, sequences, sinks, [q, state, out])?;
             }
+            Command::Convolve { ref layer, sequences, weights, x } => {
+                self.convolve(uses, layer, sequences, weights, x)?;
+            }
+            Command::DeltaRule { ref layer, sequences, rule, rates, bias, qkv, a, b, out } => {
+                self.delta_rule(uses, layer, sequences, rule, [rates, bias], [qkv, a, b], out)?;
+            }
             Command::Best { x, width, count, out } => self.best(uses, x, width, count, out)?,
             Command::CopyWeights { from, ref range, to, at } => self.copy_weights(uses, from, range.clone(), to, at)?,
             Command::CopyBlocks { copies } => {
@@ -107,7 +114,9 @@ impl Recorder<'_> {
                     // One after the other: each uses all KV.
                     let commands = self.gpu_queue.operation(uses);
                     let (from, to) = (self.kv.place(source), self.kv.place(destination));
-                    let len = self.kv.layout().block_bytes();
+                    let [of, to_group] = [source, destination].map(|block| self.kv.groups().group_of(block));
+                    assert_eq!(of, to_group, "blocks {source} and {destination} are of two groups");
+                    let len = self.kv.groups().groups()[of].block_bytes();
                     copy(self.gpu, commands, (from.0, from.1), (to.0, to.1), len);
                 }
             }

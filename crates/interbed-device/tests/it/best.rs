@@ -6,7 +6,7 @@ use interbed_device::{
     BEST_MAX, Bytes, Command, Cpu, CpuDevice, Device, Gpu, KvPool, PassNeeds, Queue, ReferenceDevice, TensorArea,
     VulkanDevice,
 };
-use interbed_kernels::{KvDType, KvLayout};
+use interbed_kernels::{BlockGroups, KvDType, KvLayout};
 
 /// Numbers that all tensors of a test have together.
 const CAPACITY: usize = 1 << 20;
@@ -16,14 +16,14 @@ fn devices() -> Vec<(&'static str, Box<dyn Device>)> {
     let mut tensors = TensorArea::default();
     tensors.take(CAPACITY);
     let needs = PassNeeds { tensors, best_width: 100_003, ..PassNeeds::default() };
-    let layout = KvLayout::new(4, KvDType::F32, []);
+    let groups = BlockGroups::new(KvLayout::new(4, KvDType::F32, []), 0);
     let cpu = Cpu::new(NonZeroUsize::MIN);
     let mut devices: Vec<(_, Box<dyn Device>)> = vec![
-        ("cpu", Box::new(CpuDevice::new(cpu, &needs, KvPool::new(layout.clone(), 0).unwrap()).unwrap())),
-        ("reference", Box::new(ReferenceDevice::new(&needs, &layout, 1, 3))),
+        ("cpu", Box::new(CpuDevice::new(cpu, &needs, KvPool::new(groups.clone()).unwrap()).unwrap())),
+        ("reference", Box::new(ReferenceDevice::new(&needs, &groups, 3))),
     ];
     match Gpu::first(Bytes(1 << 30)) {
-        Ok(gpu) => devices.push(("vulkan", Box::new(VulkanDevice::new(&gpu, &needs, &layout, 0).unwrap()))),
+        Ok(gpu) => devices.push(("vulkan", Box::new(VulkanDevice::new(&gpu, &needs, &groups).unwrap()))),
         Err(why) if std::env::var_os("INTERBED_REQUIRE_VULKAN").is_some() => panic!("{why}"),
         Err(why) => eprintln!("left out: {why}"),
     }

@@ -11,8 +11,8 @@ use interbed_device::{
     ProductArithmetic, Queue, Tensor, TensorArea, Token, Vulkan, VulkanDevice, Weights,
 };
 use interbed_kernels::{
-    ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, DType, KvDType, KvLayout, KvPlace, KvShape, RopeStyle,
-    STRETCH, encode_row, join_scales, patches_of, rope,
+    ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, BlockGroups, DType, KvDType, KvLayout, KvPlace,
+    KvShape, RopeStyle, STRETCH, encode_row, join_scales, patches_of, rope,
 };
 
 mod attention;
@@ -75,7 +75,7 @@ impl Bench {
     /// With room for so many numbers of attention's parts.
     fn with_scratch(gpu: &Arc<Gpu>, layout: &KvLayout, blocks: usize, tensors: TensorArea, scratch: usize) -> Self {
         let needs = PassNeeds { tensors, attention_scratch: scratch, ..PassNeeds::default() };
-        let device = VulkanDevice::new(gpu, &needs, layout, blocks).unwrap();
+        let device = VulkanDevice::new(gpu, &needs, &BlockGroups::new(layout.clone(), blocks)).unwrap();
         Self { device, area: TensorArea::default(), last: None }
     }
 
@@ -341,6 +341,7 @@ fn gates_agree_with_the_reference() {
         (Activation::ClampedSwish, clamped as fn(f64) -> f64),
         (Activation::Silu, |x| x / (1.0 + (-x).exp())),
         (Activation::SquaredRelu, |x| x.max(0.0).powi(2)),
+        (Activation::Sigmoid, |x| 1.0 / (1.0 + (-x).exp())),
         (Activation::Gelu, |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2))),
         (Activation::GeluTanh, |x| {
             0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
@@ -555,8 +556,9 @@ fn blocks_come_and_leave() {
     let small = Gpu::open(&vulkan, number, Bytes(4 << 20)).unwrap();
     let layout = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 2, head_dim: 64 }]);
     let (block, needs, products) = (layout.block_bytes(), PassNeeds::default(), ProductArithmetic::Float);
-    let mut device = VulkanDevice::with_elastic_blocks(&small, &needs, &layout, 1000, products).unwrap();
-    let most = device.reserve_blocks(1000).unwrap();
+    let groups = BlockGroups::new(layout.clone(), 1000);
+    let mut device = VulkanDevice::with_elastic_blocks(&small, &needs, &groups, products).unwrap();
+    let most = device.reserve_blocks(0, 1000).unwrap();
     assert!((3 << 20) / block <= most && most <= (4 << 20) / block, "{most} blocks of {block} bytes");
     let all: Vec<u32> = (0..most as u32).map(|number| number * 2).collect();
     device.resize_blocks(&all, &[]).unwrap();
@@ -576,9 +578,9 @@ fn blocks_come_and_leave() {
         device.read_block(number, &mut read).unwrap();
         assert!(read.iter().all(|&byte| byte == from as u8), "block {number}");
     }
-    assert_eq!(device.reserve_blocks(1).unwrap(), 0);
+    assert_eq!(device.reserve_blocks(0, 1).unwrap(), 0);
     drop(weights);
-    assert_eq!(device.reserve_blocks(3).unwrap(), 3);
+    assert_eq!(device.reserve_blocks(0, 3).unwrap(), 3);
     // The memory of one that leaves is that of one that comes.
     device.resize_blocks(&[999, 997, 995, 993], &[all[0]]).unwrap();
     device.fill_block(993, &mut bytes(7)).unwrap();
@@ -593,12 +595,13 @@ fn what_does_not_fit_is_an_error_that_says_so() {
     let vulkan = Vulkan::load().unwrap();
     let number = vulkan.gpus().unwrap().iter().find(|gpu| gpu.missing.is_none()).unwrap().number;
     let small = Gpu::open(&vulkan, number, Bytes(1 << 20)).unwrap();
-    let layout = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 64 }]);
-    let error = VulkanDevice::new(&small, &PassNeeds::default(), &layout, 1000).err().unwrap();
+    let of = |head_dim: usize| KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim }]);
+    let groups = BlockGroups::new(of(64), 1000);
+    let error = VulkanDevice::new(&small, &PassNeeds::default(), &groups).err().unwrap();
     assert!(matches!(error, GpuError::OutOfMemory { .. }), "{error}");
     assert_eq!(small.used()[0], Bytes(0), "what was taken before has been put back");
-    let odd = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 6 }]);
-    let error = VulkanDevice::new(&small, &PassNeeds::default(), &odd, 1).err().unwrap();
+    let odd = BlockGroups::new(of(64), 1).with(of(6), 1);
+    let error = VulkanDevice::new(&small, &PassNeeds::default(), &odd).err().unwrap();
     assert!(matches!(error, GpuError::Heads { head_dim: 6 }), "{error}");
     let error = Gpu::open(&vulkan, 1000, Bytes(1)).err().unwrap();
     assert!(error.to_string().contains("interbed devices"), "{error}");

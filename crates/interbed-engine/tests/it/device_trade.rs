@@ -10,7 +10,7 @@ use interbed_engine::{
     TradeLimits, WeightMemory,
 };
 use interbed_io::EngineKind;
-use interbed_kernels::{KvDType, KvLayout};
+use interbed_kernels::{BlockGroups, KvDType, KvLayout};
 use interbed_kv::{BlockCopy, BlockId, KvConfig};
 use interbed_model::{Model, config::ModelConfig, layers};
 use interbed_weights::{
@@ -49,6 +49,10 @@ impl Parts {
 
     fn plan(&self) -> StreamPlan {
         StreamPlan::new(&self.catalog, &layers::group_specs(&self.config.blueprint), 2048).unwrap()
+    }
+
+    fn groups(&self) -> BlockGroups {
+        BlockGroups::new(self.layout.clone(), BLOCKS)
     }
 
     fn block_bytes(&self) -> u64 {
@@ -157,7 +161,7 @@ fn compare<D: Device + 'static>(runs: u64, open: impl Fn(u64, &Parts, Option<u64
 #[test]
 fn a_device_that_executes_in_any_order_gives_memory_to_kv() {
     compare(3, |run, parts, memory| {
-        let device = ReferenceDevice::new(&parts.needs, &parts.layout, BLOCKS, run);
+        let device = ReferenceDevice::new(&parts.needs, &parts.groups(), run);
         match memory {
             Some(bytes) => device.with_memory(bytes),
             None => device,
@@ -180,12 +184,12 @@ fn a_gpu_gives_memory_to_kv() {
     }
     let products = ProductArithmetic::Float;
     compare(1, |_, parts, memory| match memory {
-        None => VulkanDevice::new(&gpu(1 << 30).unwrap(), &parts.needs, &parts.layout, BLOCKS).unwrap(),
+        None => VulkanDevice::new(&gpu(1 << 30).unwrap(), &parts.needs, &parts.groups()).unwrap(),
         Some(bytes) => {
             // What chunks and the driver's rounding leave empty is a small part of any real budget.
             let beside = VulkanDevice::pass_bytes(&parts.needs, products) as u64 + (1 << 20);
             let gpu = gpu(bytes + beside).unwrap();
-            VulkanDevice::with_elastic_blocks(&gpu, &parts.needs, &parts.layout, BLOCKS, products).unwrap()
+            VulkanDevice::with_elastic_blocks(&gpu, &parts.needs, &parts.groups(), products).unwrap()
         }
     });
 }
@@ -194,7 +198,7 @@ fn a_gpu_gives_memory_to_kv() {
 #[test]
 fn blocks_that_got_no_memory_are_not_touched() {
     let parts = Parts::of(MODELS[0]);
-    let mut device = ReferenceDevice::new(&parts.needs, &parts.layout, BLOCKS, 1).with_memory(1 << 30);
+    let mut device = ReferenceDevice::new(&parts.needs, &parts.groups(), 1).with_memory(1 << 30);
     let specs = layers::group_specs(&parts.config.blueprint);
     let weights = ResidentWeights::load_on(&mut device, &parts.catalog, &specs, &mut |_, _| ()).unwrap();
     let memory = WeightMemory::resident(Bytes(weights.bytes()));

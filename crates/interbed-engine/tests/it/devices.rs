@@ -8,7 +8,7 @@ use std::sync::Arc;
 use interbed_device::{Bytes, Cpu, CpuDevice, Device, Gpu, KvPool, PassNeeds, ReferenceDevice, VulkanDevice};
 use interbed_engine::{Attachments, Engine, ModelRunner, PreemptionMode, Request, SchedulerConfig, WeightMemory};
 use interbed_io::SwapFile;
-use interbed_kernels::{KvDType, KvLayout};
+use interbed_kernels::{BlockGroups, KvDType};
 use interbed_kv::KvConfig;
 use interbed_kv_disk::{DiskTier, SwapShape};
 use interbed_model::{Model, config::ModelConfig, layers};
@@ -27,13 +27,13 @@ const POSITIONS: usize = 11 + 14;
 fn start<D: Device + 'static>(
     blocks: usize,
     preemption: PreemptionMode,
-    open: impl FnOnce(&PassNeeds, &KvLayout, usize) -> D,
+    open: impl FnOnce(&PassNeeds, &BlockGroups) -> D,
 ) -> Engine {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interbed-model/tests/fixtures/qwen2");
     let config = ModelConfig::from_dir(&dir).unwrap();
     let needs = Model::pass_needs(&config.blueprint, BATCHED_TOKENS, BATCHED_TOKENS);
     let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F32);
-    let mut device = open(&needs, &layout, blocks);
+    let mut device = open(&needs, &BlockGroups::new(layout.clone(), blocks));
     let (catalog, specs) = (Catalog::open(&dir).unwrap(), layers::group_specs(&config.blueprint));
     let weights = ResidentWeights::load_on(&mut device, &catalog, &specs, &mut |_, _| ()).unwrap();
     let scheduler = SchedulerConfig {
@@ -65,14 +65,14 @@ fn tokens(engine: &Engine) -> Vec<Vec<u32>> {
 }
 
 /// Compares engines with too little KV with one that has ample memory. `open` opens the device of the run of a number.
-fn compare<D: Device + 'static>(runs: u64, open: impl Fn(u64, &PassNeeds, &KvLayout, usize) -> D) {
+fn compare<D: Device + 'static>(runs: u64, open: impl Fn(u64, &PassNeeds, &BlockGroups) -> D) {
     let each = POSITIONS.div_ceil(BLOCK_SIZE);
-    let ample = start(SEQUENCES * each, PreemptionMode::Auto, |needs, layout, blocks| open(0, needs, layout, blocks));
+    let ample = start(SEQUENCES * each, PreemptionMode::Auto, |needs, groups| open(0, needs, groups));
     let expected = tokens(&ample);
     assert_eq!(ample.handle().status().preemptions, 0);
     for run in 1..=runs {
         for preemption in [PreemptionMode::Recompute, PreemptionMode::Swap] {
-            let engine = start(3 * each, preemption, |needs, layout, blocks| open(run, needs, layout, blocks));
+            let engine = start(3 * each, preemption, |needs, groups| open(run, needs, groups));
             teach_short_answers(&engine);
             assert_eq!(tokens(&engine), expected, "run {run}, {preemption:?}");
             assert_idle_and_whole(&engine);
@@ -87,14 +87,14 @@ fn compare<D: Device + 'static>(runs: u64, open: impl Fn(u64, &PassNeeds, &KvLay
 
 #[test]
 fn the_processor_swaps_blocks() {
-    compare(1, |_, needs, layout, blocks| {
-        CpuDevice::new(Cpu::new(NonZeroUsize::MIN), needs, KvPool::new(layout.clone(), blocks).unwrap()).unwrap()
+    compare(1, |_, needs, groups| {
+        CpuDevice::new(Cpu::new(NonZeroUsize::MIN), needs, KvPool::new(groups.clone()).unwrap()).unwrap()
     });
 }
 
 #[test]
 fn a_device_that_executes_in_any_order_swaps_blocks() {
-    compare(6, |run, needs, layout, blocks| ReferenceDevice::new(needs, layout, blocks, run));
+    compare(6, |run, needs, groups| ReferenceDevice::new(needs, groups, run));
 }
 
 #[test]
@@ -104,5 +104,5 @@ fn a_gpu_swaps_blocks() {
         Err(why) if std::env::var_os("INTERBED_REQUIRE_VULKAN").is_some() => panic!("{why}"),
         Err(why) => return eprintln!("left out: {why}"),
     };
-    compare(1, |_, needs, layout, blocks| VulkanDevice::new(&gpu, needs, layout, blocks).unwrap());
+    compare(1, |_, needs, groups| VulkanDevice::new(&gpu, needs, groups).unwrap());
 }

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use interbed_device::{KvPool, StripShape};
 use interbed_engine::{EngineConfig, Limits, SchedulerConfig};
-use interbed_kernels::KvLayout;
+use interbed_kernels::{BlockGroups, KvLayout};
 use interbed_kv::KvConfig;
 use interbed_model::config::ModelConfig;
 
 /// The KV blocks of a model that no test has special wishes of; for up to 64 sequences of up to all blocks.
 pub fn kv_pool(layout: KvLayout, blocks: usize) -> KvPool {
-    match crate::IN_STRIPS {
-        true => KvPool::new_in_strips(layout.in_pages(PAGE), blocks, StripShape { count: 64, blocks }).unwrap(),
-        false => KvPool::new_sparse(layout, blocks).unwrap(),
+    if !crate::IN_STRIPS {
+        return KvPool::new_sparse(BlockGroups::new(layout, blocks)).unwrap();
     }
+    let groups = BlockGroups::new(layout.in_pages(PAGE), blocks);
+    KvPool::new_in_strips(groups, StripShape { count: 64, blocks }).unwrap()
 }
 
 /// Bytes of a page.

@@ -4,6 +4,8 @@
 mod attention;
 mod bands;
 mod coded;
+mod convolution;
+mod delta_rule;
 mod fp8;
 mod matmul;
 mod pool;
@@ -11,6 +13,7 @@ mod probe;
 mod quantized;
 mod quantized_product;
 mod rows;
+mod states;
 mod store_kv;
 mod support;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -47,8 +47,8 @@ proptest! {
         let mut numbers = Numbers(seed);
         let gate: Vec<f32> = numbers.take(count).iter().map(|x| x * range as f32).collect();
         let up: Vec<f32> = numbers.take(count).iter().map(|x| x * 9.0).collect();
-        use Activation::{ClampedSwish, Gelu, GeluTanh, Silu, SquaredRelu};
-        for activation in [Silu, Gelu, GeluTanh, ClampedSwish, SquaredRelu] {
+        use Activation::{ClampedSwish, Gelu, GeluTanh, Sigmoid, Silu, SquaredRelu};
+        for activation in [Silu, Gelu, GeluTanh, ClampedSwish, SquaredRelu, Sigmoid] {
             let want: Vec<f64> = gate
                 .iter()
                 .zip(&up)
@@ -61,6 +61,7 @@ proptest! {
                         Silu => 1.0 / (1.0 + (-x).exp()),
                         ClampedSwish => 1.0 / (1.0 + (-1.702 * x).exp()),
                         SquaredRelu => x.max(0.0),
+                        Sigmoid => return up / (1.0 + (-x).exp()),
                         Gelu => 0.5 * (1.0 + libm_erf(x / 2f64.sqrt())),
                         GeluTanh => {
                             0.5 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
@@ -80,6 +81,15 @@ proptest! {
                 assert_eq!(bits(&alone), bits(&beside), "{activation:?}, {}", level.name());
             }
         }
+    }
+}
+
+#[test]
+fn a_gate_that_is_not_a_number_shows() {
+    for level in Level::available() {
+        let mut gate = [f32::NAN; 17];
+        gated_activation(&pool(1), level, Activation::Sigmoid, &mut gate, &[1.0; 17]);
+        assert!(gate.iter().all(|gate| gate.is_nan()), "{}", level.name());
     }
 }
 

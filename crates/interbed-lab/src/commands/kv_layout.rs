@@ -23,6 +23,7 @@ use interbed_device::{Cpu, CpuDevice, Device, KvPool};
 use interbed_engine::{
     EngineStatus, Event, EventStream, ModelRunner, Request, Runner, SamplingParams, StripMemory, StripsStatus,
 };
+use interbed_kernels::BlockGroups;
 use interbed_kv::{BlockId, Hiding, Mapped, Mapping};
 use interbed_model::{BatchSequence, LogitRows, Model, NothingBelow, SequenceBlocks};
 use serde_json::{Value, json};
@@ -150,9 +151,9 @@ fn speeds(args: &KvLayoutArgs, limits: &LimitOptions) -> Result<(Vec<Value>, Blo
         bail!("--context {context} is beyond the {room} tokens that memory holds; give more --memory");
     }
     let longest = contexts.iter().max().map_or(0, |context| (context + args.repeat.get() + 1).div_ceil(block_size));
-    let block_bytes = runner.device.kv_layout().block_bytes();
-    let (layout, cpu) = (runner.device.kv_layout().clone(), Cpu::new(threads(limits)));
-    let mut paged = KvPool::new(layout, longest).context("the blocks that are compared with")?;
+    let (layout, cpu) = (runner.device.block_groups().trunk().clone(), Cpu::new(threads(limits)));
+    let block_bytes = layout.block_bytes();
+    let mut paged = KvPool::new(BlockGroups::new(layout, longest)).context("the blocks that are compared with")?;
     paged.blocks_mut().fill(SMALL_NUMBERS);
     let needs = Model::pass_needs(&dir.config.blueprint, batched_tokens, batched_tokens);
     let mut table: Vec<u32> = (0..longest as u32).collect();
@@ -221,7 +222,7 @@ struct Compared {
 impl Compared {
     /// Maps the blocks of the table side by side in strip 0.
     fn map(&mut self) -> Result<()> {
-        for block in 0..self.runner.device.num_blocks() as u32 {
+        for block in 0..self.runner.device.block_groups().num_blocks() as u32 {
             self.runner.device.fill_block(block, &mut |bytes| bytes.fill(SMALL_NUMBERS))?;
         }
         for (index, &block) in self.table.iter().enumerate() {

@@ -9,7 +9,7 @@ use interbed_device::{
     Command, Cpu, CpuDevice, Device, KvPool, KvSequences, PageAccess, PassNeeds, Queue, StripChange, StripContent,
     StripShape, TensorArea,
 };
-use interbed_kernels::{AttentionLayer, AttentionSpan, KvLayout, KvPlace, KvShape, attention_scratch};
+use interbed_kernels::{AttentionLayer, AttentionSpan, BlockGroups, KvLayout, KvPlace, KvShape, attention_scratch};
 use interbed_model::blueprint::Blueprint;
 use serde_json::{Value, json};
 
@@ -103,7 +103,8 @@ impl Case {
         let blocks = self.context / block_size;
         let strips = if self.arrangement == Arrangement::Together { 1 } else { self.layers };
         let shape = StripShape { count: strips, blocks };
-        let mut kv = KvPool::new_in_strips(self.layout.clone(), strips * blocks, shape).context("KV to measure")?;
+        let groups = BlockGroups::new(self.layout.clone(), strips * blocks);
+        let mut kv = KvPool::new_in_strips(groups, shape).context("KV to measure")?;
         kv.blocks_mut().fill(SMALL_NUMBERS);
         let mut order: Vec<u32> = (0..(strips * blocks) as u32).collect();
         shuffle(&mut order);

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use interbed_device::{Cpu, CpuDevice, KvPool, PageAccess, StripChange, StripContent, StripShape, page_size};
-use interbed_kernels::{KvDType, Level};
+use interbed_kernels::{BlockGroups, KvDType, Level};
 use interbed_model::config::ModelConfig;
 use interbed_model::{BatchSequence, LogitRows, Model, SequenceBlocks, layers};
 use interbed_weights::{Catalog, ResidentWeights, WeightSource};
@@ -69,9 +69,10 @@ impl Harness {
         let needs = Model::pass_needs(&config.blueprint, MAX_TOKENS, MAX_TOKENS);
         let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, kv_dtype);
         let layout = if crate::IN_STRIPS { layout.in_pages(page_size()) } else { layout };
+        let groups = BlockGroups::new(layout.clone(), blocks);
         let kv = match crate::IN_STRIPS {
-            true => KvPool::new_in_strips(layout.clone(), blocks, STRIPS).unwrap(),
-            false => KvPool::new(layout.clone(), blocks).unwrap(),
+            true => KvPool::new_in_strips(groups, STRIPS).unwrap(),
+            false => KvPool::new(groups).unwrap(),
         };
         let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
         Self { model: Model::new(config.blueprint, weights, layout), device: CpuDevice::new(cpu, &needs, kv).unwrap() }

@@ -7,7 +7,7 @@ mod trade;
 
 use interbed_device::{Command, Device, DeviceError, HostBuffer, PlacedBytes, Queue, ReferenceDevice, Tensor, Token};
 use interbed_io::EngineKind;
-use interbed_kernels::{KvDType, KvLayout, Level};
+use interbed_kernels::{BlockGroups, KvDType, Level};
 use interbed_model::config::ModelConfig;
 use interbed_model::{BatchSequence, ForwardError, LogitRows, Logits, Model, SequenceBlocks, layers};
 use interbed_weights::{
@@ -71,16 +71,12 @@ macro_rules! passes_the_rest_on {
             self.device.downloaded(tensor)
         }
 
-        fn kv_layout(&self) -> &KvLayout {
-            self.device.kv_layout()
+        fn block_groups(&self) -> &BlockGroups {
+            self.device.block_groups()
         }
 
-        fn num_blocks(&self) -> usize {
-            self.device.num_blocks()
-        }
-
-        fn reserve_blocks(&mut self, count: usize) -> Result<usize, DeviceError> {
-            self.device.reserve_blocks(count)
+        fn reserve_blocks(&mut self, group: usize, count: usize) -> Result<usize, DeviceError> {
+            self.device.reserve_blocks(group, count)
         }
 
         fn resize_blocks(&mut self, came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
@@ -224,8 +220,8 @@ fn try_model_over(
 
 fn reference(name: &str, seed: u64) -> ReferenceDevice {
     let config = ModelConfig::from_dir(fixtures().join(name)).unwrap();
-    let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F32);
-    ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 16, 16), &layout, 64, seed)
+    let groups = BlockGroups::new(Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F32), 64);
+    ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 16, 16), &groups, seed)
 }
 
 /// All logits of [`PASSES`].

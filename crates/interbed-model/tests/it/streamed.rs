@@ -6,7 +6,7 @@ use std::path::Path;
 
 use interbed_device::{DeviceError, ReferenceDevice};
 use interbed_io::{EngineKind, WriteTarget};
-use interbed_kernels::{DType, KvDType};
+use interbed_kernels::{BlockGroups, DType, KvDType};
 use interbed_model::config::ModelConfig;
 use interbed_model::gguf::GgufModel;
 use interbed_model::layers::group_specs;
@@ -278,7 +278,8 @@ fn a_batch_that_is_too_large_begins_no_pass() {
     let weights = stream(&catalog, &config, 5000, budget, StreamPolicy::Resident, EngineKind::Pread);
     let monitor = weights.monitor();
     let layout = Model::kv_layout(&config.blueprint, 4, KvDType::F32);
-    let mut device = ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 1, 1), &layout, 8, 0);
+    let groups = BlockGroups::new(layout.clone(), 8);
+    let mut device = ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 1, 1), &groups, 0);
     let mut model = Model::new(config.blueprint, Box::new(weights), layout);
     let mut forward = |tokens: &[u32]| {
         let (prompt_len, blocks) = (tokens.len(), SequenceBlocks::From(0));

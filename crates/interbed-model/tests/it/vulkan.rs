@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use interbed_device::{Bytes, Cpu, Device, Gpu, ProductArithmetic, VulkanDevice};
 use interbed_io::EngineKind;
-use interbed_kernels::KvDType;
+use interbed_kernels::{BlockGroups, KvDType};
 use interbed_model::config::ModelConfig;
 use interbed_model::synth::{SynthSpec, synthesize};
 use interbed_model::{BatchSequence, LogitRows, Model, SequenceBlocks, layers};
@@ -81,7 +81,8 @@ impl OnGpu {
     ) -> Self {
         let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, kv_dtype);
         let needs = Model::pass_needs(&config.blueprint, 128, 128);
-        let mut device = VulkanDevice::with_products(gpu, &needs, &layout, BLOCKS_PER_SEQUENCE, products).unwrap();
+        let groups = BlockGroups::new(layout.clone(), BLOCKS_PER_SEQUENCE);
+        let mut device = VulkanDevice::with_products(gpu, &needs, &groups, products).unwrap();
         let weights = weights(&mut device, catalog, &layers::group_specs(&config.blueprint));
         let model = Model::new(config.blueprint, weights, layout);
         Self { model, device, tokens: prompt.to_vec(), prompt_len: prompt.len(), computed: 0 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use interbed_device::{Cpu, CpuDevice, KvPool, PassNeeds};
 use interbed_io::EngineKind;
 use interbed_io::testing::{Effect, Fault, FaultyFile, Which};
-use interbed_kernels::{DType, KvDType, KvLayout};
+use interbed_kernels::{BlockGroups, DType, KvDType, KvLayout};
 use interbed_weights::{
     Access, Catalog, ElasticWeights, GroupSpec, ResidentWeights, Role, StreamConfig, StreamPlan, StreamPolicy,
     StreamedWeights, TensorMeta, TensorSpec, WeightError, WeightSource, open_direct, write_model,
@@ -27,7 +27,7 @@ fn byte(tensor: usize, at: usize) -> u8 {
 }
 
 fn processor() -> CpuDevice {
-    let kv = KvPool::new(KvLayout::new(1, KvDType::F32, []), 0).unwrap();
+    let kv = KvPool::new(BlockGroups::new(KvLayout::new(1, KvDType::F32, []), 0)).unwrap();
     CpuDevice::new(Cpu::new(NonZeroUsize::MIN), &PassNeeds::default(), kv).unwrap()
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use interbed_device::{Cpu, CpuDevice, KvPool, PassNeeds};
 use interbed_io::testing::{Effect, Fault, FaultyFile, Which};
 use interbed_io::{EngineKind, FileChange, IoError};
-use interbed_kernels::{DType, KvDType, KvLayout};
+use interbed_kernels::{BlockGroups, DType, KvDType, KvLayout};
 use interbed_weights::{
     Access, Bands, Catalog, ElasticWeights, EventKind, GroupSpec, Role, StreamConfig, StreamPlan, StreamPolicy,
     StreamedWeights, Sweep, TensorId, TensorMeta, TensorSpec, WeightError, WeightSource, open_direct, write_model,
@@ -27,7 +27,7 @@ fn byte(tensor: usize, at: usize) -> u8 {
 
 /// Returns a device that has executed all submissions.
 fn processor() -> CpuDevice {
-    let kv = KvPool::new(KvLayout::new(1, KvDType::F32, []), 0).unwrap();
+    let kv = KvPool::new(BlockGroups::new(KvLayout::new(1, KvDType::F32, []), 0)).unwrap();
     CpuDevice::new(Cpu::new(NonZeroUsize::MIN), &PassNeeds::default(), kv).unwrap()
 }
 

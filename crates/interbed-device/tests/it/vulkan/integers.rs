@@ -9,8 +9,8 @@ fn bench(gpu: &Arc<Gpu>, tokens: usize, product_cols: usize) -> Bench {
     let mut tensors = TensorArea::default();
     tensors.take(CAPACITY);
     let needs = PassNeeds { tensors, tokens, product_cols, ..PassNeeds::default() };
-    let layout = KvLayout::new(4, KvDType::F32, []);
-    let device = VulkanDevice::with_products(gpu, &needs, &layout, 0, ProductArithmetic::Integer).unwrap();
+    let groups = BlockGroups::new(KvLayout::new(4, KvDType::F32, []), 0);
+    let device = VulkanDevice::with_products(gpu, &needs, &groups, ProductArithmetic::Integer).unwrap();
     Bench { device, area: TensorArea::default(), last: None }
 }
 

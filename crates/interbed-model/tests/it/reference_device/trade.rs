@@ -63,7 +63,7 @@ fn elastic(model: &mut Model) -> &mut dyn ElasticWeights {
 /// came.
 fn resize(device: &mut dyn Device, from: usize, to: usize) -> bool {
     let (came, left): (Vec<u32>, Vec<u32>) = ((from as u32..to as u32).collect(), (to as u32..from as u32).collect());
-    let reserved = device.reserve_blocks(came.len()).unwrap();
+    let reserved = device.reserve_blocks(0, came.len()).unwrap();
     reserved == came.len() && device.resize_blocks(&came, &left).is_ok()
 }
 

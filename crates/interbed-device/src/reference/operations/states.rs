@@ -1,0 +1,122 @@
+//! Operations that continue from the states of sequences.
+
+use std::ops::Range;
+
+use interbed_kernels::{DecayForm, DeltaRule, StateLayer, StateSpan};
+
+use super::{DeviceMemory, Operation, dot, widened};
+use crate::{Tensor, Weights};
+
+/// Convolves the rows of each sequence.
+pub fn convolve(layer: StateLayer, sequences: &[StateSpan], weights: &Weights, x: Tensor) -> Operation {
+    let (sequences, weights, channels) = (sequences.to_vec(), weights.clone(), layer.shape().channels);
+    Box::new(move |memory| {
+        let (rows, at) = (layer.shape().rows, layer.rows_offset());
+        let taps: Vec<_> = (0..weights.rows()).flat_map(|row| widened(&weights, row)).collect();
+        let mut values = memory.get(x);
+        for (span, own) in with_rows(&sequences) {
+            let own = &mut values[own.start * channels..own.end * channels];
+            let mut inputs = memory.state(span.from, at, rows * channels);
+            inputs.extend_from_slice(own);
+            for (index, value) in own.iter_mut().enumerate() {
+                let (token, channel) = (index / channels, index % channels);
+                let taps = &taps[channel * (rows + 1)..][..=rows];
+                let terms = taps.iter().enumerate();
+                let sum: f32 = terms.map(|(tap, weight)| weight * inputs[(token + tap) * channels + channel]).sum();
+                *value = sum / (1.0 + (-sum).exp());
+            }
+            if rows > 0 {
+                memory.states.insert((span.to, at), inputs.split_off(span.tokens * channels));
+            }
+        }
+        memory.set(x, &values);
+    })
+}
+
+/// Computes the gated delta rule; `constants` are the heads' rates and biases.
+pub fn delta_rule(
+    layer: StateLayer,
+    sequences: &[StateSpan],
+    rule: DeltaRule,
+    constants: [&Weights; 2],
+    [qkv, a, b]: [Tensor; 3],
+    out: Tensor,
+) -> Operation {
+    let (sequences, constants, shape) = (sequences.to_vec(), constants.map(Weights::clone), layer.shape());
+    Box::new(move |memory| {
+        let (heads, at) = (shape.heads, layer.matrices_offset());
+        let [rates, bias] = constants.map(|constant| widened(&constant, 0));
+        let [rows, forgets, learns] = [qkv, a, b].map(|tensor| memory.get(tensor));
+        let mut results = Vec::new();
+        for (span, own) in with_rows(&sequences) {
+            let mut matrices = memory.state(span.from, at, shape.matrix_bytes() / size_of::<f32>());
+            for token in own {
+                let row = &rows[token * rule.width(&shape)..][..rule.width(&shape)];
+                for head in 0..heads {
+                    let rate = match rule.decay {
+                        DecayForm::Logarithm => -rates[head].exp(),
+                        DecayForm::NegativeRate => rates[head],
+                    };
+                    let forget = forgets[token * heads + head] + bias[head];
+                    let decay = (rate * forget.exp().ln_1p()).exp();
+                    let beta = 1.0 / (1.0 + (-learns[token * heads + head]).exp());
+                    let size = shape.key_width * shape.value_width;
+                    let matrix = &mut matrices[head * size..][..size];
+                    let [q, k, v] = of_head(&layer, rule, row, head);
+                    results.extend(advance(matrix, [&q, &k, &v], [decay, beta]));
+                }
+            }
+            memory.states.insert((span.to, at), matrices);
+        }
+        // Others may use these otherwise.
+        [qkv, a, b].into_iter().for_each(|tensor| memory.numbers[tensor.range()].fill(f32::NAN));
+        memory.set(out, &results);
+    })
+}
+
+/// Returns the query, the key and the value of a value head; query and key have been normalized.
+fn of_head(layer: &StateLayer, rule: DeltaRule, row: &[f32], head: usize) -> [Vec<f32>; 3] {
+    let (shape, width) = (layer.shape(), layer.shape().key_width);
+    let normed = |index: usize| {
+        let head = &row[index * width..][..width];
+        let factor = 1.0 / (dot(head, head) + rule.epsilon).sqrt();
+        head.iter().map(|x| x * factor).collect::<Vec<_>>()
+    };
+    let key_head = rule.sharing.key_head(head, shape.heads, rule.key_heads);
+    let scale = 1.0 / (width as f32).sqrt();
+    let query = normed(key_head).iter().map(|q| q * scale).collect();
+    let values = &row[2 * rule.key_heads * width + head * shape.value_width..][..shape.value_width];
+    [query, normed(rule.key_heads + key_head), values.to_vec()]
+}
+
+/// Changes a head's matrix by one token, and returns the token's result.
+fn advance(matrix: &mut [f32], [q, k, v]: [&[f32]; 3], [decay, beta]: [f32; 2]) -> Vec<f32> {
+    let width = v.len();
+    matrix.iter_mut().for_each(|number| *number *= decay);
+    let column = |column: usize| {
+        let found: f32 = k.iter().enumerate().map(|(row, k)| k * matrix[row * width + column]).sum();
+        let change = beta * (v[column] - found);
+        k.iter().enumerate().for_each(|(row, k)| matrix[row * width + column] += k * change);
+        q.iter().enumerate().map(|(row, q)| q * matrix[row * width + column]).sum()
+    };
+    (0..width).map(column).collect()
+}
+
+impl DeviceMemory {
+    /// Returns `count` numbers of a state, which begin at byte `at` of a block. A state that was never written is NaN.
+    fn state(&self, block: Option<u32>, at: usize, count: usize) -> Vec<f32> {
+        match block {
+            None => vec![0.0; count],
+            Some(block) => self.states.get(&(block, at)).cloned().unwrap_or_else(|| vec![f32::NAN; count]),
+        }
+    }
+}
+
+/// Returns each sequence with the rows of its tokens in tensors of the batch.
+fn with_rows(sequences: &[StateSpan]) -> impl Iterator<Item = (&StateSpan, Range<usize>)> {
+    let mut first = 0;
+    sequences.iter().map(move |span| {
+        first += span.tokens;
+        (span, first - span.tokens..first)
+    })
+}

@@ -1,0 +1,150 @@
+//! Computes a causal convolution of each channel with taps of its own, which continues from a sequence's state.
+//!
+//! A channel's result is a chain of multiply-adds over its taps, oldest first. Channels are independent, so threads
+//! divide the channels, and the order of every sum depends on nothing else.
+
+use std::ops::Range;
+
+use crate::pool::Pool;
+use crate::simd::{LANES, Simd, dispatch, exp};
+use crate::state::States;
+use crate::{KvBytesMut, Level, Matrix, Share, StateLayer, StateSpan};
+
+/// The maximum number of taps of a channel.
+pub const TAPS_MAX: usize = 8;
+
+/// The number of channels that are computed at a time: their last inputs stay in the L1 cache.
+const BLOCK: usize = 512;
+
+/// The cost of an activation, in multiply-adds.
+const ACTIVATION_COST: usize = 16;
+
+/// Computes, in place, `x[t][c] = silu(sum over j of weights[c][j] * x[t - taps + 1 + j][c])` for the rows of each
+/// sequence. Rows before a span's first are those of the state `from`, or zero. The last inputs become those of the
+/// state `to`.
+///
+/// - `blocks`: the memory of all blocks, with the states of the spans
+/// - `weights`: `[channels, taps]`, of a plain type
+/// - `x`: `[tokens, channels]`
+///
+/// # Panics
+/// Panics if the lengths disagree, or there are more than [`TAPS_MAX`] taps, or a span names a block that does not
+/// exist or is another span's. In these cases, nothing has been written.
+pub fn convolve(
+    pool: &Pool,
+    level: Level,
+    layer: &StateLayer,
+    blocks: KvBytesMut<'_>,
+    spans: &[StateSpan],
+    weights: Matrix<'_>,
+    x: &mut [f32],
+) {
+    let states = States::new(layer, blocks, spans);
+    let (channels, taps) = (states.shape().channels, states.shape().rows + 1);
+    let tokens: usize = spans.iter().map(|span| span.tokens).sum();
+    let weights = weights.flat();
+    assert!(taps <= TAPS_MAX && weights.cols() == channels * taps);
+    assert_eq!(x.len(), tokens * channels);
+    let operands = Operands { states, spans, weights, channels, taps, x: Share::new(x) };
+    pool.split(channels, LANES, tokens * (taps + ACTIVATION_COST), |own| {
+        let (mut work, end) = (Work::new(), own.end);
+        for first in own.step_by(BLOCK) {
+            let own = first..end.min(first + BLOCK);
+            let (operands, work) = (&operands, &mut work);
+            dispatch!(level, convolve_block::<_>(operands: &Operands<'_>, own: Range<usize>, work: &mut Work));
+        }
+    });
+}
+
+/// The operands that all threads share.
+struct Operands<'a> {
+    states: States<'a>,
+    spans: &'a [StateSpan],
+    weights: Matrix<'a>,
+    channels: usize,
+    taps: usize,
+    x: Share<'a, f32>,
+}
+
+/// One number for each channel of a block.
+type Row = [[f32; LANES]; BLOCK / LANES];
+
+/// A thread's working memory.
+struct Work {
+    /// The taps of a block's channels, `[tap, channel]`.
+    taps: [Row; TAPS_MAX],
+    /// The last inputs. The input of row `t` of a span is in place `(t + taps - 1) % taps`.
+    inputs: [Row; TAPS_MAX],
+    result: Row,
+}
+
+impl Work {
+    fn new() -> Self {
+        const ROW: Row = [[0.0; LANES]; BLOCK / LANES];
+        Self { taps: [ROW; TAPS_MAX], inputs: [ROW; TAPS_MAX], result: ROW }
+    }
+
+    /// Reads the taps of some channels.
+    fn read_taps(&mut self, weights: Matrix<'_>, own: &Range<usize>, count: usize) {
+        let mut widened = [0.0; LANES * TAPS_MAX];
+        for (vector, first) in own.clone().step_by(LANES).enumerate() {
+            let channels = LANES.min(own.end - first);
+            let widened = &mut widened[..channels * count];
+            weights.columns(first * count..(first + channels) * count).widen_row(0, widened);
+            for (channel, taps) in widened.chunks_exact(count).enumerate() {
+                for (tap, value) in taps.iter().enumerate() {
+                    self.taps[tap][vector][channel] = *value;
+                }
+            }
+        }
+    }
+}
+
+/// Convolves some channels of all sequences.
+#[inline(always)]
+fn convolve_block<S: Simd>(s: S, operands: &Operands<'_>, own: Range<usize>, work: &mut Work) {
+    let &Operands { ref states, spans, weights, channels, taps, x } = operands;
+    let (rows, width) = (taps - 1, own.len());
+    work.read_taps(weights, &own, taps);
+    let mut first_row = 0;
+    for span in spans {
+        for row in 0..rows {
+            let to = &mut work.inputs[row].as_flattened_mut()[..width];
+            match span.from {
+                // SAFETY: the state has these rows, and no other thread touches the columns of these channels.
+                Some(from) => to.copy_from_slice(unsafe { piece(states.rows(from), row * channels, &own) }),
+                None => to.fill(0.0),
+            }
+        }
+        for token in 0..span.tokens {
+            // SAFETY: each channel is in one thread's share only.
+            let x = unsafe { x.slice((first_row + token) * channels + own.start, width) };
+            work.inputs[(token + rows) % taps].as_flattened_mut()[..width].copy_from_slice(x);
+            for vector in 0..width.div_ceil(LANES) {
+                let mut sum = s.mul(s.load(&work.taps[0][vector]), s.load(&work.inputs[token % taps][vector]));
+                for tap in 1..taps {
+                    let input = s.load(&work.inputs[(token + tap) % taps][vector]);
+                    sum = s.fma(s.load(&work.taps[tap][vector]), input, sum);
+                }
+                let denominator = s.add(s.splat(1.0), exp(s, s.mul(sum, s.splat(-1.0))));
+                s.store(s.div(sum, denominator), &mut work.result[vector]);
+            }
+            x.copy_from_slice(&work.result.as_flattened()[..width]);
+        }
+        for row in 0..rows {
+            let from = &work.inputs[(span.tokens + row) % taps].as_flattened()[..width];
+            // SAFETY: as above.
+            unsafe { piece(states.rows(span.to), row * channels, &own) }.copy_from_slice(from);
+        }
+        first_row += span.tokens;
+    }
+}
+
+/// Returns the elements `own` of the row that begins at element `at`.
+///
+/// # Safety
+/// The elements are readable and writable, and nothing else touches them while they are in use.
+unsafe fn piece<'a>(start: *mut f32, at: usize, own: &Range<usize>) -> &'a mut [f32] {
+    // SAFETY: guaranteed by the caller.
+    unsafe { std::slice::from_raw_parts_mut(start.add(at + own.start), own.len()) }
+}

@@ -1,0 +1,203 @@
+//! Tests the gated delta rule against a simple f64 reference, and that a token's result and the state after it do not
+//! depend on passes, batch and threads.
+
+use interbed_kernels::{
+    DType, DecayForm, DeltaOperands, DeltaRule, KeySharing, Level, Matrix, StateShape, StateSpan, delta_rule,
+};
+use proptest::prelude::*;
+
+use crate::states::{FIRST, StateBlocks, lengths, passes};
+use crate::support::{Numbers, assert_close, bits, fused_levels, kernel_levels, pool};
+
+const EPSILON: f32 = 1e-6;
+
+#[derive(Clone)]
+struct Case {
+    blocks: StateBlocks,
+    rule: DeltaRule,
+    /// `[tokens, q | k | v]`
+    qkv: Vec<f32>,
+    /// `[tokens, value_heads]`
+    a: Vec<f32>,
+    b: Vec<f32>,
+    /// `[value_heads]`
+    rates: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl Case {
+    fn new(key_heads: usize, each: usize, [key_width, value_width]: [usize; 2], tokens: usize, seed: u64) -> Self {
+        let mut numbers = Numbers(seed);
+        let heads = key_heads * each;
+        let shape = StateShape { rows: 2, channels: 5, heads, key_width, value_width };
+        let sharing = if seed.is_multiple_of(2) { KeySharing::Neighbours } else { KeySharing::Strided };
+        let decay = if seed.is_multiple_of(3) { DecayForm::Logarithm } else { DecayForm::NegativeRate };
+        let rule = DeltaRule { key_heads, sharing, decay, epsilon: EPSILON };
+        let scaled = |numbers: &mut Numbers, count: usize, by: f32| -> Vec<f32> {
+            numbers.take(count).iter().map(|x| x * by).collect()
+        };
+        let rates = scaled(&mut numbers, heads, 2.0);
+        Self {
+            blocks: StateBlocks::new(shape),
+            rule,
+            qkv: scaled(&mut numbers, tokens * rule.width(&shape), 3.0),
+            a: scaled(&mut numbers, tokens * heads, 4.0),
+            b: scaled(&mut numbers, tokens * heads, 4.0),
+            rates: match decay {
+                DecayForm::Logarithm => rates,
+                DecayForm::NegativeRate => rates.iter().map(|rate| -rate.exp()).collect(),
+            },
+            bias: scaled(&mut numbers, heads, 1.0),
+        }
+    }
+
+    fn shape(&self) -> StateShape {
+        self.blocks.layer.shape()
+    }
+
+    /// Computes the tokens of these rows as one pass over `spans`.
+    fn run(&mut self, level: Level, threads: usize, spans: &[StateSpan], rows: &[usize]) -> Vec<f32> {
+        let shape = self.shape();
+        let of = |numbers: &[f32], width: usize| -> Vec<f32> {
+            rows.iter().flat_map(|row| &numbers[row * width..(row + 1) * width]).copied().collect()
+        };
+        let mut qkv = of(&self.qkv, self.rule.width(&shape));
+        let [mut a, mut b] = [of(&self.a, shape.heads), of(&self.b, shape.heads)];
+        let mut out = vec![f32::NAN; rows.len() * shape.heads * shape.value_width];
+        let vector = |numbers: &[f32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+        let (rates, bias) = (vector(&self.rates), vector(&self.bias));
+        let operands = DeltaOperands {
+            qkv: &mut qkv,
+            a: &mut a,
+            b: &mut b,
+            rates: Matrix::new(DType::F32, 1, shape.heads, &rates),
+            bias: Matrix::new(DType::F32, 1, shape.heads, &bias),
+            out: &mut out,
+        };
+        let (layer, rule) = (self.blocks.layer, self.rule);
+        delta_rule(&pool(threads), level, &layer, self.blocks.bytes[..].as_mut().into(), spans, &rule, operands);
+        out
+    }
+
+    /// Computes all tokens as one sequence in passes of these lengths. Returns the results and the last matrices.
+    fn in_passes(&mut self, level: Level, threads: usize, lengths: &[usize]) -> [Vec<f32>; 2] {
+        let (spans, mut row, mut out) = (passes(lengths), 0, Vec::new());
+        for span in &spans {
+            let rows: Vec<_> = (row..row + span.tokens).collect();
+            out.extend(self.run(level, threads, &[*span], &rows));
+            row += span.tokens;
+        }
+        let [_, matrices] = self.blocks.state(spans[spans.len() - 1].to);
+        [out, matrices]
+    }
+
+    /// The results, and the matrices after the last token.
+    fn reference(&self) -> [Vec<f64>; 2] {
+        let (shape, rule) = (self.shape(), self.rule);
+        let (heads, keys, values) = (shape.heads, shape.key_width, shape.value_width);
+        let (width, tokens) = (rule.width(&shape), self.a.len() / heads);
+        let mut states = vec![0.0f64; heads * keys * values];
+        let mut out = Vec::new();
+        for token in 0..tokens {
+            let row: Vec<f64> = self.qkv[token * width..][..width].iter().map(|&x| f64::from(x)).collect();
+            let normed = |at: usize| {
+                let head = &row[at..at + keys];
+                let factor = 1.0 / (head.iter().map(|x| x * x).sum::<f64>() + f64::from(EPSILON)).sqrt();
+                head.iter().map(|x| x * factor).collect::<Vec<f64>>()
+            };
+            for head in 0..heads {
+                let key_head = rule.sharing.key_head(head, heads, rule.key_heads);
+                let q = normed(key_head * keys);
+                let k = normed((rule.key_heads + key_head) * keys);
+                let v = &row[2 * rule.key_heads * keys + head * values..][..values];
+                let gate = |numbers: &[f32]| f64::from(numbers[token * heads + head]);
+                let rate = match rule.decay {
+                    DecayForm::Logarithm => -f64::from(self.rates[head]).exp(),
+                    DecayForm::NegativeRate => f64::from(self.rates[head]),
+                };
+                let forgets = (gate(&self.a) + f64::from(self.bias[head])).exp().ln_1p();
+                let (decay, beta) = ((rate * forgets).exp(), 1.0 / (1.0 + (-gate(&self.b)).exp()));
+                let state = &mut states[head * keys * values..][..keys * values];
+                state.iter_mut().for_each(|s| *s *= decay);
+                for column in 0..values {
+                    let found: f64 = (0..keys).map(|row| k[row] * state[row * values + column]).sum();
+                    let change = beta * (v[column] - found);
+                    (0..keys).for_each(|row| state[row * values + column] += k[row] * change);
+                    let sum: f64 = (0..keys).map(|row| q[row] * state[row * values + column]).sum();
+                    out.push(sum / (keys as f64).sqrt());
+                }
+            }
+        }
+        [out, states]
+    }
+}
+
+fn of_bits(results: &[Vec<f32>; 2]) -> [Vec<u32>; 2] {
+    results.each_ref().map(|numbers| bits(numbers))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn agrees_with_the_reference_in_any_passes(
+        key_heads in 1usize..4, each in 1usize..4, key_width in 1usize..70, value_width in 1usize..80,
+        tokens in 1usize..24, threads in 1usize..4, cuts in any::<u64>(), seed in any::<u64>(),
+    ) {
+        let case = Case::new(key_heads, each, [key_width, value_width], tokens, seed);
+        let [want, want_states] = case.reference();
+        for level in kernel_levels() {
+            let mut own = case.clone();
+            let whole = own.in_passes(level, 1, &[tokens]);
+            assert_close(&whole[0], &want, 1e-5, level.name());
+            assert_close(&whole[1], &want_states, 1e-5, level.name());
+            own.blocks.assert_untouched_but(&[FIRST], true);
+            let in_passes = own.in_passes(level, threads, &lengths(tokens, cuts));
+            prop_assert_eq!(of_bits(&in_passes), of_bits(&whole), "{}", level.name());
+        }
+    }
+}
+
+#[test]
+fn levels_with_fused_multiply_add_agree_to_the_bit() {
+    let case = Case::new(2, 2, [128, 128], 9, 6);
+    let results: Vec<_> = fused_levels().map(|level| of_bits(&case.clone().in_passes(level, 2, &[9]))).collect();
+    assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn sequences_of_a_batch_do_not_meet() {
+    let level = Level::detect();
+    let mut case = Case::new(2, 3, [32, 48], 12, 9);
+    let [whole, state] = case.in_passes(level, 1, &[12]);
+    let width = case.shape().heads * case.shape().value_width;
+    let part = |rows: std::ops::Range<usize>| bits(&whole[rows.start * width..rows.end * width]);
+    for (tokens, to) in [(3, FIRST + 1), (5, FIRST + 2)] {
+        case.run(level, 1, &[StateSpan { tokens, from: None, to }], &(0..tokens).collect::<Vec<_>>());
+    }
+    let spans = [
+        StateSpan { tokens: 1, from: Some(FIRST + 1), to: FIRST + 1 },
+        StateSpan { tokens: 7, from: Some(FIRST + 2), to: FIRST + 4 },
+        StateSpan { tokens: 2, from: None, to: FIRST + 5 },
+    ];
+    let rows: Vec<_> = (3..4).chain(5..12).chain(0..2).collect();
+    let together = case.run(level, 3, &spans, &rows);
+    assert_eq!(bits(&together), [part(3..4), part(5..12), part(0..2)].concat());
+    assert_eq!(bits(&case.blocks.state(FIRST + 4)[1]), bits(&state));
+}
+
+#[test]
+fn heads_are_the_same_on_any_number_of_threads() {
+    let case = Case::new(2, 4, [128, 100], 9, 12);
+    let on = |threads: usize| of_bits(&case.clone().in_passes(Level::detect(), threads, &[4, 1, 4]));
+    assert!(on(1) == on(2) && on(1) == on(5));
+}
+
+#[test]
+fn states_may_go_on_for_long() {
+    let mut case = Case::new(1, 2, [64, 32], 700, 3);
+    let [want, states] = case.reference();
+    let [out, matrices] = case.in_passes(Level::detect(), 2, &[700]);
+    assert_close(&out, &want, 1e-5, "results");
+    assert_close(&matrices, &states, 1e-5, "matrices");
+}
