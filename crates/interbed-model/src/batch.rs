@@ -19,6 +19,9 @@ pub struct BatchSequence<'a> {
     /// The blocks of KV memory for the sequence's positions, up to and including the position of the last token. The
     /// positions that [`BatchSequence::below`] counts have no blocks.
     pub blocks: SequenceBlocks<'a>,
+    /// The blocks of each further group of layers, in the order of [`KeptGroups::groups`](crate::KeptGroups::groups)
+    /// without the first. The list is empty if the first group has all that the layers keep.
+    pub groups: &'a [GroupBlocks<'a>],
     /// Which rows of logits or hidden states the forward pass returns.
     pub logits: LogitRows,
 }
@@ -30,6 +33,27 @@ pub enum SequenceBlocks<'a> {
     Listed(&'a [u32]),
     /// The number of the first block. The other blocks follow it directly in the KV memory.
     From(u32),
+}
+
+/// The blocks of a sequence in one group of layers.
+#[derive(Debug, Clone, Copy)]
+pub enum GroupBlocks<'a> {
+    /// Keys and values of layers with a window.
+    Window {
+        /// The position of the first token of the first block, a multiple of the block size. No token of the forward
+        /// pass sees earlier positions through the window.
+        first: usize,
+        /// The blocks of the positions from `first` on, up to and including the position of the last token.
+        blocks: SequenceBlocks<'a>,
+    },
+    /// States.
+    State {
+        /// The number of the block with the states before the first token; `None` at the beginning of the sequence.
+        from: Option<u32>,
+        /// The number of the block to which the states after the last token are written. It may be `from`, whose states
+        /// are then lost. No other sequence of the batch reads or writes this block.
+        to: u32,
+    },
 }
 
 /// Selects the tokens of a sequence for which a forward pass returns a row. A row holds either logits, `[vocab_size]`,

@@ -63,6 +63,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
             prompt_len: args.tokens.len(),
             below: 0,
             blocks: SequenceBlocks::From(0),
+            groups: &[],
             logits: LogitRows::All,
         }];
         runner

@@ -48,6 +48,7 @@ impl Batch {
                 prompt_len: sequence.prompt_len,
                 below: scheduler.blocks().blocks_below(entry.id) * block_size,
                 blocks,
+                groups: &[],
                 logits: answers.groups[&sequence.request.group].policy.wanted_rows(sequence, entry),
             }
         });

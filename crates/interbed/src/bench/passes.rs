@@ -247,7 +247,7 @@ pub fn timed(
 ) -> Result<Duration> {
     let sequences = tables.iter().zip(tokens).map(|(table, tokens)| {
         let blocks = SequenceBlocks::Listed(table);
-        BatchSequence { tokens, first_position, prompt_len, below: 0, blocks, logits }
+        BatchSequence { tokens, first_position, prompt_len, below: 0, blocks, groups: &[], logits }
     });
     let batch: Vec<_> = sequences.collect();
     let begin = Instant::now();
