@@ -56,9 +56,9 @@ impl<D: Device> ModelRunner<D> {
     /// Creates a runner that computes the model that `blueprint` describes. The model runs on `device` and takes its
     /// weights from `source`. `weights` describes the memory of these weights.
     pub fn new(mut device: D, blueprint: Blueprint, source: Box<dyn WeightSource>, weights: WeightMemory) -> Self {
-        let (layout, num_blocks) = (device.block_groups().trunk().clone(), device.block_groups().num_blocks());
-        let strips = device.strips().map(|strips| strip_config(strips.shape(), num_blocks));
-        let model = Model::new(blueprint, source, layout);
+        let blocks = device.block_groups().clone();
+        let strips = device.strips().map(|strips| strip_config(strips.shape(), blocks.num_blocks()));
+        let model = Model::new(blueprint, source, blocks);
         Self { model, device, weights, strips, timeline: None, failure: None }
     }
 

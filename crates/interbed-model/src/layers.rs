@@ -12,10 +12,10 @@ mod moe_ffn;
 mod tensors;
 
 use interbed_device::PassNeeds;
-use interbed_kernels::KvShape;
 use interbed_weights::GroupSpec;
 
 use crate::blueprint::{Blueprint, Branch, Part};
+use crate::kept::Kept;
 use crate::pass::{ForwardError, Pass, PassSize};
 use attention::Attention;
 use dense_ffn::DenseFfn;
@@ -32,8 +32,8 @@ pub trait Layer: Send + Sync {
     /// index in this spec.
     fn spec(&self) -> &GroupSpec;
 
-    /// Returns what the layer keeps for each sequence from pass to pass.
-    fn state(&self) -> LayerState;
+    /// Returns what the layer keeps for each sequence from pass to pass. [`Pass::kept`] says where the layer finds it.
+    fn keeps(&self) -> Vec<Kept>;
 
     /// Adds to `needs` the memory that passes of this `size` need for the layer.
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds);
@@ -43,21 +43,6 @@ pub trait Layer: Send + Sync {
     /// # Errors
     /// Fails if weights cannot be read, or if the device failed.
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError>;
-}
-
-/// The state that a layer keeps for each sequence between forward passes. A later pass need not compute a prefix of a
-/// sequence again if every layer has its state for this prefix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LayerState {
-    /// The layer keeps no state, because it computes each token independently.
-    Nothing,
-    /// The layer keeps the keys and values of every token, in KV blocks.
-    Kv {
-        /// Number of key and value heads, and their width.
-        shape: KvShape,
-        /// How many positions a token sees, itself included; `None` means all.
-        window: Option<usize>,
-    },
 }
 
 /// Position of a layer in a model.
@@ -79,23 +64,22 @@ pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
         let all = all.flat_map(|(layer, of)| of.branches.iter().map(move |branch| (layer, branch)));
         all.enumerate().map(|(index, (layer, branch))| (Place { group: index + 1, layer }, branch)).collect()
     };
-    let attentions = branches.iter().filter(|(_, branch)| matches!(branch.part, Part::Attention(_))).count();
+    let hidden = blueprint.hidden_size;
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Embedding::new(blueprint, 0))];
-    let mut kv_layer = 0;
+    // After the last layer that keeps anything, no token depends on another.
+    let last = branches.iter().rposition(|(_, branch)| !branch.part.states().is_empty());
     for (index, &(place, branch)) in branches.iter().enumerate() {
         layers.push(match &branch.part {
             Part::Attention(attention) => {
-                kv_layer += 1;
-                let is_last = kv_layer == attentions;
-                Box::new(Attention::new(blueprint, (branch, attention), place, kv_layer - 1).last_if(is_last))
+                Box::new(Attention::new(blueprint, (branch, attention), place).last_if(last == Some(index)))
             }
-            Part::Dense(dense) => Box::new(DenseFfn::new(blueprint.hidden_size, (branch, dense), place)),
+            Part::Dense(dense) => Box::new(DenseFfn::new(hidden, (branch, dense), place)),
             Part::Mixture(mixture) => {
                 let behind = branches[index + 1..].iter().find_map(|(place, branch)| match &branch.part {
                     Part::Mixture(mixture) => Some(((*branch, mixture), *place)),
                     _ => None,
                 });
-                Box::new(MoeFfn::new(blueprint.hidden_size, (branch, mixture), place, behind))
+                Box::new(MoeFfn::new(hidden, (branch, mixture), place, behind))
             }
             _ => panic!("a blueprint with parts that no layer computes is refused before its layers are built"),
         });

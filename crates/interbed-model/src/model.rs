@@ -4,13 +4,14 @@ use std::num::NonZeroUsize;
 
 use arrayvec::ArrayVec;
 use interbed_device::{CpuDevice, Device, DeviceError, PassNeeds, TensorArea, Token};
-use interbed_kernels::{KvDType, KvLayout};
+use interbed_kernels::{BlockGroups, GroupLayout, KvDType, KvLayout};
 use interbed_weights::WeightSource;
 
 use crate::batch::BatchSequence;
 use crate::below::{KvBelow, NothingBelow};
 use crate::blueprint::{Blueprint, QueryGrowth, ROPES_MAX};
-use crate::layers::{Layer, LayerState, layers_of};
+use crate::kept::{KeptGroups, TRUNK};
+use crate::layers::{Layer, layers_of};
 use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, SharedTensors};
 use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
@@ -20,9 +21,12 @@ use crate::routes::Routes;
 pub struct Model {
     blueprint: Blueprint,
     layers: Vec<Box<dyn Layer>>,
-    kv: KvLayout,
-    /// The window of each layer that keeps KV, in tokens. `None` stands for all earlier tokens.
-    windows: Vec<Option<usize>>,
+    /// The blocks of the device that the model runs on.
+    blocks: BlockGroups,
+    /// What the layers keep.
+    groups: KeptGroups,
+    /// The most query heads of a layer whose queries alternate with gates, or `None` if there is no such layer.
+    gated_heads: Option<usize>,
     /// How queries grow with their positions, if they grow.
     growth: Option<QueryGrowth>,
     /// The table of each kind of rotation that layers have.
@@ -37,24 +41,33 @@ pub struct Model {
 
 impl Model {
     /// Creates a model that takes its weights from `weights`. The groups of weights must be those that
-    /// [`group_specs`](crate::layers::group_specs) returns for `blueprint`. `kv` is the layout that
-    /// [`Model::kv_layout`] returns.
-    pub fn new(blueprint: Blueprint, weights: Box<dyn WeightSource>, kv: KvLayout) -> Self {
+    /// [`group_specs`](crate::layers::group_specs) returns for `blueprint`. `blocks` are the blocks of the device that
+    /// will compute, in groups as [`Model::groups_of`] has them.
+    ///
+    /// # Panics
+    /// Panics if the blocks have other groups.
+    pub fn new(blueprint: Blueprint, weights: Box<dyn WeightSource>, blocks: BlockGroups) -> Self {
         let layers = layers_of(&blueprint);
+        let grouped = [true, false].map(|windows_apart| groups_of(&layers, windows_apart));
+        let mut fitting = grouped.into_iter().filter(|groups| groups.groups().len() == blocks.groups().len());
+        let groups = fitting.next().expect("the device has a group of blocks for each group of layers");
         let ropes = blueprint.ropes.iter().map(RopeTable::new).collect();
-        let windows = layers.iter().filter_map(|layer| match layer.state() {
-            LayerState::Kv { window, .. } => Some(window),
-            LayerState::Nothing => None,
-        });
-        let windows = windows.collect();
         let growth = blueprint.attentions().find_map(|attention| attention.growth);
+        let gated = blueprint.attentions().filter(|attention| attention.output_gate);
+        let gated_heads = gated.map(|attention| attention.heads).max();
         let (batch, routes) = (BatchRows::default(), <[Routes; 2]>::default());
-        Self { windows, growth, blueprint, layers, kv, ropes, weights, batch, routes, route_sink: None, last: None }
+        let (route_sink, last) = (None, None);
+        Self { gated_heads, growth, blueprint, layers, blocks, groups, ropes, weights, batch, routes, route_sink, last }
     }
 
     /// Returns the blueprint, which describes what the model computes.
     pub fn blueprint(&self) -> &Blueprint {
         &self.blueprint
+    }
+
+    /// Returns the blocks of the device that the model runs on.
+    pub fn blocks(&self) -> &BlockGroups {
+        &self.blocks
     }
 
     /// Returns the source of the model's weights.
@@ -73,14 +86,25 @@ impl Model {
         self.ropes[0].cache_namespace(prompt_len)
     }
 
-    /// Returns the memory layout of this model's KV blocks, each of which holds `block_size` tokens.
+    /// Returns the layout of blocks with the keys and values of all layers, those with windows included. Each block
+    /// holds `block_size` tokens.
     pub fn kv_layout(blueprint: &Blueprint, block_size: usize, dtype: KvDType) -> KvLayout {
-        let layers = layers_of(blueprint);
-        let shapes = layers.iter().filter_map(|layer| match layer.state() {
-            LayerState::Kv { shape, .. } => Some(shape),
-            LayerState::Nothing => None,
-        });
-        KvLayout::new(block_size, dtype, shapes)
+        match Self::groups_of(blueprint, false).groups()[TRUNK].layout(block_size, dtype) {
+            GroupLayout::Kv(layout) => layout,
+            GroupLayout::States(_) => unreachable!("the trunk has keys and values"),
+        }
+    }
+
+    /// Returns what the layers of a model keep for a sequence, in groups. With `windows_apart`, layers with windows of
+    /// the same length form a group of their own, which needs blocks for the last positions only. Otherwise, the trunk
+    /// has their keys and values too.
+    pub fn groups_of(blueprint: &Blueprint, windows_apart: bool) -> KeptGroups {
+        groups_of(&layers_of(blueprint), windows_apart)
+    }
+
+    /// Returns what the layers keep for a sequence, in the groups of the device's blocks.
+    pub fn groups(&self) -> &KeptGroups {
+        &self.groups
     }
 
     /// Returns what a device must reserve for any forward pass of at most `max_tokens` tokens and at most
@@ -135,9 +159,12 @@ impl Model {
         below: &mut dyn KvBelow,
         sink: &mut LogitSink<'_>,
     ) -> Result<(), ForwardError> {
-        self.batch.set(batch, &self.windows);
+        self.batch.set(batch, &self.groups);
         if let Some(growth) = self.growth {
             self.batch.set_growth(growth);
+        }
+        if let Some(heads) = self.gated_heads {
+            self.batch.set_alternating(heads);
         }
         let size = PassSize { tokens: self.batch.tokens().len(), logit_rows: self.batch.wanted().len() };
         if size.tokens == 0 {
@@ -153,16 +180,31 @@ impl Model {
         // What the box holds may live longer than the pass.
         let route_sink = self.route_sink.as_mut().map(|sink| &mut **sink as &mut dyn RouteSink);
         let routes = (self.routes.each_mut(), route_sink);
-        let mut pass =
-            Pass::begin(device, weights, batch, &self.kv, below, &self.ropes, places, routes, self.last, sink)?;
-        let outcome = self.layers.iter().try_for_each(|layer| {
-            pass.begin_layer()?;
+        let mut pass = Pass::begin(
+            device,
+            weights,
+            batch,
+            (&self.blocks, &self.groups),
+            below,
+            &self.ropes,
+            places,
+            routes,
+            self.last,
+            sink,
+        )?;
+        let outcome = self.layers.iter().enumerate().try_for_each(|(index, layer)| {
+            pass.begin_layer(index)?;
             layer.compute(&mut pass)
         });
         self.last = pass.last();
         outcome?;
         Ok(self.weights.end_pass()?)
     }
+}
+
+fn groups_of(layers: &[Box<dyn Layer>], windows_apart: bool) -> KeptGroups {
+    let kept: Vec<_> = layers.iter().map(|layer| layer.keeps()).collect();
+    KeptGroups::new(&kept, windows_apart)
 }
 
 fn needs(blueprint: &Blueprint, layers: &[Box<dyn Layer>], size: &PassSize) -> PassNeeds {
@@ -185,13 +227,13 @@ mod tests {
     use std::path::Path;
 
     use interbed_device::{Command, ReferenceDevice};
-    use interbed_kernels::BlockGroups;
     use interbed_weights::{Catalog, GroupSpec, ResidentWeights, Role};
 
     use super::*;
     use crate::batch::LogitRows;
     use crate::batch::SequenceBlocks;
     use crate::config::ModelConfig;
+    use crate::kept::Kept;
     use crate::layers::group_specs;
 
     /// A layer that adds what the layer before it left in its own tensors to the hidden states.
@@ -202,8 +244,8 @@ mod tests {
             &self.0
         }
 
-        fn state(&self) -> LayerState {
-            LayerState::Nothing
+        fn keeps(&self) -> Vec<Kept> {
+            Vec::new()
         }
 
         fn plan(&self, _size: &PassSize, _needs: &mut PassNeeds) {}
@@ -221,10 +263,9 @@ mod tests {
         let blueprint = ModelConfig::from_dir(&dir).unwrap().blueprint;
         let catalog = Catalog::open(&dir).unwrap();
         let weights = ResidentWeights::load(&catalog, &group_specs(&blueprint), &mut |_, _| ()).unwrap();
-        let layout = Model::kv_layout(&blueprint, 4, KvDType::F32);
-        let groups = BlockGroups::new(layout.clone(), 8);
-        let mut device = ReferenceDevice::new(&Model::pass_needs(&blueprint, 2, 1), &groups, 1);
-        let mut model = Model::new(blueprint, Box::new(weights), layout);
+        let blocks = Model::groups_of(&blueprint, true).blocks(4, KvDType::F32, &[8]);
+        let mut device = ReferenceDevice::new(&Model::pass_needs(&blueprint, 2, 1), &blocks, 1);
+        let mut model = Model::new(blueprint, Box::new(weights), blocks);
         if peeks {
             let spec = GroupSpec { name: "peeking".into(), role: Role::FeedForward, layer: 0, tensors: Vec::new() };
             model.layers.insert(model.layers.len() - 1, Box::new(Peeking(spec)));
@@ -235,6 +276,7 @@ mod tests {
             prompt_len: 2,
             below: 0,
             blocks: SequenceBlocks::From(0),
+            groups: &[],
             logits: LogitRows::Last,
         };
         let mut logits = Vec::new();

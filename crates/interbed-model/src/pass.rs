@@ -8,13 +8,16 @@ use arrayvec::ArrayVec;
 use interbed_device::{
     BandProduct, Command, Device, DeviceError, KvSequences, Queue, Tensor, TensorArea, Token, Weights,
 };
-use interbed_kernels::{ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, KvLayout, KvPlace, STRETCH};
+use interbed_kernels::{
+    ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, BlockGroups, KvPlace, STRETCH, StateSpan,
+};
 use interbed_weights::{BANDS_MAX, Bands, Sweep, TensorId, WeightError, WeightSource};
 use thiserror::Error;
 
-use crate::batch::{BatchSequence, LogitRow, Logits, SequenceBlocks};
+use crate::batch::{BatchSequence, GroupBlocks, LogitRow, Logits, SequenceBlocks};
 use crate::below::{FrameId, KvBelow, KvLost, stretches_below};
 use crate::blueprint::{QueryGrowth, ROPES_MAX};
+use crate::kept::{KeptGroup, KeptGroups, KeptPlace};
 use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
@@ -75,11 +78,15 @@ pub type LogitSink<'a> = dyn FnMut(LogitRow, Logits<'_>) + 'a;
 /// batches, and allocates more only if this memory is too small.
 #[derive(Debug, Default)]
 pub struct BatchRows {
+    num_sequences: usize,
     tokens: Vec<u32>,
     /// The position of each row, and the length of the prompt of the row's sequence.
     positions: Vec<(usize, usize)>,
+    /// The places of each sequence's KV, for one group after the other: as many spans as sequences for each group.
     spans: Vec<AttentionSpan>,
     tables: Vec<u32>,
+    /// The places of each sequence's states, if the model keeps states.
+    states: Vec<StateSpan>,
     wanted: Vec<LogitRow>,
     /// Whether each of `wanted` asks for the hidden state instead of the logits.
     wanted_hidden: Vec<bool>,
@@ -90,6 +97,9 @@ pub struct BatchRows {
     /// The number of each row and the factor of its query, in models whose queries grow with their positions.
     row_numbers: Vec<u32>,
     growth: Vec<f32>,
+    /// Even numbers, odd numbers and as many ones, in models whose queries alternate with gates.
+    alternating: [Vec<u32>; 2],
+    ones: Vec<f32>,
     /// The sequences that have KV below memory.
     below: Vec<Below>,
     /// The frames of KV below memory for which the pass will ask, in this order.
@@ -107,19 +117,17 @@ struct Below {
 }
 
 impl BatchRows {
-    /// Replaces all rows with those of `batch`. `windows` has an entry for each layer that keeps KV. The entry is the
-    /// number of tokens in the layer's attention window, or `None` if the layer attends to all earlier tokens.
+    /// Replaces all rows with those of `batch`. `groups` is what the layers of the model keep.
     ///
     /// # Panics
     /// Panics if [`BatchSequence::below`], the number of positions whose KV is on disk or in a shared store, is not a
-    /// multiple of [`STRETCH`] or exceeds [`BatchSequence::first_position`].
-    pub fn set(&mut self, batch: &[BatchSequence<'_>], windows: &[Option<usize>]) {
+    /// multiple of [`STRETCH`] or exceeds [`BatchSequence::first_position`]. Also panics if the blocks of a sequence
+    /// are not those of `groups`, or if there is a state before the first position or none before a later one.
+    pub fn set(&mut self, batch: &[BatchSequence<'_>], groups: &KeptGroups) {
         self.below.clear();
         self.frames.clear();
         self.tokens.clear();
         self.positions.clear();
-        self.spans.clear();
-        self.tables.clear();
         self.wanted.clear();
         self.wanted_hidden.clear();
         self.wanted_best.clear();
@@ -129,18 +137,7 @@ impl BatchRows {
             let count = sequence.tokens.len();
             self.tokens.extend_from_slice(sequence.tokens);
             self.positions.extend((0..count).map(|i| (sequence.first_position + i, sequence.prompt_len)));
-            let place = match sequence.blocks {
-                SequenceBlocks::Listed(table) => {
-                    let first = self.tables.len() as u32;
-                    self.tables.extend_from_slice(table);
-                    KvPlace::Listed(first..self.tables.len() as u32)
-                }
-                SequenceBlocks::From(first) => KvPlace::From(first),
-            };
-            let (first_position, positions) = (sequence.first_position, sequence.below);
-            assert!(positions.is_multiple_of(STRETCH) && positions <= first_position);
-            let held = positions..first_position + count;
-            self.spans.push(AttentionSpan { first_position, tokens: count, held, place });
+            let positions = sequence.below;
             if positions > 0 {
                 self.below.push(Below { sequence: index, first_row, positions });
             }
@@ -150,12 +147,67 @@ impl BatchRows {
             self.wanted_rows.extend(wanted.clone().map(|token| (first_row + token) as u32));
             self.wanted.extend(wanted.map(|token| LogitRow { sequence: index, token }));
         }
-        for (layer, &window) in windows.iter().enumerate() {
+        self.set_places(batch, groups);
+        for (layer, window) in groups.windows_of_trunk().enumerate() {
             for &Below { sequence, positions, .. } in &self.below {
                 let stretches = stretches_below(self.spans[sequence].first_position, positions, window);
                 self.frames.extend(stretches.map(|stretch| FrameId { sequence, layer, stretch }));
             }
         }
+    }
+
+    /// Replaces the places of what the sequences keep.
+    fn set_places(&mut self, batch: &[BatchSequence<'_>], groups: &KeptGroups) {
+        self.num_sequences = batch.len();
+        self.spans.clear();
+        self.tables.clear();
+        self.states.clear();
+        for sequence in batch {
+            let (positions, first_position) = (sequence.below, sequence.first_position);
+            assert!(positions.is_multiple_of(STRETCH) && positions <= first_position);
+            assert_eq!(sequence.groups.len() + 1, groups.groups().len(), "blocks for each group of layers");
+            self.add_span(sequence, positions, sequence.blocks);
+        }
+        for (group, kept) in groups.groups().iter().enumerate().skip(1) {
+            for sequence in batch {
+                match (kept, sequence.groups[group - 1]) {
+                    (KeptGroup::Kv { .. }, GroupBlocks::Window { first, blocks }) => {
+                        self.add_span(sequence, first, blocks);
+                    }
+                    (KeptGroup::States(_), GroupBlocks::State { from, to }) => {
+                        let is_first = sequence.first_position == 0;
+                        assert_eq!(from.is_none(), is_first, "the state before a token stands for all earlier tokens");
+                        self.states.push(StateSpan { tokens: sequence.tokens.len(), from, to });
+                    }
+                    _ => panic!("blocks of another kind than group {group} has"),
+                }
+            }
+        }
+    }
+
+    /// Adds the place of a sequence's keys and values from position `first` on.
+    fn add_span(&mut self, sequence: &BatchSequence<'_>, first: usize, blocks: SequenceBlocks<'_>) {
+        let place = match blocks {
+            SequenceBlocks::Listed(table) => {
+                let begin = self.tables.len() as u32;
+                self.tables.extend_from_slice(table);
+                KvPlace::Listed(begin..self.tables.len() as u32)
+            }
+            SequenceBlocks::From(first) => KvPlace::From(first),
+        };
+        let (first_position, tokens) = (sequence.first_position, sequence.tokens.len());
+        self.spans.push(AttentionSpan { first_position, tokens, held: first..first_position + tokens, place });
+    }
+
+    /// Prepares [`Pass::part_alternating`] for tensors of up to `count` pairs of pieces a row.
+    pub fn set_alternating(&mut self, count: usize) {
+        let pairs = (self.tokens.len() * count) as u32;
+        for (first, places) in (0..).zip(&mut self.alternating) {
+            places.clear();
+            places.extend((0..pairs).map(|pair| 2 * pair + first));
+        }
+        self.ones.clear();
+        self.ones.resize(pairs as usize, 1.0);
     }
 
     /// Computes the factor by which the query of each row is multiplied. Models that scale queries according to the
@@ -198,9 +250,15 @@ impl BatchRows {
         best.copied().reduce(|one, other| Some(one?.max(other?))).flatten()
     }
 
-    /// Returns the places of each sequence's KV in the device's memory.
-    pub fn sequences(&self) -> KvSequences<'_> {
-        KvSequences { spans: &self.spans, tables: &self.tables }
+    /// Returns the places of each sequence's KV of one group in the device's memory.
+    pub fn sequences(&self, group: usize) -> KvSequences<'_> {
+        let count = self.num_sequences;
+        KvSequences { spans: &self.spans[group * count..(group + 1) * count], tables: &self.tables }
+    }
+
+    /// Returns the places of each sequence's states in the device's memory.
+    pub fn states(&self) -> &[StateSpan] {
+        &self.states
     }
 
     /// Writes the cosines of all rows' positions, then their sines, `[2, rows, rotated / 2]`.
@@ -248,8 +306,11 @@ pub struct Pass<'a> {
     pub weights: &'a mut dyn WeightSource,
     /// The rows that the pass computes.
     pub batch: &'a BatchRows,
-    /// The layout of KV blocks in memory.
-    pub kv: &'a KvLayout,
+    /// The blocks of the device, in the groups of the model's layers.
+    pub blocks: &'a BlockGroups,
+    groups: &'a KeptGroups,
+    /// The index of the current layer among the model's layers.
+    layer: usize,
     below: &'a mut dyn KvBelow,
     /// The experts that the rows of the current layer go through.
     routes: &'a mut Routes,
@@ -287,7 +348,7 @@ impl<'a> Pass<'a> {
         device: &'a mut dyn Device,
         weights: &'a mut dyn WeightSource,
         batch: &'a BatchRows,
-        kv: &'a KvLayout,
+        (blocks, groups): (&'a BlockGroups, &'a KeptGroups),
         below: &'a mut dyn KvBelow,
         ropes: &[RopeTable],
         (shared, area): (SharedTensors, TensorArea),
@@ -300,7 +361,9 @@ impl<'a> Pass<'a> {
         let mut pass = Self {
             weights,
             batch,
-            kv,
+            blocks,
+            groups,
+            layer: 0,
             below,
             routes,
             guessed,
@@ -371,15 +434,39 @@ impl<'a> Pass<'a> {
         Ok(out)
     }
 
-    /// Begins a layer. The new layer must not read the tensors that the previous layer took from [`area`](Self::area).
-    /// A device that checks for such reads overwrites these tensors.
+    /// Takes a tensor apart whose pieces of `width` elements belong to two tensors in turns. Writes the first, the third
+    /// and so on to `outs[0]`, and the others to `outs[1]`.
     ///
     /// # Errors
     /// Fails if the device failed.
-    pub fn begin_layer(&mut self) -> Result<(), DeviceError> {
+    pub fn part_alternating(&mut self, from: Tensor, width: usize, outs: [Tensor; 2]) -> Result<(), ForwardError> {
+        let batch = self.batch;
+        for (out, places) in outs.into_iter().zip(&batch.alternating) {
+            let count = out.len() / width;
+            let (places, factors) = (&places[..count], &batch.ones[..count]);
+            self.submit(&[Command::Combine { from, width, places, factors, out }])?;
+        }
+        Ok(())
+    }
+
+    /// Begins the layer of this index. The new layer must not read the tensors that the previous layer took from
+    /// [`area`](Self::area). A device that checks for such reads overwrites these tensors.
+    ///
+    /// # Errors
+    /// Fails if the device failed.
+    pub fn begin_layer(&mut self, layer: usize) -> Result<(), DeviceError> {
+        self.layer = layer;
         let tensor = self.area.rest(self.device.tensor_capacity());
         self.submit(&[Command::Discard { tensor }])?;
         Ok(())
+    }
+
+    /// Returns where the current layer finds what it keeps. `number` is the index in the layer's own list.
+    ///
+    /// # Panics
+    /// Panics if the layer keeps no such thing.
+    pub fn kept(&self, number: usize) -> KeptPlace {
+        self.groups.place(self.layer, number)
     }
 
     /// Returns the memory from which the layer takes its own tensors. The next layer reuses this memory.

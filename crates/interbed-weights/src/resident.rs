@@ -250,7 +250,7 @@ pub(crate) fn checked<'c>(
     };
     match entry.element_type {
         // Norms and biases are read element by element; blocks are for matrices only.
-        ElementType::Known(dtype) if tensor.shape.len() < 2 && !dtype.is_plain() => {
+        ElementType::Known(dtype) if tensor.shape.len() != 2 && !dtype.is_plain() => {
             unsupported(format!("{} (a vector, which must be F32, F16 or BF16)", name()), dtype.name())
         }
         ElementType::Known(dtype) => Ok((entry, dtype)),

@@ -255,7 +255,8 @@ impl Compared {
             false => SequenceBlocks::Listed(&self.table),
         };
         let (tokens, logits) = (&ids[..], LogitRows::Last);
-        let batch = BatchSequence { tokens, first_position: position, prompt_len: position, below: 0, blocks, logits };
+        let (first_position, prompt_len, below, groups) = (position, position, 0, &[][..]);
+        let batch = BatchSequence { tokens, first_position, prompt_len, below, blocks, groups, logits };
         let began = Instant::now();
         let done = self.runner.forward(&[batch], &mut NothingBelow, &mut |_, logits| {
             std::hint::black_box(&logits);

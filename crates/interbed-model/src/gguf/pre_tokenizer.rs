@@ -22,6 +22,8 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 /// Qwen's expression: that of Llama 3, except that it takes digits one by one.
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Qwen's later one, which takes marks for parts of words.
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Mistral's later one.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// GPT-4o's.
@@ -76,13 +78,14 @@ struct Known {
 }
 
 /// Every name that is known.
-const KNOWN: [Known; 21] = [
+const KNOWN: [Known; 22] = [
     cut(&["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"], &[LLAMA3]).ignoring_merges().with_bos(),
     // The vocabularies of GLM and of Llama 3 have words that no merges lead to.
     cut(&["smaug-bpe", "glm4", "chatglm-bpe"], &[LLAMA3]).ignoring_merges(),
     cut(&["dbrx"], &[LLAMA3]),
     cut(&["minicpm5"], &[r"\p{N}{1,3}", LLAMA3]).ignoring_merges(),
     cut(&["qwen2", "deepseek-r1-qwen", "megrez", "f2llmv2"], &[QWEN2]).composed(),
+    cut(&["qwen35"], &[QWEN35]).composed(),
     cut(&["hunyuan"], &[QWEN2]).ignoring_merges().composed(),
     cut(&["stablelm2", "kormo", "solar-open"], &[QWEN2]),
     cut(&["mpt", "olmo"], &[GPT2]).composed(),

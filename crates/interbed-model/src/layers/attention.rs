@@ -1,19 +1,21 @@
 //! Attention: each token attends to itself and the tokens before it, whose keys and values are kept.
 
 use interbed_device::{Command, PassNeeds, Tensor, TensorArea};
-use interbed_kernels::{ATTENTION_STATE, AttentionLayer, KvShape, RopeStyle, attention_scratch};
+use interbed_kernels::{ATTENTION_STATE, Activation, AttentionLayer, KvShape, RopeStyle, attention_scratch};
 use interbed_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::branch_norm::BranchNorm;
 use super::tensors::LayerTensors;
-use super::{Layer, LayerState, Place};
+use super::{Layer, Place};
 use crate::blueprint::{self, Blueprint, Branch, HeadNorms};
+use crate::kept::{Kept, KeptPlace, TRUNK};
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
 /// Attention of one layer, of any kind: how many heads, how far a token sees, and how positions are encoded.
 pub(super) struct Attention {
     spec: GroupSpec,
     norm: BranchNorm,
+    /// Makes queries. If the result is gated, the gate of each head follows the query of that head.
     q: Linear,
     k: Linear,
     v: Linear,
@@ -28,8 +30,8 @@ pub(super) struct Attention {
     output: Linear,
     heads: usize,
     kv: KvShape,
-    /// The layer's index among the model's layers that keep KV.
-    kv_layer: usize,
+    /// Whether the result is multiplied by the sigmoid of a gate.
+    is_gated: bool,
     /// The factor of the attention scores.
     scale: f32,
     /// How many positions a token sees, itself included; `None` means all.
@@ -43,7 +45,7 @@ pub(super) struct Attention {
     epsilon: f32,
     /// Most positions that a sequence may have.
     context: usize,
-    /// Whether this is the last layer in which tokens see each other; after it, only rows whose logits are wanted are
+    /// Whether this is the last layer in which tokens depend on each other; after it, only rows whose logits are wanted are
     /// kept.
     is_last: bool,
 }
@@ -53,18 +55,19 @@ struct Scratch {
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    /// Queries and gates of all heads in turns, and the gates, if the result is gated.
+    gated: Option<[Tensor; 2]>,
     attended: Tensor,
     /// Intermediate results of each row, kept between attention to KV below memory and attention to KV in memory.
     state: Tensor,
 }
 
 impl Attention {
-    /// Makes the attention of a branch at `place`, which `kv_layer` other layers that keep KV precede.
+    /// Makes the attention of a branch at `place`.
     pub(super) fn new(
         blueprint: &Blueprint,
         (branch, attention): (&Branch, &blueprint::Attention),
         place: Place,
-        kv_layer: usize,
     ) -> Self {
         let hidden = blueprint.hidden_size;
         let blueprint::Attention { heads, kv_heads, key_width, .. } = *attention;
@@ -74,17 +77,19 @@ impl Attention {
         let mut input = |name: &str, rows| {
             tensors.linear(&format!("self_attn.{name}_proj"), [rows, hidden], attention.input_bias, Access::Sweep)
         };
-        let [q, k, v] = [input("q", q), input("k", kv_rows), input("v", kv_rows)];
+        let q_rows = if attention.output_gate { 2 * q } else { q };
+        let [q, k, v] = [input("q", q_rows), input("k", kv_rows), input("v", kv_rows)];
+        let width = heads * key_width;
         let over = attention.norms.map(|norms| norms.over);
         let norm_lens = over.map(|over| match over {
             HeadNorms::EachBefore | HeadNorms::EachAfter => [key_width; 2],
-            HeadNorms::Whole => [q.rows, k.rows],
+            HeadNorms::Whole => [width, k.rows],
         });
         let norms = norm_lens.map(|[of_q, of_k]| {
             [("q", of_q), ("k", of_k)].map(|(name, len)| tensors.vector(&format!("self_attn.{name}_norm.weight"), len))
         });
         let sinks = attention.sinks.then(|| tensors.vector("self_attn.sinks", heads));
-        let output = tensors.linear("self_attn.o_proj", [hidden, q.rows], attention.output_bias, Access::Sweep);
+        let output = tensors.linear("self_attn.o_proj", [hidden, width], attention.output_bias, Access::Sweep);
         Self {
             spec: tensors.finish(),
             norm,
@@ -98,7 +103,7 @@ impl Attention {
             output,
             heads,
             kv: attention.kv_shape(),
-            kv_layer,
+            is_gated: attention.output_gate,
             scale: attention.scale,
             window: attention.window,
             rope: attention.rope,
@@ -110,7 +115,7 @@ impl Attention {
         }
     }
 
-    /// Marks this attention as the model's last one if `is_last`.
+    /// Marks this layer as the last one in which tokens depend on each other if `is_last`.
     pub(super) fn last_if(self, is_last: bool) -> Self {
         Self { is_last, ..self }
     }
@@ -124,13 +129,19 @@ impl Attention {
         Ok(())
     }
 
+    /// Returns the number of elements of the queries of all heads.
+    fn width(&self) -> usize {
+        self.heads * self.kv.head_dim
+    }
+
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> Scratch {
         let mut take = |width| area.take(rows * width);
         Scratch {
-            q: take(self.q.rows),
+            q: take(self.width()),
             k: take(self.k.rows),
             v: take(self.v.rows),
-            attended: take(self.q.rows),
+            gated: self.is_gated.then(|| [take(self.q.rows), take(self.width())]),
+            attended: take(self.width()),
             state: take(self.heads * ATTENTION_STATE),
         }
     }
@@ -141,8 +152,8 @@ impl Layer for Attention {
         &self.spec
     }
 
-    fn state(&self) -> LayerState {
-        LayerState::Kv { shape: self.kv, window: self.window }
+    fn keeps(&self) -> Vec<Kept> {
+        vec![Kept::Kv { shape: self.kv, window: self.window }]
     }
 
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {
@@ -151,19 +162,26 @@ impl Layer for Attention {
         needs.tensors.reserve(&area);
         needs.product_cols = needs.product_cols.max(self.q.cols).max(self.output.cols);
         self.norm.plan(needs);
-        needs.norm_cols = needs.norm_cols.max(self.q.rows).max(self.k.rows);
+        needs.norm_cols = needs.norm_cols.max(self.width()).max(self.k.rows);
         let scratch = attention_scratch(self.heads, self.kv.head_dim, self.context);
         needs.attention_scratch = needs.attention_scratch.max(scratch);
     }
 
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
-        let Scratch { q, k, v, attended, state } = self.scratch(pass.rows(), &mut pass.area());
+        let Scratch { q, k, v, gated, attended, state } = self.scratch(pass.rows(), &mut pass.area());
         let x = self.norm.begin(pass)?;
-        pass.products(x, [&self.q, &self.k, &self.v], [q, k, v], None)?;
+        match gated {
+            None => pass.products(x, [&self.q, &self.k, &self.v], [q, k, v], None)?,
+            Some([both, gate]) => {
+                pass.products(x, [&self.q, &self.k, &self.v], [both, k, v], None)?;
+                pass.part_alternating(both, self.kv.head_dim, [q, gate])?;
+            }
+        }
         if !self.is_normed_after {
             self.norm_heads(pass, [q, k])?;
         }
-        let (kv, sequences) = (pass.kv.layer(self.kv_layer), pass.batch.sequences());
+        let KeptPlace { group, index } = pass.kept(0);
+        let (kv, sequences) = (pass.blocks.kv(group).layer(index), pass.batch.sequences(group));
         let (style, [cos, sin]) = (self.style, pass.rotation(self.rope));
         let layer = AttentionLayer { kv, heads: self.heads, scale: self.scale, window: self.window };
         pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
@@ -174,13 +192,25 @@ impl Layer for Attention {
             let [cos, sin] = pass.rotation(None);
             pass.submit(&[Command::StoreKv { layer: kv, sequences, style, cos, sin, q, k, v }])?;
         }
+        let width = self.width();
         // Grown queries are written to `attended`, so that the result of attention goes to `q` instead.
-        let (q, attended) = if self.grows { (pass.grow_queries(q, attended, self.q.rows)?, q) } else { (q, attended) };
+        let (q, attended) = if self.grows { (pass.grow_queries(q, attended, width)?, q) } else { (q, attended) };
         let sinks = self.sinks.map(|sinks| pass.weights.vector(sinks));
         let sinks = sinks.as_ref();
-        pass.attend_below(layer, sinks, q, state, attended)?;
+        // Within a window, all is in memory, unless the blocks are those of all positions.
+        if group == TRUNK {
+            pass.attend_below(layer, sinks, q, state, attended)?;
+        }
         pass.submit(&[Command::Attend { layer, frame: None, sequences, sinks, q, state, out: attended }])?;
-        let attended = if self.is_last { pass.keep_wanted_rows(attended, self.q.rows)? } else { attended };
+        let attended = match gated {
+            None => attended,
+            Some([_, gate]) => {
+                let (columns, activation) = (0..width, Activation::Sigmoid);
+                pass.submit(&[Command::Gate { gate, up: attended, width, columns, activation }])?;
+                gate
+            }
+        };
+        let attended = if self.is_last { pass.keep_wanted_rows(attended, width)? } else { attended };
         let branch = pass.branch();
         pass.products(attended, [&self.output], [branch], None)?;
         self.norm.end(pass)

@@ -7,8 +7,9 @@ use interbed_weights::{Access, GroupSpec, Role};
 
 use super::branch_norm::BranchNorm;
 use super::tensors::LayerTensors;
-use super::{Layer, LayerState, Place};
+use super::{Layer, Place};
 use crate::blueprint::{Branch, Dense};
+use crate::kept::Kept;
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
 /// A feed-forward network that all tokens go through.
@@ -47,8 +48,8 @@ impl Layer for DenseFfn {
         &self.spec
     }
 
-    fn state(&self) -> LayerState {
-        LayerState::Nothing
+    fn keeps(&self) -> Vec<Kept> {
+        Vec::new()
     }
 
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {

@@ -3,9 +3,10 @@
 use interbed_device::{Command, PassNeeds};
 use interbed_weights::{Access, GroupSpec, Role, TensorId};
 
+use super::Layer;
 use super::tensors::LayerTensors;
-use super::{Layer, LayerState};
 use crate::blueprint::Blueprint;
+use crate::kept::Kept;
 use crate::pass::{ForwardError, Pass, PassSize};
 
 /// Name of the embedding's tensor. A tied head uses this tensor too.
@@ -35,8 +36,8 @@ impl Layer for Embedding {
         &self.spec
     }
 
-    fn state(&self) -> LayerState {
-        LayerState::Nothing
+    fn keeps(&self) -> Vec<Kept> {
+        Vec::new()
     }
 
     fn plan(&self, _size: &PassSize, _needs: &mut PassNeeds) {}

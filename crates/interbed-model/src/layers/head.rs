@@ -5,8 +5,9 @@ use interbed_weights::{Access, GroupSpec, Role};
 
 use super::embedding::EMBEDDING_TENSOR;
 use super::tensors::LayerTensors;
-use super::{Layer, LayerState, Place};
+use super::{Layer, Place};
 use crate::blueprint::Blueprint;
+use crate::kept::Kept;
 use crate::pass::{ForwardError, Linear, NormWeight, Pass, PassSize};
 
 /// Name of the head's tensor, in models whose head is not tied to the embedding.
@@ -53,8 +54,8 @@ impl Layer for Head {
         &self.spec
     }
 
-    fn state(&self) -> LayerState {
-        LayerState::Nothing
+    fn keeps(&self) -> Vec<Kept> {
+        Vec::new()
     }
 
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {

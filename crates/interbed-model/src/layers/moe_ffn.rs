@@ -10,8 +10,9 @@ use interbed_weights::{Access, EXPERT_MATRICES_MAX, GroupSpec, Role, TensorId};
 
 use super::chooser::{Chooser, Outlook};
 use super::tensors::LayerTensors;
-use super::{Layer, LayerState, Place};
+use super::{Layer, Place};
 use crate::blueprint::{Branch, Mixture};
+use crate::kept::Kept;
 use crate::pass::{Choice, ForwardError, Linear, Pass, PassSize};
 
 /// Most rows for which a layer looks ahead: those of a few decoding sequences. A chunk of a prompt needs nearly all
@@ -153,8 +154,8 @@ impl Layer for MoeFfn {
         &self.spec
     }
 
-    fn state(&self) -> LayerState {
-        LayerState::Nothing
+    fn keeps(&self) -> Vec<Kept> {
+        Vec::new()
     }
 
     fn plan(&self, size: &PassSize, needs: &mut PassNeeds) {

@@ -6,10 +6,10 @@ use interbed_device::{Device, KvFrame};
 use interbed_kernels::{KvDType, STRETCH};
 use interbed_model::blueprint::Part;
 use interbed_model::config::ModelConfig;
-use interbed_model::{BatchSequence, ForwardError, FrameId, KvBelow, KvLost, LogitRows, Model, SequenceBlocks};
+use interbed_model::{BatchSequence, ForwardError, FrameId, KvBelow, KvLost, LogitRows, SequenceBlocks};
 use interbed_weights::Catalog;
 
-use crate::harness::{BLOCK_SIZE, BLOCKS_PER_SEQUENCE, Harness};
+use crate::harness::{BLOCK_SIZE, BLOCKS_PER_SEQUENCE, Harness, blocks_of, weights_of};
 
 /// Frames cut out of blocks before the pass, as a disk would have them.
 struct Copied {
@@ -58,6 +58,7 @@ fn computed(harness: &mut Harness, tokens: &[Vec<u32>; 2], tables: &[Vec<u32>; 2
                 prompt_len: 9,
                 below: 0,
                 blocks: SequenceBlocks::Listed(&tables[index]),
+                groups: &[],
                 logits: LogitRows::None,
             };
             harness.model.forward(&mut harness.device, &[batch], &mut |_, _| {}).unwrap();
@@ -82,9 +83,12 @@ fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
             }
         }
         let sequences = (blocks[0] + blocks[1]) as usize / BLOCKS_PER_SEQUENCE + 1;
-        let mut harness = Harness::of(config, &Catalog::open(&dir).unwrap(), dtype, 2, sequences);
+        // Only the trunk may be below memory.
+        let blocks = blocks_of(&config.blueprint, dtype, sequences * BLOCKS_PER_SEQUENCE, false);
+        let weights = weights_of(&config, &Catalog::open(&dir).unwrap());
+        let mut harness = Harness::on(config, weights, 2, blocks);
         computed(&mut harness, &tokens, &tables, done);
-        let layout = Model::kv_layout(harness.model.blueprint(), BLOCK_SIZE, dtype);
+        let layout = harness.model.blocks().trunk().clone();
         let kv = harness.device.kv();
         let mut below = Copied {
             blocks: tables.iter().map(|table| table.iter().map(|&block| kv.block(block).to_vec()).collect()).collect(),
@@ -104,6 +108,7 @@ fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
                     prompt_len: 9,
                     below: positions,
                     blocks: SequenceBlocks::Listed(&tables[index][positions / BLOCK_SIZE..]),
+                    groups: &[],
                     logits: LogitRows::All,
                 }
             };

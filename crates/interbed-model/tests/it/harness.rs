@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use interbed_device::{Cpu, CpuDevice, KvPool, PageAccess, StripChange, StripContent, StripShape, page_size};
 use interbed_kernels::{BlockGroups, KvDType, Level};
+use interbed_model::blueprint::Blueprint;
 use interbed_model::config::ModelConfig;
-use interbed_model::{BatchSequence, LogitRows, Model, SequenceBlocks, layers};
+use interbed_model::{BatchSequence, GroupBlocks, KeptGroup, LogitRows, Model, SequenceBlocks, layers};
 use interbed_weights::{Catalog, ResidentWeights, WeightSource};
 
 pub const BLOCK_SIZE: usize = 4;
@@ -33,6 +34,96 @@ pub struct Sequence {
     pub computed: usize,
     pub prompt_len: usize,
     pub block_table: Vec<u32>,
+    pub beside: Beside,
+}
+
+/// The blocks of a sequence in the groups beside the trunk.
+#[derive(Clone, Default)]
+pub struct Beside {
+    /// The window of each group of keys and values, and the blocks of all positions.
+    pub windows: Vec<(usize, Vec<u32>)>,
+    slots: Option<Slots>,
+}
+
+/// Two blocks for the states of a sequence.
+#[derive(Clone, Copy)]
+struct Slots {
+    own: [u32; 2],
+    /// The block with the states of the tokens that were computed.
+    current: Option<u32>,
+}
+
+impl Beside {
+    /// The blocks of sequence number `index`.
+    pub fn of(model: &Model, index: usize) -> Self {
+        let mut beside = Self::default();
+        for (group, blocks) in model.groups().groups().iter().zip(model.blocks().groups()).skip(1) {
+            let first = blocks.numbers().start as u32;
+            match group {
+                KeptGroup::Kv { window, .. } => {
+                    let first = first + (index * BLOCKS_PER_SEQUENCE) as u32;
+                    let table = (first..first + BLOCKS_PER_SEQUENCE as u32).rev().collect();
+                    beside.windows.push((window.expect("beside the trunk are windows"), table));
+                }
+                KeptGroup::States(_) => {
+                    let first = first + 2 * index as u32;
+                    beside.slots = Some(Slots { own: [first, first + 1], current: None });
+                }
+            }
+        }
+        beside
+    }
+
+    /// The blocks for a pass whose first token has position `computed`. Blocks behind a window are left out.
+    pub fn groups(&self, computed: usize) -> Vec<GroupBlocks<'_>> {
+        let windows = self.windows.iter().map(|(window, table)| {
+            let behind = (computed + 1).saturating_sub(*window) / BLOCK_SIZE;
+            GroupBlocks::Window { first: behind * BLOCK_SIZE, blocks: SequenceBlocks::Listed(&table[behind..]) }
+        });
+        let states = self.slots.map(|slots| GroupBlocks::State { from: slots.current, to: slots.next(computed) });
+        windows.chain(states).collect()
+    }
+
+    /// Notes that the pass at position `computed` was made.
+    pub fn advance(&mut self, computed: usize) {
+        if let Some(slots) = &mut self.slots {
+            slots.current = Some(slots.next(computed));
+        }
+    }
+
+    /// Goes on from where another sequence is, which keeps its states.
+    pub fn go_on_from(&mut self, other: &Self) {
+        if let (Some(slots), Some(of)) = (&mut self.slots, &other.slots) {
+            slots.current = of.current;
+        }
+    }
+}
+
+impl Slots {
+    /// The block for the states after the next pass: now and then the same.
+    fn next(&self, computed: usize) -> u32 {
+        match self.current {
+            Some(current) if computed % 4 == 3 && self.own.contains(&current) => current,
+            Some(current) if current == self.own[0] => self.own[1],
+            _ => self.own[0],
+        }
+    }
+}
+
+/// The weights of a model, in memory.
+pub fn weights_of(config: &ModelConfig, catalog: &Catalog) -> Box<dyn WeightSource> {
+    let specs = layers::group_specs(&config.blueprint);
+    Box::new(ResidentWeights::load(catalog, &specs, &mut |_, _| ()).unwrap())
+}
+
+/// The blocks of a device: `count` of each group of keys and values, and states for as many sequences as fit.
+pub fn blocks_of(blueprint: &Blueprint, dtype: KvDType, count: usize, windows_apart: bool) -> BlockGroups {
+    let groups = Model::groups_of(blueprint, windows_apart);
+    let counts = groups.groups().iter().map(|group| match group {
+        KeptGroup::Kv { .. } => count,
+        KeptGroup::States(_) => 2 * count.div_ceil(BLOCKS_PER_SEQUENCE),
+    });
+    groups.blocks(BLOCK_SIZE, dtype, &counts.collect::<Vec<_>>())
 }
 
 impl Harness {
@@ -52,8 +143,8 @@ impl Harness {
     }
 
     fn with_blocks(config: ModelConfig, catalog: &Catalog, kv_dtype: KvDType, threads: usize, blocks: usize) -> Self {
-        let weights = ResidentWeights::load(catalog, &layers::group_specs(&config.blueprint), &mut |_, _| ()).unwrap();
-        Self::over(config, Box::new(weights), kv_dtype, threads, blocks)
+        let weights = weights_of(&config, catalog);
+        Self::over(config, weights, kv_dtype, threads, blocks)
     }
 
     /// A model over any source of weights, with a KV cache of `blocks` blocks.
@@ -64,18 +155,30 @@ impl Harness {
         threads: usize,
         blocks: usize,
     ) -> Self {
-        let mut config = config;
+        let blocks = blocks_of(&config.blueprint, kv_dtype, blocks, !crate::IN_STRIPS);
+        Self::on(config, weights, threads, blocks)
+    }
+
+    /// A model over any source of weights, with these blocks.
+    pub fn on(
+        mut config: ModelConfig,
+        weights: Box<dyn WeightSource>,
+        threads: usize,
+        mut blocks: BlockGroups,
+    ) -> Self {
         config.blueprint.settle_length(BLOCKS_PER_SEQUENCE * BLOCK_SIZE);
         let needs = Model::pass_needs(&config.blueprint, MAX_TOKENS, MAX_TOKENS);
-        let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, kv_dtype);
-        let layout = if crate::IN_STRIPS { layout.in_pages(page_size()) } else { layout };
-        let groups = BlockGroups::new(layout.clone(), blocks);
-        let kv = match crate::IN_STRIPS {
-            true => KvPool::new_in_strips(groups, STRIPS).unwrap(),
-            false => KvPool::new(groups).unwrap(),
+        // Only blocks of the trunk are mapped in strips.
+        let in_strips = crate::IN_STRIPS && blocks.groups().len() == 1;
+        if in_strips {
+            blocks = BlockGroups::new(blocks.trunk().clone().in_pages(page_size()), blocks.num_blocks());
+        }
+        let kv = match in_strips {
+            true => KvPool::new_in_strips(blocks.clone(), STRIPS).unwrap(),
+            false => KvPool::new(blocks.clone()).unwrap(),
         };
         let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
-        Self { model: Model::new(config.blueprint, weights, layout), device: CpuDevice::new(cpu, &needs, kv).unwrap() }
+        Self { model: Model::new(config.blueprint, weights, blocks), device: CpuDevice::new(cpu, &needs, kv).unwrap() }
     }
 
     /// The same model, computing with the instructions of `level`.
@@ -90,7 +193,8 @@ impl Harness {
             (0..BLOCKS_PER_SEQUENCE).map(|i| (index * BLOCKS_PER_SEQUENCE + i) as u32).collect();
         block_table.reverse();
         block_table.rotate_left(index % BLOCKS_PER_SEQUENCE);
-        Sequence { tokens: prompt.to_vec(), computed: 0, prompt_len: prompt.len(), block_table }
+        let beside = Beside::of(&self.model, index);
+        Sequence { tokens: prompt.to_vec(), computed: 0, prompt_len: prompt.len(), block_table, beside }
     }
 
     /// Maps what a pass uses, each sequence in a strip of its own, and returns where; `None` where blocks are listed.
@@ -119,24 +223,28 @@ impl Harness {
     /// Computes the next `counts[i]` tokens of each sequence in one pass, and returns all their logits.
     pub fn pass(&mut self, sequences: &mut [Sequence], counts: &[usize]) -> Vec<Vec<f32>> {
         let places = self.map(sequences, counts);
+        let groups: Vec<_> = sequences.iter().map(|sequence| sequence.beside.groups(sequence.computed)).collect();
         let batch: Vec<_> = sequences
             .iter()
             .zip(counts)
-            .zip(places)
+            .zip(places.into_iter().zip(&groups))
             .filter(|&((_, &count), _)| count > 0)
-            .map(|((sequence, &count), place)| BatchSequence {
+            .map(|((sequence, &count), (place, groups))| BatchSequence {
                 tokens: &sequence.tokens[sequence.computed..sequence.computed + count],
                 first_position: sequence.computed,
                 prompt_len: sequence.prompt_len,
                 below: 0,
                 blocks: place.unwrap_or(SequenceBlocks::Listed(&sequence.block_table)),
+                groups,
                 logits: LogitRows::All,
             })
             .collect();
         let mut rows = Vec::new();
         self.model.forward(&mut self.device, &batch, &mut |_, logits| rows.push(logits.all().to_vec())).unwrap();
         drop(batch);
-        for (sequence, count) in sequences.iter_mut().zip(counts) {
+        drop(groups);
+        for (sequence, &count) in sequences.iter_mut().zip(counts).filter(|&(_, &count)| count > 0) {
+            sequence.beside.advance(sequence.computed);
             sequence.computed += count;
         }
         rows

@@ -92,13 +92,19 @@ fn after_a_prefix_hit() {
     for (level, (name, dtype)) in cases_by_level() {
         let mut harness = Harness::load(name, dtype, 2, 2).at(level);
         let prompt = prompt(8, 70);
-        let mut first = harness.sequence(0, &prompt);
-        let whole = bits(&harness.prompt_logits(&mut first, usize::MAX));
-        // The second sequence shares the leading blocks of the first, and computes only what follows.
         let shared = 15;
+        let mut first = harness.sequence(0, &prompt);
+        let mut whole = bits(&harness.pass(std::slice::from_mut(&mut first), &[shared * BLOCK_SIZE]));
+        // The second sequence shares the leading blocks of the first, and computes only what follows. Its states are
+        // those of the first at that position.
         let mut second = harness.sequence(1, &prompt);
         second.block_table[..shared].copy_from_slice(&first.block_table[..shared]);
+        for ((_, table), (_, of_first)) in second.beside.windows.iter_mut().zip(&first.beside.windows) {
+            table[..shared].copy_from_slice(&of_first[..shared]);
+        }
+        second.beside.go_on_from(&first.beside);
         second.computed = shared * BLOCK_SIZE;
+        whole.extend(bits(&harness.prompt_logits(&mut first, usize::MAX)));
         let rest = bits(&harness.prompt_logits(&mut second, 7));
         assert_eq!(rest, whole[shared * BLOCK_SIZE..], "{name}");
     }
@@ -127,6 +133,7 @@ fn a_pass_allocates_nothing_after_warm_up() {
             prompt_len: prompt.len(),
             below: 0,
             blocks: SequenceBlocks::Listed(&table),
+            groups: &[],
             logits: LogitRows::Last,
         }];
         let mut best = 0.0f32;

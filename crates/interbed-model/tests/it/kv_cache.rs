@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use interbed_kernels::KvDType;
 use interbed_model::tokenizer::Tokenizer;
 
-use crate::harness::{BLOCK_SIZE, Harness, Sequence, argmax, fixtures};
+use crate::harness::{BLOCK_SIZE, Beside, Harness, Sequence, argmax, fixtures};
 
 const CONTEXT: usize = 1024;
 /// How many tokens are generated greedily after the beginning of each story.
@@ -55,7 +55,7 @@ fn stories() -> Vec<Vec<u32>> {
 
 fn fresh(tokens: &[u32]) -> Sequence {
     let block_table = (0..CONTEXT / BLOCK_SIZE).map(|block| block as u32).collect();
-    Sequence { tokens: tokens.to_vec(), computed: 0, prompt_len: tokens.len(), block_table }
+    Sequence { tokens: tokens.to_vec(), computed: 0, prompt_len: tokens.len(), block_table, beside: Beside::default() }
 }
 
 fn loss(logits: &[f32], next: u32) -> f64 {

@@ -15,6 +15,7 @@ mod reference_device;
 mod streamed;
 mod templates;
 mod tokenizers;
+mod vocabulary;
 mod vulkan;
 
 /// Whether blocks are mapped side by side. The tests run both ways: see `tests/in_strips`.

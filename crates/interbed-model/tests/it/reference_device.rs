@@ -15,7 +15,7 @@ use interbed_weights::{
     WeightSource, open_direct,
 };
 
-use crate::harness::{BLOCK_SIZE, Harness, fixtures};
+use crate::harness::{Beside, Harness, blocks_of, fixtures};
 
 /// Fixtures whose layers differ: biases, head norms, windows, scales, tied heads, experts beside a gated one, queries
 /// that grow, norms after rotation, sinks.
@@ -214,14 +214,14 @@ fn try_model_over(
     let dir = fixtures().join(name);
     let config = ModelConfig::from_dir(&dir).unwrap();
     let weights = weights(&Catalog::open(&dir).unwrap(), &config)?;
-    let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F32);
-    Ok(Model::new(config.blueprint, weights, layout))
+    let blocks = blocks_of(&config.blueprint, KvDType::F32, 64, true);
+    Ok(Model::new(config.blueprint, weights, blocks))
 }
 
 fn reference(name: &str, seed: u64) -> ReferenceDevice {
     let config = ModelConfig::from_dir(fixtures().join(name)).unwrap();
-    let groups = BlockGroups::new(Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F32), 64);
-    ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 16, 16), &groups, seed)
+    let blocks = blocks_of(&config.blueprint, KvDType::F32, 64, true);
+    ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 16, 16), &blocks, seed)
 }
 
 /// All logits of [`PASSES`].
@@ -230,7 +230,9 @@ fn logits(model: &mut Model, device: &mut dyn Device) -> Result<Vec<Vec<f32>>, F
         [[3u32, 17, 4, 40, 5, 9, 21, 3, 8, 13, 2, 6, 50, 51, 7], [11, 3, 3, 9, 30, 31, 32, 1, 14, 15, 16, 0, 0, 0, 0]];
     let tables = [[5u32, 0, 7, 2], [1, 6, 4, 3]];
     let (mut done, mut rows) = ([0; 2], Vec::new());
+    let mut beside = [0, 1].map(|index| Beside::of(model, index));
     for pass in PASSES {
+        let groups = [0, 1].map(|index| beside[index].groups(done[index]));
         let of = |index: usize| {
             let (count, logits) = pass[index];
             BatchSequence {
@@ -239,10 +241,13 @@ fn logits(model: &mut Model, device: &mut dyn Device) -> Result<Vec<Vec<f32>>, F
                 prompt_len: 13,
                 below: 0,
                 blocks: SequenceBlocks::Listed(&tables[index]),
+                groups: &groups[index],
                 logits,
             }
         };
         model.forward(device, &[of(0), of(1)], &mut |_, row| rows.push(row.all().to_vec()))?;
+        drop(groups);
+        (0..2).for_each(|index| beside[index].advance(done[index]));
         done = [0, 1].map(|index| done[index] + pass[index].0);
     }
     Ok(rows)
@@ -275,6 +280,7 @@ fn best_of_two(name: &str, seed: u64, wanted: LogitRows) -> Vec<Vec<[f32; 2]>> {
         prompt_len: tokens.len(),
         below: 0,
         blocks: SequenceBlocks::From(block),
+        groups: &[],
         logits: wanted,
     });
     let mut sink = |_, logits: Logits<'_>| match logits {

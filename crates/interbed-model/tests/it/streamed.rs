@@ -6,7 +6,7 @@ use std::path::Path;
 
 use interbed_device::{DeviceError, ReferenceDevice};
 use interbed_io::{EngineKind, WriteTarget};
-use interbed_kernels::{BlockGroups, DType, KvDType};
+use interbed_kernels::{DType, KvDType};
 use interbed_model::config::ModelConfig;
 use interbed_model::gguf::GgufModel;
 use interbed_model::layers::group_specs;
@@ -17,7 +17,7 @@ use interbed_weights::{
     open_direct, write_store,
 };
 
-use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, fixtures};
+use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, blocks_of, fixtures};
 
 /// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch,
 /// experts, matrices in one piece, experts that are rearranged on the way.
@@ -277,13 +277,13 @@ fn a_batch_that_is_too_large_begins_no_pass() {
     let budget = plan(&catalog, &config, 5000).partition().least_budget();
     let weights = stream(&catalog, &config, 5000, budget, StreamPolicy::Resident, EngineKind::Pread);
     let monitor = weights.monitor();
-    let layout = Model::kv_layout(&config.blueprint, 4, KvDType::F32);
-    let groups = BlockGroups::new(layout.clone(), 8);
-    let mut device = ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 1, 1), &groups, 0);
-    let mut model = Model::new(config.blueprint, Box::new(weights), layout);
+    let blocks = blocks_of(&config.blueprint, KvDType::F32, 8, true);
+    let mut device = ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 1, 1), &blocks, 0);
+    let mut model = Model::new(config.blueprint, Box::new(weights), blocks);
     let mut forward = |tokens: &[u32]| {
         let (prompt_len, blocks) = (tokens.len(), SequenceBlocks::From(0));
-        let batch = BatchSequence { tokens, first_position: 0, prompt_len, below: 0, blocks, logits: LogitRows::Last };
+        let (first_position, below, groups, logits) = (0, 0, &[][..], LogitRows::Last);
+        let batch = BatchSequence { tokens, first_position, prompt_len, below, blocks, groups, logits };
         let outcome = model.forward(&mut device, &[batch], &mut |_, _| ());
         (outcome, monitor.stats().passes)
     };

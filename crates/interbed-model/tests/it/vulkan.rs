@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use interbed_device::{Bytes, Cpu, Device, Gpu, ProductArithmetic, VulkanDevice};
 use interbed_io::EngineKind;
-use interbed_kernels::{BlockGroups, KvDType};
+use interbed_kernels::KvDType;
 use interbed_model::config::ModelConfig;
 use interbed_model::synth::{SynthSpec, synthesize};
 use interbed_model::{BatchSequence, LogitRows, Model, SequenceBlocks, layers};
@@ -21,7 +21,7 @@ use interbed_weights::{
     TieredWeights, WeightSource, open_direct,
 };
 
-use crate::harness::{BLOCK_SIZE, BLOCKS_PER_SEQUENCE, argmax, fixtures};
+use crate::harness::{BLOCKS_PER_SEQUENCE, Beside, argmax, blocks_of, fixtures};
 use crate::logits::{cases, distance, expected};
 
 /// The first GPU that kernels run on, if there is any.
@@ -44,6 +44,7 @@ struct OnGpu {
     tokens: Vec<u32>,
     prompt_len: usize,
     computed: usize,
+    beside: Beside,
 }
 
 impl OnGpu {
@@ -79,13 +80,13 @@ impl OnGpu {
         prompt: &[u32],
         weights: impl FnOnce(&mut VulkanDevice, &Catalog, &[GroupSpec]) -> Box<dyn WeightSource>,
     ) -> Self {
-        let layout = Model::kv_layout(&config.blueprint, BLOCK_SIZE, kv_dtype);
+        let blocks = blocks_of(&config.blueprint, kv_dtype, BLOCKS_PER_SEQUENCE, true);
         let needs = Model::pass_needs(&config.blueprint, 128, 128);
-        let groups = BlockGroups::new(layout.clone(), BLOCKS_PER_SEQUENCE);
-        let mut device = VulkanDevice::with_products(gpu, &needs, &groups, products).unwrap();
+        let mut device = VulkanDevice::with_products(gpu, &needs, &blocks, products).unwrap();
         let weights = weights(&mut device, catalog, &layers::group_specs(&config.blueprint));
-        let model = Model::new(config.blueprint, weights, layout);
-        Self { model, device, tokens: prompt.to_vec(), prompt_len: prompt.len(), computed: 0 }
+        let model = Model::new(config.blueprint, weights, blocks);
+        let beside = Beside::of(&model, 0);
+        Self { model, device, tokens: prompt.to_vec(), prompt_len: prompt.len(), computed: 0, beside }
     }
 
     /// The logits of all tokens that have not been computed, in passes of up to `chunk`.
@@ -94,16 +95,20 @@ impl OnGpu {
         let mut rows = Vec::new();
         while self.computed < self.tokens.len() {
             let end = self.tokens.len().min(self.computed.saturating_add(chunk));
+            let groups = self.beside.groups(self.computed);
             let batch = BatchSequence {
                 tokens: &self.tokens[self.computed..end],
                 first_position: self.computed,
                 prompt_len: self.prompt_len,
                 below: 0,
                 blocks: SequenceBlocks::Listed(&table),
+                groups: &groups,
                 logits: LogitRows::All,
             };
             let device: &mut dyn Device = &mut self.device;
             self.model.forward(device, &[batch], &mut |_, logits| rows.push(logits.all().to_vec())).unwrap();
+            drop(groups);
+            self.beside.advance(self.computed);
             self.computed = end;
         }
         rows

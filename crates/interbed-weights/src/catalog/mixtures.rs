@@ -1,5 +1,6 @@
 //! Presents the tensors of mixtures under one set of names, whatever their files call them, and experts that are stored
-//! in one piece as tensors of their own. No byte is moved: each entry names bytes of the file as they lie.
+//! in one piece as tensors of their own. A few tensors of other layers are treated likewise. No byte is moved: each
+//! entry names bytes of the file as they lie.
 //!
 //! | here, in layer N | also called |
 //! |---|---|
@@ -12,6 +13,7 @@
 //! | down of all experts | `mlp.experts.down_proj`, `block_sparse_moe.output_linear.weight` `[E, H, I]` |
 //! | `mlp.shared_experts.{gate,up,down}_proj.weight` | `mlp.shared_expert.…`, `mlp.shared_mlp.…` |
 //! | `self_attn.{q,k}_norm.weight` | `self_attn.{query,key}_layernorm.weight` |
+//! | `linear_attn.conv1d.weight` `[C, 1, taps]` | the same in the shape `[C, taps]` |
 //!
 //! GGUF's names have become the left ones when these rules are applied. The names `mlp.experts.all.…` stand for tensors
 //! in which GGUF stores all experts.
@@ -75,6 +77,11 @@ pub(super) fn known_here(name: &str, entry: &CatalogEntry) -> Vec<(String, Catal
     // A vector in some files, a matrix of one row in others.
     if within == "mlp.shared_expert_gate.weight" && entry.shape.len() == 1 {
         return named(within, CatalogEntry { shape: vec![1, entry.shape[0]], ..entry.clone() });
+    }
+    if within == "linear_attn.conv1d.weight"
+        && let &[channels, taps] = entry.shape.as_slice()
+    {
+        return named(within, CatalogEntry { shape: vec![channels, 1, taps], ..entry.clone() });
     }
     if let Some(rest) = ["mlp.shared_expert.", "mlp.shared_mlp."].iter().find_map(|other| within.strip_prefix(other)) {
         return named(&format!("mlp.shared_experts.{rest}"), entry.clone());
@@ -148,6 +155,9 @@ mod tests {
         }
         let flat = known_here("model.layers.3.mlp.moe_statics.e_score_correction_bias", &entry(&[1, 6]));
         assert_eq!(flat[0].1.shape, [6]);
+        let convolution = known_here("model.layers.3.linear_attn.conv1d.weight", &entry(&[6, 4]));
+        assert_eq!(convolution[0].1.shape, [6, 1, 4]);
+        assert!(known_here("model.layers.3.linear_attn.conv1d.weight", &entry(&[6, 1, 4])).is_empty());
     }
 
     #[test]

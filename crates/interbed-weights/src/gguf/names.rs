@@ -12,12 +12,12 @@ const OUTSIDE: [(&str, &str); 3] = [
 ];
 
 /// Names within a layer, without `.weight` or `.bias`.
-const INSIDE: [(&str, &str); 24] = [
+const INSIDE: [(&str, &str); 31] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
     ("attn_v", "self_attn.v_proj"),
-    ("attn_qkv", "self_attn.qkv_proj"),
+    (FUSED_INPUT, "self_attn.qkv_proj"),
     ("attn_output", "self_attn.o_proj"),
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
@@ -38,11 +38,23 @@ const INSIDE: [(&str, &str); 24] = [
     ("ffn_gate_exps", "mlp.experts.all.gate_proj"),
     ("ffn_up_exps", "mlp.experts.all.up_proj"),
     ("ffn_down_exps", "mlp.experts.all.down_proj"),
+    // What the matrix is called in layers that keep a state, see `TensorNames`.
+    (FUSED_INPUT, "linear_attn.in_proj_qkv"),
+    ("attn_gate", "linear_attn.in_proj_z"),
+    ("ssm_alpha", "linear_attn.in_proj_a"),
+    ("ssm_beta", "linear_attn.in_proj_b"),
+    (CONVOLUTION, "linear_attn.conv1d"),
+    ("ssm_norm", "linear_attn.norm"),
+    ("ssm_out", "linear_attn.out_proj"),
 ];
 
 /// Vectors within a layer whose names end as no others do.
-const VECTORS: [(&str, &str); 2] =
-    [("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"), ("attn_sinks.weight", "self_attn.sinks")];
+const VECTORS: [(&str, &str); 4] = [
+    ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+    ("attn_sinks.weight", "self_attn.sinks"),
+    ("ssm_a", "linear_attn.A_log"),
+    ("ssm_dt.bias", "linear_attn.dt_bias"),
+];
 
 /// Names of the matrices of one expert, as files had them before all experts of a layer became one tensor.
 const OF_ONE: [(&str, &str); 3] = [("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
@@ -52,24 +64,31 @@ const OF_ONE: [(&str, &str); 3] = [("ffn_gate", "gate_proj"), ("ffn_up", "up_pro
 const NETWORK_NORM: &str = "ffn_norm";
 const RESULT_NORM: &str = "post_attention_norm";
 
+/// GGUF's name of the matrix that makes queries, keys and values, both of attention and of layers that keep a state
+/// instead. Only the latter have a convolution.
+const FUSED_INPUT: &str = "attn_qkv";
+const CONVOLUTION: &str = "ssm_conv1d";
+
 /// Translates the tensor names of one GGUF file to Hugging Face names. Some GGUF names can stand for two Hugging Face
 /// names; which one is right depends on the other tensors in the file.
 pub struct TensorNames {
     /// Layers that norm both the result of attention and the input of the feed-forward network.
     both: HashSet<usize>,
+    /// Layers that keep a state instead of keys and values.
+    recurrent: HashSet<usize>,
 }
 
 impl TensorNames {
     /// Creates a translator for a file whose tensors have these names.
     pub fn new<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
-        let layers_with = |norm: &'static str| {
-            let of_norm = names.clone().filter_map(move |name| {
+        let layers_with = |wanted: &'static str| {
+            let of_wanted = names.clone().filter_map(move |name| {
                 let (layer, tensor, part) = parts(name.strip_prefix("blk.")?)?;
-                (tensor == norm && part == "weight").then_some(layer)
+                (tensor == wanted && part == "weight").then_some(layer)
             });
-            of_norm.collect::<HashSet<_>>()
+            of_wanted.collect::<HashSet<_>>()
         };
-        Self { both: &layers_with(NETWORK_NORM) & &layers_with(RESULT_NORM) }
+        Self { both: &layers_with(NETWORK_NORM) & &layers_with(RESULT_NORM), recurrent: layers_with(CONVOLUTION) }
     }
 
     /// Returns the Hugging Face name of a tensor, such as `model.layers.3.self_attn.q_proj.weight` for
@@ -78,6 +97,9 @@ impl TensorNames {
         match name.strip_prefix("blk.").and_then(parts) {
             Some((layer, NETWORK_NORM, part)) if self.both.contains(&layer) => {
                 Some(format!("model.layers.{layer}.pre_feedforward_layernorm.{part}"))
+            }
+            Some((layer, FUSED_INPUT, part)) if self.recurrent.contains(&layer) => {
+                Some(format!("model.layers.{layer}.linear_attn.in_proj_qkv.{part}"))
             }
             _ => hugging_face_name(name),
         }
@@ -151,6 +173,11 @@ mod tests {
             ("blk.3.attn_sinks.weight", "model.layers.3.self_attn.sinks"),
             ("blk.3.ffn_down_exps.bias", "model.layers.3.mlp.experts.all.down_proj.bias"),
             ("blk.3.ffn_up_shexp.weight", "model.layers.3.mlp.shared_experts.up_proj.weight"),
+            ("blk.3.attn_qkv.weight", "model.layers.3.self_attn.qkv_proj.weight"),
+            ("blk.3.attn_gate.weight", "model.layers.3.linear_attn.in_proj_z.weight"),
+            ("blk.3.ssm_alpha.weight", "model.layers.3.linear_attn.in_proj_a.weight"),
+            ("blk.3.ssm_a", "model.layers.3.linear_attn.A_log"),
+            ("blk.3.ssm_dt.bias", "model.layers.3.linear_attn.dt_bias"),
         ] {
             assert_eq!(hugging_face_name(gguf).as_deref(), Some(face));
             assert_eq!(gguf_name(face).as_deref(), Some(gguf));
@@ -167,6 +194,15 @@ mod tests {
             ("blk.3.ffn_norm.weight", "model.layers.3.post_attention_layernorm.weight"),
         ] {
             assert_eq!(names.hugging_face_name(gguf).as_deref(), Some(face), "layers with both norms");
+        }
+        let names = ["blk.2.ssm_conv1d.weight", "blk.2.attn_qkv.weight", "blk.3.attn_qkv.weight"];
+        let names = TensorNames::new(names.into_iter());
+        for (gguf, face) in [
+            ("blk.2.attn_qkv.weight", "model.layers.2.linear_attn.in_proj_qkv.weight"),
+            ("blk.3.attn_qkv.weight", "model.layers.3.self_attn.qkv_proj.weight"),
+        ] {
+            assert_eq!(names.hugging_face_name(gguf).as_deref(), Some(face), "a layer with a convolution");
+            assert_eq!(gguf_name(face).as_deref(), Some(gguf));
         }
         for name in
             ["rope_freqs.weight", "blk.01.attn_q.weight", "blk.+1.attn_q.weight", "blk.1.attn_q", "blk..attn_q.weight"]

@@ -22,6 +22,7 @@ fn the_best_of_a_row_are_those_of_the_whole_row() {
             prompt_len: prompt.len(),
             below: 0,
             blocks: SequenceBlocks::Listed(&table),
+            groups: &[],
             logits: LogitRows::Best(count),
         };
         let mut rows = Vec::new();
@@ -53,6 +54,7 @@ fn who_wants_whole_rows_gets_them_beside_others() {
             prompt_len: prompt.len(),
             below: 0,
             blocks: SequenceBlocks::Listed(table),
+            groups: &[],
             logits,
         });
     let mut rows = Vec::new();

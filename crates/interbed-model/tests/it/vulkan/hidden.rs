@@ -1,6 +1,6 @@
 //! Hidden states from a GPU: what its logits are made of, beside sequences that want logits.
 
-use interbed_model::{LogitRow, Logits};
+use interbed_model::{GroupBlocks, LogitRow, Logits};
 
 use super::*;
 use crate::hidden::tensor;
@@ -13,14 +13,22 @@ fn hidden_states_of_a_gpu_give_its_logits_and_do_not_depend_on_company() {
         let rows_of = |wanted: &[LogitRows]| {
             let mut model = OnGpu::load(&gpu, name, KvDType::F32, true, &prompt);
             let each = (BLOCKS_PER_SEQUENCE / wanted.len()) as u32;
+            let window = model.model.blocks().groups().get(1).map(|group| group.numbers().start as u32);
+            let of_window = |index: u32| {
+                let blocks = |first: u32| SequenceBlocks::From(first + index * each);
+                window.map(|first| GroupBlocks::Window { first: 0, blocks: blocks(first) })
+            };
+            let groups: Vec<_> = (0..wanted.len() as u32).map(of_window).collect();
             let batch: Vec<_> = (0..)
                 .zip(wanted)
-                .map(|(index, &logits)| BatchSequence {
+                .zip(&groups)
+                .map(|((index, &logits), groups)| BatchSequence {
                     tokens: &prompt,
                     first_position: 0,
                     prompt_len: prompt.len(),
                     below: 0,
                     blocks: SequenceBlocks::From(index * each),
+                    groups: groups.as_slice(),
                     logits,
                 })
                 .collect();

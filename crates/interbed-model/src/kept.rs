@@ -1,0 +1,142 @@
+//! What the layers of a model keep for a sequence, in groups of equals. Each group has blocks of its own on the device.
+
+use interbed_kernels::{BlockGroups, GroupLayout, KvDType, KvLayout, KvShape, StateLayout, StateShape};
+
+/// The index of the group that has the keys and values of all positions.
+pub(crate) const TRUNK: usize = 0;
+
+/// What one layer keeps for each sequence from pass to pass. A later pass need not compute a prefix of a sequence again
+/// if every layer has what it keeps for this prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// The keys and values of tokens.
+    Kv {
+        /// Number of key and value heads, and their width.
+        shape: KvShape,
+        /// How many positions a token sees, itself included; `None` means all. Keys and values of older positions are
+        /// not needed.
+        window: Option<usize>,
+    },
+    /// A state of fixed size, which stands for all tokens up to one position. The state of an earlier position cannot
+    /// be recovered from it.
+    State(StateShape),
+}
+
+/// Where a layer finds what it keeps: a group, and the layer's index among the layers of that group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptPlace {
+    /// The index of the group.
+    pub group: usize,
+    /// The index of the layer in its group.
+    pub index: usize,
+}
+
+/// Layers that keep the same kind of thing, whose keys and values or states lie in the same blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeptGroup {
+    /// Keys and values.
+    Kv {
+        /// How many of the last positions the blocks are needed for, if all layers of the group have that window;
+        /// `None` if the group has the blocks of all positions.
+        window: Option<usize>,
+        /// The shape of the keys and values of each layer, and how many positions its tokens see.
+        layers: Vec<(KvShape, Option<usize>)>,
+    },
+    /// States of fixed size, one for each layer.
+    States(Vec<StateShape>),
+}
+
+impl KeptGroup {
+    /// Returns the layout of the group's blocks. Blocks of keys and values hold `block_size` tokens.
+    pub fn layout(&self, block_size: usize, dtype: KvDType) -> GroupLayout {
+        match self {
+            Self::Kv { layers, .. } => KvLayout::new(block_size, dtype, layers.iter().map(|&(shape, _)| shape)).into(),
+            Self::States(layers) => StateLayout::new(layers.iter().copied()).into(),
+        }
+    }
+}
+
+/// What all layers of a model keep, in groups. The first group is the *trunk*: keys and values of all positions. It may
+/// have no layers. A group for each length of window follows, and at last the states, if there are any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptGroups {
+    groups: Vec<KeptGroup>,
+    /// The places of what each layer keeps, in the order of the layers.
+    places: Vec<Vec<KeptPlace>>,
+}
+
+impl KeptGroups {
+    /// Groups what layers keep. `layers` is a list for each layer. With `windows_apart`, layers with windows of the same
+    /// length form a group of their own. Otherwise, the trunk has their keys and values too, those of all positions.
+    pub fn new(layers: &[Vec<Kept>], windows_apart: bool) -> Self {
+        let mut groups = vec![KeptGroup::Kv { window: None, layers: Vec::new() }];
+        for kept in layers.iter().flatten() {
+            if let &Kept::Kv { window: window @ Some(_), .. } = kept
+                && windows_apart
+                && !groups.iter().any(|group| matches!(group, KeptGroup::Kv { window: of, .. } if *of == window))
+            {
+                groups.push(KeptGroup::Kv { window, layers: Vec::new() });
+            }
+        }
+        if layers.iter().flatten().any(|kept| matches!(kept, Kept::State(_))) {
+            groups.push(KeptGroup::States(Vec::new()));
+        }
+        let mut place = |kept: &Kept| place(&mut groups, kept, windows_apart);
+        let places = layers.iter().map(|kept| kept.iter().map(&mut place).collect()).collect();
+        Self { groups, places }
+    }
+
+    /// Returns the place of what a layer keeps. `number` is the index in the layer's list.
+    ///
+    /// # Panics
+    /// Panics if there is no such layer, or if the layer keeps no such thing.
+    pub fn place(&self, layer: usize, number: usize) -> KeptPlace {
+        self.places[layer][number]
+    }
+
+    /// Returns the groups, the trunk first.
+    pub fn groups(&self) -> &[KeptGroup] {
+        &self.groups
+    }
+
+    /// Returns how many positions the tokens of each layer of the trunk see.
+    pub fn windows_of_trunk(&self) -> impl Iterator<Item = Option<usize>> {
+        let layers = match &self.groups[0] {
+            KeptGroup::Kv { layers, .. } => layers.as_slice(),
+            KeptGroup::States(_) => &[],
+        };
+        layers.iter().map(|&(_, window)| window)
+    }
+
+    /// Returns the blocks of a device that has `counts[g]` blocks of group `g`. Blocks of keys and values hold
+    /// `block_size` tokens.
+    ///
+    /// # Panics
+    /// Panics if there are not as many counts as groups.
+    pub fn blocks(&self, block_size: usize, dtype: KvDType, counts: &[usize]) -> BlockGroups {
+        assert_eq!(counts.len(), self.groups.len(), "a number of blocks for each group");
+        let mut layouts = self.groups.iter().map(|group| group.layout(block_size, dtype)).zip(counts);
+        let Some((GroupLayout::Kv(trunk), &count)) = layouts.next() else { unreachable!("the trunk is first") };
+        layouts.fold(BlockGroups::new(trunk, count), |blocks, (layout, &count)| blocks.with(layout, count))
+    }
+}
+
+/// Adds a layer to the group that it belongs to, and returns its place there.
+fn place(groups: &mut [KeptGroup], kept: &Kept, windows_apart: bool) -> KeptPlace {
+    for (group, members) in groups.iter_mut().enumerate() {
+        match (members, kept) {
+            (KeptGroup::Kv { window: of, layers }, &Kept::Kv { shape, window })
+                if *of == window.filter(|_| windows_apart) =>
+            {
+                layers.push((shape, window));
+                return KeptPlace { group, index: layers.len() - 1 };
+            }
+            (KeptGroup::States(layers), Kept::State(shape)) => {
+                layers.push(*shape);
+                return KeptPlace { group, index: layers.len() - 1 };
+            }
+            _ => {}
+        }
+    }
+    unreachable!("there is a group for everything that a layer keeps")
+}
