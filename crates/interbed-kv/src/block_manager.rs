@@ -14,6 +14,7 @@ use crate::{
     sequence_state::SequenceState,
     stats::KvStats,
     tables::{Table, Tables, blocks_for, position},
+    tail_table::TailTable,
     tails::Tails,
     transfer::{BlockCopy, Transfers},
 };
@@ -436,8 +437,9 @@ impl BlockManager {
             self.cache.keep_last_point(chain);
         }
         if let Some(pools) = self.cache.tails_mut() {
-            pools.release_all(tails.groups);
+            pools.release_all(&tails.groups);
         }
+        tails.groups.iter().flat_map(TailTable::slots).for_each(|&slot| self.cache.release_slot(slot));
         // One by one, each decremented and tested: the same call may already have released a block's other holders.
         blocks.into_iter().rev().for_each(|block| self.cache.release(block));
         slots.into_iter().for_each(|slot| self.cache.release_slot(slot));

@@ -18,6 +18,9 @@ struct Entry {
     content: ContentId,
 }
 
+/// Stands in place of a content for a slot with a block that belongs to none: the tail of a sequence in some group.
+const OF_TAIL: ContentId = ContentId(u32::MAX);
+
 impl Slots {
     pub(crate) fn new(num_slots: usize) -> Self {
         Self {
@@ -49,6 +52,19 @@ impl Slots {
         slot
     }
 
+    /// Takes a free slot for a block of a sequence's tail, with one holder.
+    ///
+    /// # Panics
+    /// Panics if no slot is free; callers check that first.
+    pub(crate) fn take_for_tail(&mut self) -> SwapSlot {
+        self.take(OF_TAIL)
+    }
+
+    /// Returns whether `slot`, which must have a holder, holds a block of a sequence's tail.
+    pub(crate) fn is_of_tail(&self, slot: SwapSlot) -> bool {
+        self.content(slot) == OF_TAIL
+    }
+
     /// Adds one holder to `slot`.
     pub(crate) fn hold(&mut self, slot: SwapSlot) {
         let holders = &mut self.entries[slot.index()].holders;
@@ -56,7 +72,8 @@ impl Slots {
         *holders += 1;
     }
 
-    /// Removes a holder of `slot`. When the last holder leaves, the slot becomes free, and its content is returned.
+    /// Removes a holder of `slot`. When the last holder leaves, the slot becomes free, and its content is returned, if
+    /// it has one.
     #[must_use]
     pub(crate) fn release(&mut self, slot: SwapSlot) -> Option<ContentId> {
         let Entry { holders, content } = &mut self.entries[slot.index()];
@@ -65,7 +82,7 @@ impl Slots {
             return None;
         }
         self.free.push(slot);
-        Some(*content)
+        Some(*content).filter(|&content| content != OF_TAIL)
     }
 
     /// Returns the content of `slot`, which must have a holder.

@@ -291,12 +291,13 @@ impl Tables {
         Some(table)
     }
 
-    /// Changes the state of `id` from leaving to swapped, and returns the blocks that it no longer holds.
+    /// Changes the state of `id` from leaving to swapped, and returns the blocks of all groups that it no longer holds.
     pub(crate) fn finish_leaving(&mut self, id: SequenceId) -> Vec<BlockId> {
         let table = self.tables.get_mut(&id).expect("it waits for its swap");
         (table.state, table.num_published) = (SequenceState::Swapped, 0);
         self.num_swapped += 1;
-        std::mem::take(&mut table.blocks)
+        let tails = table.tails.groups.iter_mut().flat_map(|group| group.take_blocks());
+        std::mem::take(&mut table.blocks).into_iter().chain(tails).collect()
     }
 
     /// Changes the state of `id` from swapped to arriving in `blocks`. The first `num_found` blocks were found in the
@@ -312,7 +313,8 @@ impl Tables {
     pub(crate) fn finish_arriving(&mut self, id: SequenceId) -> Vec<SwapSlot> {
         let table = self.tables.get_mut(&id).expect("it waits for its swap");
         table.state = SequenceState::Resident;
-        std::mem::take(&mut table.slots)
+        let tails = table.tails.groups.iter_mut().flat_map(|group| group.set_slots(Vec::new()));
+        std::mem::take(&mut table.slots).into_iter().chain(tails).collect()
     }
 
     /// Replaces each source of `moves`, which must be in descending order, by its destination in all tables.

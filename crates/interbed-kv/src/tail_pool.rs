@@ -208,9 +208,11 @@ impl TailPool {
     }
 
     /// Plans moves of the highest blocks to the lowest free ones, carries them out, and returns them as pairs of source
-    /// and destination.
-    pub(crate) fn relocate(&mut self, max: usize) -> Vec<(BlockId, BlockId)> {
-        let moves = self.blocks.plan_moves(max, &HashSet::new());
+    /// and destination. `pinned` blocks stay.
+    pub(crate) fn relocate(&mut self, max: usize, pinned: &HashSet<BlockId>) -> Vec<(BlockId, BlockId)> {
+        let own = pinned.iter().filter(|block| self.first <= block.0 && block.0 < self.first + self.len() as u32);
+        let own = own.map(|&block| self.local(block)).collect();
+        let moves = self.blocks.plan_moves(max, &own);
         for &(source, destination) in &moves {
             let entry = std::mem::replace(&mut self.entries[source.index()], Entry::EMPTY);
             self.entries[destination.index()] = entry;

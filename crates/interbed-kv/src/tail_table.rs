@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::BlockId;
+use crate::ids::{BlockId, SwapSlot};
 
 /// What a sequence holds of all groups that need its tail, and where hits of others are likely to end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,6 +30,8 @@ pub(crate) struct WindowTable {
     /// The number of blocks of the sequence before those that are held.
     pub(crate) first: usize,
     pub(crate) blocks: VecDeque<BlockId>,
+    /// The slots of the blocks with computed tokens; empty while resident.
+    pub(crate) slots: Vec<SwapSlot>,
 }
 
 /// The place of a sequence's state, and the place where the next pass leaves the state.
@@ -39,6 +41,8 @@ pub(crate) struct StateTable {
     pub(crate) from: Option<BlockId>,
     /// The block that the next pass writes; `None` if it writes to `from`.
     pub(crate) to: Option<BlockId>,
+    /// The slot of the state behind the computed tokens; `None` while resident, or as long as nothing is computed.
+    pub(crate) slot: Option<SwapSlot>,
 }
 
 impl WindowTable {
@@ -58,7 +62,7 @@ impl TailTable {
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> {
         let (window, state) = match self {
             Self::Window(window) => (Some(window.blocks.iter().copied()), None),
-            Self::State(StateTable { from, to }) => (None, Some(from.iter().chain(to).copied())),
+            Self::State(StateTable { from, to, .. }) => (None, Some(from.iter().chain(to).copied())),
         };
         window.into_iter().flatten().chain(state.into_iter().flatten())
     }
@@ -67,9 +71,57 @@ impl TailTable {
     pub(crate) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut BlockId> {
         let (window, state) = match self {
             Self::Window(window) => (Some(window.blocks.iter_mut()), None),
-            Self::State(StateTable { from, to }) => (None, Some(from.iter_mut().chain(to))),
+            Self::State(StateTable { from, to, .. }) => (None, Some(from.iter_mut().chain(to))),
         };
         window.into_iter().flatten().chain(state.into_iter().flatten())
+    }
+}
+
+impl TailTable {
+    /// Returns the blocks that hold what was computed, where `num_blocks` blocks have computed tokens.
+    pub(crate) fn computed(&self, num_blocks: usize) -> impl Iterator<Item = BlockId> {
+        let count = match self {
+            Self::Window(window) => num_blocks.saturating_sub(window.first),
+            Self::State(state) => usize::from(state.from.is_some()),
+        };
+        self.blocks().take(count)
+    }
+
+    /// Returns the slots that are held.
+    pub(crate) fn slots(&self) -> &[SwapSlot] {
+        match self {
+            Self::Window(window) => &window.slots,
+            Self::State(state) => state.slot.as_slice(),
+        }
+    }
+
+    /// Replaces the slots, and returns those that were held.
+    pub(crate) fn set_slots(&mut self, slots: Vec<SwapSlot>) -> Vec<SwapSlot> {
+        match self {
+            Self::Window(window) => std::mem::replace(&mut window.slots, slots),
+            Self::State(state) => std::mem::replace(&mut state.slot, slots.first().copied()).into_iter().collect(),
+        }
+    }
+
+    /// Puts `blocks` in the place of those that were taken away: the blocks of a window, or the block of a state and the
+    /// block that the next pass writes.
+    pub(crate) fn put_blocks(&mut self, blocks: Vec<BlockId>) {
+        match self {
+            Self::Window(window) => window.blocks = blocks.into(),
+            Self::State(state) => {
+                let mut blocks = blocks.into_iter();
+                state.from = state.slot.and_then(|_| blocks.next());
+                state.to = blocks.next();
+            }
+        }
+    }
+
+    /// Takes all blocks away.
+    pub(crate) fn take_blocks(&mut self) -> Vec<BlockId> {
+        match self {
+            Self::Window(window) => std::mem::take(&mut window.blocks).into(),
+            Self::State(state) => state.from.take().into_iter().chain(state.to.take()).collect(),
+        }
     }
 }
 

@@ -129,7 +129,7 @@ impl Tails {
     }
 
     /// Releases all blocks of `tables`, one table for each pool.
-    pub(crate) fn release_all(&mut self, tables: Vec<TailTable>) {
+    pub(crate) fn release_all(&mut self, tables: &[TailTable]) {
         for (pool, table) in self.pools.iter_mut().zip(tables) {
             table.blocks().for_each(|block| pool.release(block));
         }
@@ -145,5 +145,10 @@ impl Tails {
     /// Returns the pool that `block` is a block of; `None` if it is in no pool.
     pub(crate) fn pool_of(&self, block: BlockId) -> Option<&TailPool> {
         self.pools.iter().rev().find(|pool| pool.first() <= block.0)
+    }
+
+    /// Returns the pool that `block` is a block of; `None` if it is in no pool.
+    pub(crate) fn pool_of_mut(&mut self, block: BlockId) -> Option<&mut TailPool> {
+        self.pools.iter_mut().rev().find(|pool| pool.first() <= block.0)
     }
 }

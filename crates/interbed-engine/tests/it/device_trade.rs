@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use interbed_device::{Bytes, Device, Gpu, PassNeeds, ProductArithmetic, ReferenceDevice, VulkanDevice};
 use interbed_engine::{
-    BlockBytes, Engine, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, SchedulerConfig,
-    TradeLimits, WeightMemory,
+    BlockBytes, Engine, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, SchedulerConfig, TradeLimits,
+    WeightMemory,
 };
 use interbed_io::EngineKind;
 use interbed_kernels::{BlockGroups, KvDType, KvLayout};

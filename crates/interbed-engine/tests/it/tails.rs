@@ -113,8 +113,7 @@ fn sequences_that_make_room_are_computed_again_to_the_same_tokens() {
         let (engine, _) = start(Shape { tails, blocks: 60, max_num_seqs: 8, ..Shape::default() });
         teach_short_answers(&engine);
         let requests: Vec<_> = (0..24).map(|seed| greedy(prompt(seed, 13), 60)).collect();
-        let streams: Vec<_> =
-            requests.iter().map(|request| engine.handle().submit(request.clone()).unwrap()).collect();
+        let streams: Vec<_> = requests.iter().map(|request| engine.handle().submit(request.clone()).unwrap()).collect();
         for (request, stream) in requests.iter().zip(streams) {
             assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params), "{tails:?}");
         }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::BlockManager;
 use crate::{
     config::Keeps,
-    ids::SequenceId,
+    ids::{BlockId, SequenceId},
     invariant_violation::{InvariantViolation, count},
     sequence_state::SequenceState,
     tables::{Table, blocks_for},
@@ -25,16 +25,20 @@ impl BlockManager {
         let mut slot_holders = vec![0u32; self.cache.slots().len()];
         for (_, table) in self.tables.iter() {
             table.blocks().iter().for_each(|block| holders[block.index()] += 1);
-            table.slots().iter().for_each(|slot| slot_holders[slot.index()] += 1);
+            let of_tails = table.tails().groups.iter().flat_map(TailTable::slots);
+            table.slots().iter().chain(of_tails).for_each(|slot| slot_holders[slot.index()] += 1);
         }
+        let mut tail_holders = HashMap::new();
         let in_flight = self.transfers.flights().flat_map(|(_, flight)| &flight.transfers);
         for &BlockSwap { block, slot } in in_flight {
-            holders[block.index()] += 1;
+            match holders.get_mut(block.index()) {
+                Some(holders) => *holders += 1,
+                None => *tail_holders.entry(block).or_default() += 1,
+            }
             slot_holders[slot.index()] += 1;
         }
         self.transfers.fetched().for_each(|block| holders[block.index()] += 1);
         self.cache.check(&holders, &slot_holders)?;
-        let mut tail_holders = HashMap::new();
         for group in self.tables.iter().flat_map(|(_, table)| &table.tails().groups) {
             group.blocks().for_each(|block| *tail_holders.entry(block).or_default() += 1);
         }
@@ -55,7 +59,8 @@ impl BlockManager {
         let swapped = self.tables.iter().filter(|(_, table)| table.state() == SequenceState::Swapped).count();
         count("number of sequences swapped out", self.tables.num_swapped(), swapped)?;
         for (swap, flight) in self.transfers.flights().filter(|(_, flight)| flight.direction == SwapDirection::In) {
-            let mut blocks = flight.transfers.iter().map(|transfer| transfer.block);
+            let of_trunk = |block: &BlockId| block.index() < self.cache.blocks().len();
+            let mut blocks = flight.transfers.iter().map(|transfer| transfer.block).filter(of_trunk);
             if let Some(block) = blocks.find(|&block| self.cache.continues(block).is_some()) {
                 return Err(InvariantViolation::FoundTooEarly { block, swap });
             }

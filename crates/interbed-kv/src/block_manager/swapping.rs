@@ -4,13 +4,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::BlockManager;
+use super::{BlockManager, tails};
 use crate::{
     cache::{Need, Taker},
     error::{AllocStatus, BlockError},
     ids::{BlockId, SequenceId, SwapId, SwapSlot},
     sequence_state::SequenceState,
-    tables::Table,
+    tables::{Table, blocks_for},
     tail_pool::TailPool,
     transfer::{BlockSwap, Flight, Swap, SwapDirection, SwapOutcome},
 };
@@ -34,7 +34,7 @@ impl BlockManager {
     /// Tells whether [`swap_out`](Self::swap_out) of `group` would find slots. The answer is also `Never` if a sequence
     /// of the group is not resident, because waiting does not change that.
     pub fn can_swap_out(&self, group: &[SequenceId]) -> AllocStatus {
-        let (need, limit) = (self.swap_cost(group), self.num_slots());
+        let (need, limit) = (self.swap_cost(group), self.cache.slots().len());
         let resident = group.iter().all(|&id| self.state(id) == Some(SequenceState::Resident));
         match need {
             _ if need > limit || !resident => AllocStatus::Never { need, limit },
@@ -43,18 +43,16 @@ impl BlockManager {
         }
     }
 
-    /// Returns how many slots there are for sequences. Sequences of which some layers keep a tail are not swapped.
-    fn num_slots(&self) -> usize {
-        if self.cache.tails().is_some() { 0 } else { self.cache.slots().len() }
-    }
-
     /// Returns how many blocks a swap of `group` copies if every block must be copied. These are the blocks with
     /// computed tokens, with shared ones counted once.
     pub fn swap_cost(&self, group: &[SequenceId]) -> usize {
         match group {
             // A table holds each block once.
-            [_] => self.locations(group).count(),
-            _ => self.locations(group).map(|(_, _, place)| place).collect::<HashSet<_>>().len(),
+            [_] => self.locations(group).count() + self.tail_locations(group).count(),
+            _ => {
+                let places = self.locations(group).map(|(_, _, place)| place);
+                places.chain(self.tail_locations(group).map(|(_, place)| place)).collect::<HashSet<_>>().len()
+            }
         }
     }
 
@@ -66,7 +64,12 @@ impl BlockManager {
             let block_size = self.config.block_size;
             table.num_filled(block_size) - table.num_computed_blocks(block_size)
         };
-        self.swap_cost(group) + self.members(group).map(uncomputed).sum::<usize>()
+        let computed: HashSet<_> = self.locations(group).map(|(_, _, place)| place).collect();
+        let fresh = computed.len() + self.members(group).map(uncomputed).sum::<usize>();
+        let tails: HashMap<_, _> = self.tail_locations(group).map(|(bytes, place)| (place, bytes)).collect();
+        let tail_bytes =
+            tails.values().sum::<usize>() + self.members(group).map(|one| self.bytes_ahead(one)).sum::<usize>();
+        self.cache.cost(Need { fresh, revived: 0, tail_bytes })
     }
 
     /// Returns how many blocks only `group` holds, and neither another sequence nor a swap in flight. These blocks
@@ -124,8 +127,9 @@ impl BlockManager {
         if let Some(&id) = group.iter().find(|&&id| self.blocks_below(id) > 0) {
             return Err(BlockError::BelowMemory(id));
         }
-        let (need, available, limit) = (self.swap_cost(&group), self.cache.slots().num_free(), self.num_slots());
-        if need > available.min(limit) {
+        let (need, available, limit) =
+            (self.swap_cost(&group), self.cache.slots().num_free(), self.cache.slots().len());
+        if need > available {
             return Err(BlockError::OutOfSwap { need, available, limit });
         }
         // These blocks are counted before the swap holds them too.
@@ -150,7 +154,22 @@ impl BlockManager {
             };
             let slots = computed.iter().map(slot_of).collect();
             let uncomputed = uncomputed.iter().flat_map(|&block| cache.tokens(block)).copied().collect();
+            let num_blocks = blocks_for(table.num_computed(), block_size);
             table.begin_leaving(id, slots, uncomputed);
+            for group in &mut table.tails_mut().groups {
+                let slot_of = |block: BlockId| {
+                    let slot = *taken.entry(block).or_insert_with(|| {
+                        cache.hold_any(block);
+                        let slot = cache.take_tail_slot();
+                        transfers.push(BlockSwap { block, slot });
+                        slot
+                    });
+                    cache.hold_slot(slot);
+                    slot
+                };
+                let slots = group.computed(num_blocks).map(slot_of).collect();
+                group.set_slots(slots);
+            }
         }
         let swap = Swap { id, direction: SwapDirection::Out, transfers, num_spared: 0, num_freed };
         Ok(ledger.begin(group, swap))
@@ -165,8 +184,7 @@ impl BlockManager {
         if need > limit || !swapped {
             return AllocStatus::Never { need, limit };
         }
-        let arrival = self.arrival(group);
-        match arrival.num_fresh + self.reserve() <= self.cache.available() - arrival.num_revived {
+        match self.cache.fits(self.arrival(group).need, self.reserve()) {
             true => AllocStatus::Ok,
             false => AllocStatus::Later,
         }
@@ -183,15 +201,15 @@ impl BlockManager {
         let group = self.group_in(group, SequenceState::Swapped)?;
         let num_slots = self.swap_cost(&group);
         let arrival = self.arrival(&group);
-        self.expect_available(arrival.num_fresh, self.cache.available() - arrival.num_revived)?;
+        self.expect_room(arrival.need)?;
         // The hits are held first, because a block that is held cannot be evicted for the fresh ones.
         arrival.hits.iter().flatten().for_each(|&block| self.cache.share(block));
 
         let Self { config, cache, tables, transfers: ledger, .. } = self;
         let id = ledger.next_id();
-        let mut transfers = Vec::with_capacity(arrival.num_fresh);
+        let mut transfers = Vec::with_capacity(arrival.need.fresh);
         // The block that each slot is read into; the transfer holds it.
-        let mut taken: HashMap<SwapSlot, BlockId> = HashMap::with_capacity(arrival.num_fresh);
+        let mut taken: HashMap<SwapSlot, BlockId> = HashMap::with_capacity(arrival.need.fresh);
         for (&member, hits) in group.iter().zip(arrival.hits) {
             let table = tables.get(member).expect("the group is held");
             let taker = Taker::new(member, table.root());
@@ -210,6 +228,23 @@ impl BlockManager {
                 blocks.push(cache.take_with(taker, tokens, None).0);
             }
             tables.begin_arriving(member, id, blocks, num_found);
+            let table = tables.get_mut(member).expect("the group is held");
+            let ahead: Vec<_> = tails::blocks_ahead(table, cache, config.block_size).collect();
+            for (pool, (group, ahead)) in table.tails_mut().groups.iter_mut().zip(ahead).enumerate() {
+                let mut blocks: Vec<_> = Vec::with_capacity(group.slots().len() + ahead);
+                for &slot in group.slots() {
+                    let block = *taken.entry(slot).or_insert_with(|| {
+                        cache.hold_slot(slot);
+                        let block = cache.take_tail(pool, taker);
+                        transfers.push(BlockSwap { block, slot });
+                        block
+                    });
+                    cache.hold_any(block);
+                    blocks.push(block);
+                }
+                blocks.extend((0..ahead).map(|_| cache.take_tail(pool, taker)));
+                group.put_blocks(blocks);
+            }
         }
         let num_spared = num_slots - transfers.len();
         self.counters.swap_spared_blocks += num_spared as u64;
@@ -225,7 +260,7 @@ impl BlockManager {
         // The deepest block is released first, as when a sequence is freed, because the transfer may be the last
         // holder.
         for &BlockSwap { block, slot } in transfers.iter().rev() {
-            self.cache.release(block);
+            self.cache.release_any(block);
             self.cache.release_slot(slot);
         }
         let waiting = match direction {
@@ -244,7 +279,7 @@ impl BlockManager {
                 self.counters.swapped_out_blocks += transfers.len() as u64;
                 for &id in &group {
                     let blocks = self.tables.finish_leaving(id);
-                    blocks.into_iter().rev().for_each(|block| self.cache.release(block));
+                    blocks.into_iter().rev().for_each(|block| self.cache.release_any(block));
                 }
             }
             (SwapOutcome::Done, SwapDirection::In) => {
@@ -252,6 +287,7 @@ impl BlockManager {
                 group.iter().for_each(|&id| self.arrive(id));
             }
         }
+        self.cache.settle();
         group
     }
 
@@ -296,6 +332,27 @@ impl BlockManager {
         })
     }
 
+    /// Lists the blocks or slots of the group's tails that hold what was computed, each with the bytes of a block.
+    fn tail_locations(&self, group: &[SequenceId]) -> impl Iterator<Item = (usize, Location)> {
+        let pools = self.cache.tails().map_or(&[][..], |tails| &tails.pools);
+        self.members(group).flat_map(move |table| {
+            let num_blocks = blocks_for(table.num_computed(), self.config.block_size);
+            table.tails().groups.iter().zip(pools).flat_map(move |(group, pool)| {
+                let slots = group.slots().iter().map(|&slot| Location::Slot(slot));
+                let is_resident = group.slots().is_empty();
+                let blocks = group.computed(num_blocks).filter(move |_| is_resident).map(Location::Block);
+                slots.chain(blocks).map(|place| (pool.block_bytes(), place))
+            })
+        })
+    }
+
+    /// Returns the bytes of tails that a sequence holds for tokens that are not computed.
+    fn bytes_ahead(&self, table: &Table) -> usize {
+        let pools = self.cache.tails().map_or(&[][..], |tails| &tails.pools);
+        let ahead = tails::blocks_ahead(table, &self.cache, self.config.block_size);
+        ahead.zip(pools).map(|(blocks, pool)| blocks * pool.block_bytes()).sum()
+    }
+
     fn arrival(&self, group: &[SequenceId]) -> Arrival {
         let (mut revived, mut copied): (HashSet<BlockId>, HashSet<SwapSlot>) = Default::default();
         let mut num_uncomputed = 0;
@@ -317,7 +374,10 @@ impl BlockManager {
             hits
         };
         let hits = self.members(group).map(&mut find).collect();
-        Arrival { hits, num_fresh: copied.len() + num_uncomputed, num_revived: revived.len() }
+        let tails: HashMap<_, _> = self.tail_locations(group).map(|(bytes, place)| (place, bytes)).collect();
+        let tail_bytes =
+            tails.values().sum::<usize>() + self.members(group).map(|one| self.bytes_ahead(one)).sum::<usize>();
+        Arrival { hits, need: Need { fresh: copied.len() + num_uncomputed, revived: revived.len(), tail_bytes } }
     }
 }
 
@@ -332,7 +392,6 @@ enum Location {
 struct Arrival {
     /// Leading blocks of each sequence that can be found.
     hits: Vec<Vec<BlockId>>,
-    num_fresh: usize,
-    /// Number of found blocks that are cached now, since no sequence holds them yet.
-    num_revived: usize,
+    /// What must be taken; the revived blocks are found ones that are cached now.
+    need: Need,
 }

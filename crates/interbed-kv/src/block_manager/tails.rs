@@ -55,11 +55,17 @@ impl BlockManager {
         let table = self.tables.get(id);
         let position = table.map_or(0, Table::num_computed);
         table.into_iter().flat_map(|table| &table.tails().groups).filter_map(move |group| match group {
-            TailTable::Window(WindowTable { first, blocks }) => Some(TailPlace::Window { first: *first, blocks }),
-            TailTable::State(StateTable { from, to }) => {
+            TailTable::Window(WindowTable { first, blocks, .. }) => Some(TailPlace::Window { first: *first, blocks }),
+            TailTable::State(StateTable { from, to, .. }) => {
                 Some(TailPlace::State { position, from: *from, to: to.or(*from)? })
             }
         })
+    }
+
+    /// Returns the blocks with the KV of all tokens that `id` holds, whatever the state of the sequence.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn trunk_blocks(&self, id: SequenceId) -> impl Iterator<Item = BlockId> {
+        self.tables.get(id).into_iter().flat_map(Table::blocks).copied()
     }
 
     /// Returns all blocks of layers that keep tails that `id` holds.
@@ -199,11 +205,11 @@ impl BlockManager {
                     let first = hits - blocks.len();
                     let fresh = (all - hits).min(quota(&self.cache, tokens));
                     blocks.extend((0..fresh).map(|_| self.cache.take_tail(pool, taker)));
-                    TailTable::Window(WindowTable { first, blocks })
+                    TailTable::Window(WindowTable { first, blocks, slots: Vec::new() })
                 }
                 Keeps::State => {
                     let to = (num_tokens > 0).then(|| self.cache.take_tail(pool, taker));
-                    TailTable::State(StateTable { from: blocks.pop_front(), to })
+                    TailTable::State(StateTable { from: blocks.pop_front(), to, slot: None })
                 }
             });
         }
@@ -220,7 +226,7 @@ impl BlockManager {
         }
         let mut tails = std::mem::take(table.tails_mut());
         for (pool, group) in tails.groups.iter_mut().enumerate() {
-            if let TailTable::State(StateTable { from, to }) = group
+            if let TailTable::State(StateTable { from, to, .. }) = group
                 && let Some(to) = to.take()
                 && let Some(last) = from.replace(to)
             {
@@ -253,9 +259,9 @@ impl BlockManager {
     pub(super) fn compact_tails(&mut self, max_steps: usize) -> usize {
         let Self { cache, tables, transfers, counters, .. } = self;
         let pools = cache.tails_mut().map_or(&mut [][..], |tails| &mut tails.pools);
-        let mut taken = 0;
+        let (pinned, mut taken) = (transfers.pinned(), 0);
         for pool in pools {
-            let moves = pool.relocate(max_steps - taken);
+            let moves = pool.relocate(max_steps - taken, &pinned);
             tables.rename(&moves);
             moves.iter().for_each(|&(source, destination)| transfers.copy(source, destination));
             counters.moves += moves.len() as u64;
@@ -393,6 +399,23 @@ fn wanted_end(table: &Table, count: usize, window: &WindowTable, quota: usize, b
         0 => blocks_for(table.num_tokens().min(next), block_size),
         _ => blocks_for(table.num_tokens().saturating_add(count), block_size).min(window.first + quota),
     }
+}
+
+/// Returns, for each group, how many blocks a sequence that comes back holds for tokens that are not computed.
+pub(super) fn blocks_ahead(table: &Table, cache: &Cache, block_size: usize) -> impl Iterator<Item = usize> {
+    let (computed, all) = (blocks_for(table.num_computed(), block_size), blocks_for(table.num_tokens(), block_size));
+    let ahead = move |(pool, group): (usize, &TailTable)| match group {
+        TailTable::Window(window) => {
+            let quota = cache.tails().map_or(0, |tails| tails.window(pool).1);
+            all.min(window.first + quota).saturating_sub(computed.max(window.first))
+        }
+        TailTable::State(state) => {
+            // Another sequence of the group may go on from the same state.
+            let is_shared = state.slot.is_none_or(|slot| cache.slots().holders(slot) > 1);
+            usize::from(is_shared && table.num_computed() < table.num_tokens())
+        }
+    };
+    table.tails().groups.iter().enumerate().map(ahead)
 }
 
 /// Returns the block of a window to which the next token will be written, if there is one and it holds tokens.

@@ -2,7 +2,13 @@
 //! the points behind which a sequence can go on.
 
 use super::{Cache, Taker};
-use crate::{contents::ContentId, ids::BlockId, losses::Loss, tail_table::TailTable, tails::Tails};
+use crate::{
+    contents::ContentId,
+    ids::{BlockId, SwapSlot},
+    losses::Loss,
+    tail_table::TailTable,
+    tails::Tails,
+};
 
 /// The memory that a sequence would take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -148,6 +154,30 @@ impl Cache {
         if let Some(tails) = self.tails_mut() {
             tails.pools[pool].release(block);
         }
+    }
+
+    /// Adds a holder of `block` of any group, which is held.
+    pub(crate) fn hold_any(&mut self, block: BlockId) {
+        match self.tails.as_mut().and_then(|tails| tails.pool_of_mut(block)) {
+            Some(pool) => pool.hold(block),
+            None => self.hold(block),
+        }
+    }
+
+    /// Removes a holder of `block` of any group.
+    pub(crate) fn release_any(&mut self, block: BlockId) {
+        match self.tails.as_mut().and_then(|tails| tails.pool_of_mut(block)) {
+            Some(pool) => pool.release(block),
+            None => self.release(block),
+        }
+    }
+
+    /// Takes a slot for a block of a tail, with one holder.
+    ///
+    /// # Panics
+    /// Panics if no slot is free; callers check that first.
+    pub(crate) fn take_tail_slot(&mut self) -> SwapSlot {
+        self.slots.take_for_tail()
     }
 
     /// Returns how many tables hold a block of pool number `pool`.

@@ -28,7 +28,7 @@ impl Cache {
                 return Err(InvariantViolation::Slot { slot, counted, found, free });
             }
             num_free += usize::from(free);
-            if !free {
+            if !free && !self.slots.is_of_tail(slot) {
                 slots[self.slots.content(slot).0 as usize] += 1;
             }
         }

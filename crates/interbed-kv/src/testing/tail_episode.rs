@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    AllocStatus, BlockCopy, BlockId, BlockManager, ChainHasher, ChainRoot, EvictionKind, Keeps, KvConfig, Resize,
-    SequenceId, SequenceState, TailConfig, TailPlace, TokenId,
+    AllocStatus, BlockCopy, BlockId, BlockManager, BlockSwap, ChainHasher, ChainRoot, EvictionKind, Keeps, KvConfig,
+    Resize, SequenceId, SequenceState, Swap, SwapDirection, SwapOutcome, SwapSlot, TailConfig, TailPlace, TokenId,
 };
 
 use super::{Rng, mix, naive::Print};
@@ -42,6 +42,8 @@ pub struct TailCounts {
     pub refused: u64,
     /// Number of forks.
     pub forks: u64,
+    /// Number of swaps out.
+    pub swaps: u64,
 }
 
 const STEPS_PER_EPISODE: usize = 1000;
@@ -75,6 +77,7 @@ impl TailCounts {
             copies: self.copies + other.copies,
             refused: self.refused + other.refused,
             forks: self.forks + other.forks,
+            swaps: self.swaps + other.swaps,
         }
     }
 }
@@ -96,6 +99,10 @@ struct TailEpisode {
     manager: BlockManager,
     /// What each block of any group holds.
     memory: BTreeMap<BlockId, Vec<Print>>,
+    /// What each slot below memory holds.
+    slots: BTreeMap<SwapSlot, Vec<Print>>,
+    /// The swaps in flight, each with its remaining transfers, and with all of its blocks.
+    swaps: Vec<(Swap, Vec<BlockId>)>,
     running: BTreeMap<u64, Running>,
     roots: Vec<ChainRoot>,
     /// The fingerprints of the last tokens of blocks behind which a hit may end.
@@ -112,6 +119,7 @@ impl TailEpisode {
             num_blocks: 4 + rng.below(case.units_max).max(rng.below(case.units_max)),
             block_size: case.block_size,
             watermark: [0.0, 0.1][rng.below(2)],
+            num_swap_blocks: rng.below(2 * case.units_max),
             seed,
             tails: case.tails.to_vec(),
             block_bytes: case.block_bytes,
@@ -124,6 +132,8 @@ impl TailEpisode {
         let blocks = (0..config.num_blocks as u32).map(|block| (BlockId(block), vec![POISON; config.block_size]));
         Self {
             memory: blocks.collect(),
+            slots: BTreeMap::new(),
+            swaps: Vec::new(),
             roots: vec![
                 ChainRoot::default(),
                 ChainRoot::new(Some("a"), 0).of_tenant(Some(1)),
@@ -141,10 +151,13 @@ impl TailEpisode {
 
     fn step(&mut self) {
         match self.rng.below(100) {
-            0..20 => self.allocate(),
-            20..38 => self.append(),
-            38..75 => self.compute_one(),
-            75..82 => self.free(),
+            0..18 => self.allocate(),
+            18..34 => self.append(),
+            34..64 => self.compute_one(),
+            64..67 => self.swap_out(),
+            67..70 => self.swap_in(),
+            70..76 => self.go_on_with_swaps(),
+            76..82 => self.free(),
             82..90 => self.fork(),
             90..93 => self.ensure(),
             93..96 => self.flush(),
@@ -222,10 +235,11 @@ impl TailEpisode {
 
     fn fork(&mut self) {
         let Some(id) = self.pick() else { return };
-        while self.running.get(&id).is_some_and(|sequence| sequence.computed < sequence.tokens.len()) {
+        let is_resident = |episode: &Self| episode.manager.state(SequenceId(id)) == Some(SequenceState::Resident);
+        while is_resident(self) && self.running[&id].computed < self.running[&id].tokens.len() {
             self.compute(id);
         }
-        if !self.running.contains_key(&id) {
+        if !is_resident(self) {
             return;
         }
         if self.running.len() >= SEQUENCES {
@@ -251,6 +265,81 @@ impl TailEpisode {
         assert_eq!(self.manager.usable(), usable);
     }
 
+    /// Begins to swap one sequence out, or some together, as beams are.
+    fn swap_out(&mut self) {
+        let group = self.some_in(SequenceState::Resident);
+        let can = self.manager.can_swap_out(&group);
+        self.flush();
+        let (held, exclusive) = (self.held_bytes(), self.manager.blocks_exclusive(&group));
+        let result = self.manager.swap_out(&group);
+        assert_eq!(result.is_ok(), matches!(can, AllocStatus::Ok), "{can:?} {result:?}");
+        if let Ok(swap) = result {
+            assert_eq!((self.held_bytes(), swap.num_freed), (held, exclusive));
+            self.begin(swap);
+            self.counts.swaps += 1;
+        }
+    }
+
+    fn swap_in(&mut self) {
+        let group = self.some_in(SequenceState::Swapped);
+        let can = self.manager.can_swap_in(&group);
+        let result = self.manager.swap_in(&group);
+        // The watermark is for whoever asks first.
+        assert!(result.is_ok() || !matches!(can, AllocStatus::Ok), "{can:?} {result:?}");
+        match result {
+            Ok(swap) => {
+                self.flush();
+                self.begin(swap);
+            }
+            Err(_) => self.counts.refused += 1,
+        }
+    }
+
+    fn begin(&mut self, swap: Swap) {
+        let blocks = swap.transfers.iter().map(|transfer| transfer.block).collect();
+        self.swaps.push((swap, blocks));
+    }
+
+    /// Returns one sequence in this state, or all of them.
+    fn some_in(&mut self, state: SequenceState) -> Vec<SequenceId> {
+        let ids = self.running.keys().map(|&id| SequenceId(id));
+        let mut ids: Vec<_> = ids.filter(|&id| self.manager.state(id) == Some(state)).collect();
+        if !ids.is_empty() && !self.rng.once_in(3) {
+            ids = vec![ids[self.rng.below(ids.len())]];
+        }
+        ids
+    }
+
+    /// Makes some transfers of a swap, and reports it if it has ended. A swap that fails leaves poison.
+    fn go_on_with_swaps(&mut self) {
+        if self.swaps.is_empty() {
+            return;
+        }
+        let (mut swap, blocks) = self.swaps.swap_remove(self.rng.below(self.swaps.len()));
+        let fails = self.rng.once_in(16);
+        let count = if fails { swap.transfers.len() } else { self.rng.below(swap.transfers.len() + 2) };
+        for BlockSwap { block, slot } in swap.transfers.drain(..count.min(swap.transfers.len())) {
+            let content = match (swap.direction, fails) {
+                (_, true) => vec![POISON; self.config.block_size],
+                (SwapDirection::Out, false) => self.memory[&block].clone(),
+                (SwapDirection::In, false) => self.slots[&slot].clone(),
+            };
+            match swap.direction {
+                SwapDirection::Out => drop(self.slots.insert(slot, content)),
+                SwapDirection::In => assert!(self.memory.insert(block, content).is_some(), "{block} has no memory"),
+            }
+        }
+        if !swap.transfers.is_empty() {
+            return self.swaps.push((swap, blocks));
+        }
+        let outcome = if fails { SwapOutcome::Failed } else { SwapOutcome::Done };
+        for id in self.manager.finish_swap(swap.id, outcome) {
+            if fails {
+                self.running.remove(&id.0).expect("it waited for its swap");
+            }
+        }
+    }
+
     /// Compacts when nothing is pending, as the engine does.
     fn compact(&mut self) {
         self.flush();
@@ -272,6 +361,9 @@ impl TailEpisode {
 
     /// Lets the toy layers compute the next tokens of a sequence, which read what the tables name.
     fn compute(&mut self, id: u64) {
+        if self.manager.state(SequenceId(id)) != Some(SequenceState::Resident) {
+            return self.go_on_with_swaps();
+        }
         self.flush();
         let sequence = &self.running[&id];
         let (start, silent) = (sequence.computed, sequence.is_silent);
@@ -375,7 +467,7 @@ impl TailEpisode {
         assert!(taken <= budget.max(self.held_bytes()), "{taken} bytes of {budget} are taken");
         for (&id, sequence) in &self.running {
             let (block_size, prints) = (self.config.block_size, &sequence.prints[..sequence.computed]);
-            let table = self.manager.block_table(SequenceId(id)).expect("it is resident");
+            let Some(table) = self.manager.block_table(SequenceId(id)) else { continue };
             for (at, print) in prints.iter().enumerate().filter(|_| self.config.block_bytes > 0) {
                 assert_eq!(self.read(table[at / block_size], at % block_size), *print);
             }
@@ -398,9 +490,13 @@ impl TailEpisode {
         for id in std::mem::take(&mut self.running).into_keys() {
             assert!(self.manager.free(SequenceId(id)));
         }
+        while !self.swaps.is_empty() {
+            self.go_on_with_swaps();
+        }
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
         assert_eq!(self.manager.available(), self.manager.usable());
-        assert_eq!((self.manager.stats().blocks_used, self.manager.tail_stats().blocks_held), (0, 0));
+        let stats = self.manager.stats();
+        assert_eq!((stats.blocks_used, stats.swap_slots_used, self.manager.tail_stats().blocks_held), (0, 0, 0));
         self.manager.reset_cache();
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
         assert_eq!((self.manager.stats().blocks_cached, self.manager.tail_stats().blocks_cached), (0, 0));
@@ -410,13 +506,11 @@ impl TailEpisode {
     /// Returns the bytes of all blocks that sequences hold, each counted once.
     fn held_bytes(&self) -> usize {
         let mut held = BTreeSet::new();
-        for &id in self.running.keys() {
-            assert_eq!(self.manager.state(SequenceId(id)), Some(SequenceState::Resident));
-        }
         for id in self.manager.sequences() {
-            held.extend(self.manager.block_table(id).into_iter().flatten().copied());
+            held.extend(self.manager.trunk_blocks(id));
             held.extend(self.manager.tail_blocks(id));
         }
+        held.extend(self.swaps.iter().flat_map(|(_, blocks)| blocks));
         held.into_iter().map(|block| self.bytes_of(block)).sum()
     }
 
