@@ -169,8 +169,7 @@ impl CpuDevice {
                     Some(frame) => (layer.kv.alone(), frame.bytes().into()),
                     None => (layer.kv, kv.readable(sequences)),
                 };
-                let layer = AttentionLayer { kv, ..layer };
-                let sinks = sinks.map(|sinks| sinks.matrix());
+                let (layer, sinks) = (AttentionLayer { kv, ..layer }, sinks.map(|sinks| sinks.matrix()));
                 attention(pool, level, &layer, blocks, spans, tables, sinks, q, parts, state, out);
             }
             Command::Convolve { .. } | Command::DeltaRule { .. } => advance_states(pool, level, kv, numbers, command),
