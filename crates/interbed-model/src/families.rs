@@ -57,6 +57,7 @@ families!(
     hunyuan_moe,
     gpt_oss,
     gemma3,
+    qwen3_5,
 );
 
 /// A family of models that Interbed supports: how its configurations are recognised and how they are read.
