@@ -15,11 +15,11 @@ use interbed_engine::{
 use interbed_kernels::Level;
 use interbed_kv::KvConfig;
 use interbed_kv_events::EventPublisher;
-use interbed_model::{Model, Pooling};
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::config::ModelConfig;
 use interbed_model::generation_config::GenerationConfig;
 use interbed_model::tokenizer::Tokenizer;
+use interbed_model::{Model, Pooling};
 use interbed_server::ModelFacts;
 use interbed_weights::{ElasticWeights, ResidentWeights, WeightSource};
 

@@ -10,7 +10,7 @@ use super::shared::habits::{ActivationRule, Bias, Habits};
 use super::shared::refusals::UNCOMPUTED;
 use super::shared::rope::Rotated;
 use super::shared::windows;
-use super::{Family, GgufForm};
+use super::{Family, GgufForm, GgufWriting};
 use crate::blueprint::{Activation, Blueprint, DecayForm, GatedDelta, HeadNorms, KeySharing, Norm};
 use crate::config_error::ConfigProblem;
 use crate::keys::gguf::Pattern;
@@ -26,7 +26,11 @@ pub(super) static FAMILY: Family = Family {
     name: "Qwen3.5",
     model_types: &["qwen3_5_text"],
     within: &["qwen3_5"],
-    gguf: Some(GgufForm::new(&["qwen35"], RopeStyle::Halves)),
+    gguf: Some(GgufForm::new(&["qwen35"], RopeStyle::Halves).written(GgufWriting {
+        norms: Some(HeadNorms::EachBefore),
+        network_norm: Some("post_attention_norm"),
+        ..GgufWriting::PLAIN
+    })),
     habits: Habits {
         vocab_size: 248_320,
         inner: 12_288,
