@@ -1,33 +1,19 @@
 //! The greatest numbers of rows, on every device: the same as sorting gives.
 
-use std::num::NonZeroUsize;
-
-use interbed_device::{
-    BEST_MAX, Bytes, Command, Cpu, CpuDevice, Device, Gpu, KvPool, PassNeeds, Queue, ReferenceDevice, TensorArea,
-    VulkanDevice,
-};
+use interbed_device::{BEST_MAX, Command, Device, PassNeeds, Queue, TensorArea};
 use interbed_kernels::{BlockGroups, KvDType, KvLayout};
+
+use crate::devices::devices;
 
 /// Numbers that all tensors of a test have together.
 const CAPACITY: usize = 1 << 20;
 
 /// The devices that there are.
-fn devices() -> Vec<(&'static str, Box<dyn Device>)> {
+fn all_devices() -> Vec<(String, Box<dyn Device>)> {
     let mut tensors = TensorArea::default();
     tensors.take(CAPACITY);
     let needs = PassNeeds { tensors, best_width: 100_003, ..PassNeeds::default() };
-    let groups = BlockGroups::new(KvLayout::new(4, KvDType::F32, []), 0);
-    let cpu = Cpu::new(NonZeroUsize::MIN);
-    let mut devices: Vec<(_, Box<dyn Device>)> = vec![
-        ("cpu", Box::new(CpuDevice::new(cpu, &needs, KvPool::new(groups.clone()).unwrap()).unwrap())),
-        ("reference", Box::new(ReferenceDevice::new(&needs, &groups, 3))),
-    ];
-    match Gpu::first(Bytes(1 << 30)) {
-        Ok(gpu) => devices.push(("vulkan", Box::new(VulkanDevice::new(&gpu, &needs, &groups).unwrap()))),
-        Err(why) if std::env::var_os("INTERBED_REQUIRE_VULKAN").is_some() => panic!("{why}"),
-        Err(why) => eprintln!("left out: {why}"),
-    }
-    devices
+    devices(&needs, &BlockGroups::new(KvLayout::new(4, KvDType::F32, []), 0))
 }
 
 /// What a device leaves of these rows.
@@ -53,7 +39,7 @@ fn sorted(row: &[f32], count: usize) -> Vec<[f32; 2]> {
 }
 
 fn check(rows: &[f32], width: usize, count: usize) {
-    for (name, mut device) in devices() {
+    for (name, mut device) in all_devices() {
         let got = best(&mut *device, rows, width, count);
         let (got, _) = got.as_chunks::<2>();
         for (row, (got, numbers)) in got.chunks(count).zip(rows.chunks(width)).enumerate() {

@@ -1,5 +1,8 @@
 //! Integration tests of interbed-device, in one binary.
 
 mod best;
+mod devices;
 mod shaders;
+mod states;
 mod vulkan;
+mod windows;

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 use interbed_kernels::{
-    ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvLayer, KvLayout, KvPlace, KvShape, KvView, Level,
-    Matrix, RUN, STRETCH, attention, attention_scratch,
+    ATTENTION_STATE, AttentionLayer, AttentionSpan, BlockGroups, DType, KvDType, KvLayer, KvLayout, KvPlace, KvShape,
+    KvView, Level, Matrix, RUN, RopeStyle, Rotation, STRETCH, attention, attention_scratch, rotate_and_store,
 };
 use proptest::prelude::*;
 
@@ -125,6 +125,31 @@ impl Case {
         let (spans, q, sinks, blocks) = ([span], &self.q, self.sinks(), self.blocks[..].into());
         attention(&pool, level, &layer, blocks, &spans, table, sinks, q, &mut scratch, &mut carried, &mut out);
         out
+    }
+
+    /// Attends from `asked` over a table whose first block is number `cut` of the sequence's.
+    fn attend_cut(&self, level: Level, threads: usize, scratch: usize, asked: &Range<usize>, cut: usize) -> Vec<f32> {
+        let layer = AttentionLayer {
+            kv: self.layer,
+            heads: self.heads,
+            scale: 1.0 / (self.layer.head_dim() as f32).sqrt(),
+            window: self.window,
+        };
+        let row = self.heads * self.layer.head_dim();
+        let q = &self.q[(asked.start - self.asked.start) * row..(asked.end - self.asked.start) * row];
+        let (mut out, mut scratch) = (vec![7.0; q.len()], vec![f32::NAN; scratch]);
+        let table = &self.block_table[cut..];
+        let held = cut * self.layer.block_size()..asked.end;
+        let spans = [AttentionSpan { held, ..AttentionSpan::new(asked.start, asked.len(), 0..table.len() as u32) }];
+        let (pool, blocks, sinks) = (pool(threads), self.blocks[..].into(), self.sinks());
+        attention(&pool, level, &layer, blocks, &spans, table, sinks, q, &mut scratch, &mut [], &mut out);
+        out
+    }
+
+    /// The number of blocks that none of the tokens from `position` on sees, all of whose positions lie before what
+    /// they see.
+    fn unseen(&self, position: usize) -> usize {
+        (position + 1).saturating_sub(self.window.unwrap_or(usize::MAX)) / self.layer.block_size()
     }
 
     fn attend(&self, level: Level, threads: usize) -> Vec<f32> {
@@ -254,6 +279,28 @@ proptest! {
     }
 
     #[test]
+    fn blocks_behind_the_window_may_be_gone(
+        kv_heads in 1usize..4, per_kv_head in 1usize..13, head_dim in 1usize..70, block_size in 1usize..65,
+        dtype in dtypes(), asked in positions(), window in 1usize..1100, size in 1usize..30, threads in 1usize..5,
+        split in any::<bool>(), cuts in any::<u64>(), seed in any::<u64>(),
+    ) {
+        let layout = alike(2, kv_heads, 2 * head_dim, block_size, dtype);
+        let case = Case::new(&layout, kv_heads * per_kv_head, asked.clone(), Some(window), 4.0, seed);
+        let scratch = if split { 64 * asked.len() * case.heads * (2 * head_dim + 2) } else { 0 };
+        for level in kernel_levels() {
+            let whole = bits(&case.attend_chunks(level, 1, 0, std::slice::from_ref(&asked)));
+            let mut cut = Vec::new();
+            for (index, chunk) in chunks_of(&asked, size).iter().enumerate() {
+                let most = case.unseen(chunk.start);
+                // Often the last that is possible.
+                let blocks = if index % 2 == 0 { most } else { cuts as usize % (most + 1) };
+                cut.extend(case.attend_cut(level, threads, scratch, chunk, blocks));
+            }
+            prop_assert_eq!(&bits(&cut), &whole, "{}", level.name());
+        }
+    }
+
+    #[test]
     fn a_token_is_the_same_in_any_company(
         kv_heads in 1usize..4, per_kv_head in 1usize..13, head_dim in 1usize..70, block_size in 1usize..65,
         dtype in dtypes(), asked in positions(), window in windows(), size in 1usize..30, threads in 1usize..5,
@@ -366,6 +413,63 @@ proptest! {
         let blocks = if start < end { start / block_size..end.div_ceil(block_size) } else { 0..0 };
         prop_assert_eq!(runs.len(), blocks.len());
     }
+}
+
+/// A table may begin at any block that no token of the span needs, wherever the borders of runs and stretches are.
+#[test]
+fn a_table_may_begin_at_every_legal_block() {
+    for dtype in KvDType::ALL {
+        let layout = alike(2, 2, 24, 16, dtype);
+        let case = Case::new(&layout, 6, 2 * STRETCH + 20..2 * STRETCH + 31, Some(120), 3.0, 2);
+        for level in kernel_levels() {
+            let whole = bits(&case.attend_chunks(level, 1, 0, std::slice::from_ref(&case.asked)));
+            let most = case.unseen(case.asked.start);
+            assert!(most * 16 + 16 > 2 * STRETCH + 20 + 1 - 120 && !(most * 16).is_multiple_of(RUN));
+            for cut in 0..=most {
+                let cut = bits(&case.attend_cut(level, 1, 0, &case.asked, cut));
+                assert!(cut == whole, "{dtype}, {}", level.name());
+            }
+        }
+        let cut = std::panic::catch_unwind(|| {
+            case.attend_cut(Level::detect(), 1, 0, &case.asked, case.unseen(case.asked.start) + 1)
+        });
+        assert!(cut.is_err(), "the first token sees what is gone");
+    }
+}
+
+/// Layers of further groups find their blocks by numbers that do not begin at 0.
+#[test]
+fn blocks_of_a_further_group_have_their_own_numbers() {
+    let layout = alike(2, 2, 24, 16, KvDType::F16);
+    let groups = BlockGroups::new(alike(1, 1, 8, 16, KvDType::F16), 5).with(layout.clone(), 40);
+    let mut case = Case::new(&layout, 4, 500..520, Some(90), 3.0, 4);
+    let level = Level::detect();
+    let whole = bits(&case.attend(level, 1));
+    let start = groups.groups()[1].bytes().start;
+    case.blocks.splice(0..0, vec![0xff; start]);
+    case.layer = groups.kv(1).layer(LAYER);
+    assert!(std::panic::catch_unwind(|| case.attend(level, 1)).is_err(), "blocks of the trunk");
+    case.block_table.iter_mut().for_each(|block| *block += 5);
+    assert_eq!(bits(&case.attend(level, 1)), whole);
+    let (layer, mut blocks) = (case.layer, vec![0; case.blocks.len()]);
+    let row = layer.num_kv_heads() * layer.head_dim();
+    // Stored from the middle on, in a table that begins there, the same bytes come to the same places.
+    let (k, v) = (Numbers(1).take(32 * row), Numbers(2).take(32 * row));
+    store(&layer, &mut blocks, &case.block_table, 160, &k, &v);
+    let mut cut = vec![0; blocks.len()];
+    store_cut(&layer, &mut cut, &case.block_table[10..], 160, &k, &v);
+    assert!(cut == blocks && blocks[..start].iter().all(|&byte| byte == 0));
+}
+
+/// Stores keys and values of the positions from `first` on, in a table whose first block begins there.
+fn store_cut(layer: &KvLayer, blocks: &mut [u8], table: &[u32], first: usize, k: &[f32], v: &[f32]) {
+    let tokens = k.len() / layer.num_kv_heads() / layer.head_dim();
+    let held = first..first + tokens;
+    let spans = [AttentionSpan { held, ..AttentionSpan::new(first, tokens, 0..table.len() as u32) }];
+    let (mut q, mut keys) = (vec![0.0; tokens * layer.head_dim()], k.to_vec());
+    let rotation = Rotation { style: RopeStyle::Halves, cos: &[], sin: &[] };
+    let (level, blocks) = (Level::detect(), blocks.into());
+    rotate_and_store(&pool(1), level, layer, blocks, &spans, table, rotation, &mut q, &mut keys, v);
 }
 
 #[test]

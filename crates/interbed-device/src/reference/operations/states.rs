@@ -107,6 +107,8 @@ impl DeviceMemory {
     fn state(&self, block: Option<u32>, at: usize, count: usize) -> Vec<f32> {
         match block {
             None => vec![0.0; count],
+            // Parts without numbers begin where the next part begins.
+            Some(_) if count == 0 => Vec::new(),
             Some(block) => self.states.get(&(block, at)).cloned().unwrap_or_else(|| vec![f32::NAN; count]),
         }
     }
