@@ -32,14 +32,19 @@ ARCHITECTURES = {
     "seed_oss": ("seed_oss", False),
     "arcee": ("arcee", True),
     "gemma3_text": ("gemma3", False),
+    "qwen3_5_text": ("qwen35", False),
 }
 
 MODELS = [
     "qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "glm4_moe", "glm4_moe_groups", "glm4_moe_mtp",
     "minimax_m2", "ernie4_5_moe", "hunyuan_v1_moe", "gpt_oss", "gpt_oss_mxfp4",
     "smollm3", "phi3", "phi3_long", "mistral_small", "ministral3", "olmo2", "olmo3", "exaone4", "seed_oss",
-    "arcee", "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62",
+    "arcee", "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62", "qwen3_5", "qwen3_5_tied", "qwen3_5_bf16",
 ]
+
+
+# Ends of the names of tensors in 32 bits, beside vectors.
+WIDE = (".bias", "_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight")
 
 
 def neighbours(rows, heads):
@@ -117,9 +122,46 @@ def gguf_mxfp4(blocks, scales):
     return torch.cat((scales.unsqueeze(-1), packed), dim=-1).flatten(-2)
 
 
+def qwen3_5(tensors, config):
+    """Puts value heads in turns by their key heads, and the layer that guesses behind the others."""
+    keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    key_rows, width = keys * config["linear_key_head_dim"], config["linear_value_head_dim"]
+    layers = config["num_hidden_layers"]
+
+    def turns(rows, width=width):
+        shape = rows.shape
+        return rows.reshape(keys, values // keys, width, *shape[1:]).transpose(0, 1).reshape(shape)
+
+    guessing = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm",
+                "norm": "shared_head_norm"}
+    out = {}
+    for name, tensor in tensors.items():
+        part = name.partition(".linear_attn.")[2].removesuffix(".weight")
+        if part in ("in_proj_qkv", "conv1d"):
+            tensor = tensor.reshape(tensor.shape[0], tensor.shape[-1])
+            tensor = torch.cat((tensor[: 2 * key_rows], turns(tensor[2 * key_rows :])))
+        elif part == "in_proj_z":
+            tensor = turns(tensor)
+        elif part in ("in_proj_a", "in_proj_b", "A_log", "dt_bias"):
+            tensor = turns(tensor, 1)
+        elif part == "out_proj":
+            tensor = turns(tensor.T).T
+        if part == "A_log":
+            tensor = -torch.exp(tensor.to(torch.float32))
+        if name.endswith("norm.weight") and part != "norm":
+            tensor = tensor.to(torch.float32) + 1
+        name = name.replace("dt_bias", "dt_proj.bias").replace("mtp.layers.0", f"model.layers.{layers}")
+        if name.startswith("mtp."):
+            stem = name.removeprefix("mtp.").removesuffix(".weight")
+            # The package has no name for these in this architecture.
+            name = f"blk.{layers}.nextn.{guessing[stem]}.weight"
+        out[name] = tensor
+    return out
+
+
 def add_parameters(writer, config, kind):
     heads, hidden, layers = (config[k] for k in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
-    predicting = config.get("num_nextn_predict_layers", 0)
+    predicting = config.get("num_nextn_predict_layers", config.get("mtp_num_hidden_layers", 0))
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     rope = rope.get("full_attention", rope)
     rope_type = rope.get("rope_type", rope.get("type", "default"))
@@ -228,10 +270,27 @@ def add_parameters(writer, config, kind):
         writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(length / original) / math.log(original)))
         writer.add_tensor("rope_factors_long.weight", np.array(rope["long_factor"], dtype=np.float32))
         writer.add_tensor("rope_factors_short.weight", np.array(rope["short_factor"], dtype=np.float32))
+    if kind == "qwen3_5_text":
+        values = config["linear_num_value_heads"]
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
+        writer.add_ssm_time_step_rank(values)
+        writer.add_ssm_inner_size(values * config["linear_value_head_dim"])
+        writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
+        writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
+        if "layer_types" in config:
+            recurrent = [kind == "linear_attention" for kind in config["layer_types"]]
+            writer.add_array(f"{writer.arch}.attention.recurrent_layers", recurrent + [False] * predicting)
+        else:
+            writer.add_full_attention_interval(config["full_attention_interval"])
+        if predicting:
+            writer.add_nextn_predict_layers(predicting)
     if rope_type == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(config, head_dim))
     writer.add_rope_freq_base(theta)
-    writer.add_bos_token_id(config["bos_token_id"])
+    if "bos_token_id" in config:
+        writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     return layers + predicting
 
@@ -247,10 +306,13 @@ def write_family(directory, out):
     blocks = add_parameters(writer, config, kind)
     names = tensor_names(architecture, blocks)
 
-    tensors = gpt_oss(tensors) if kind == "gpt_oss" else experts_together(tensors)
+    if kind == "qwen3_5_text":
+        tensors = qwen3_5(tensors, config)
+    else:
+        tensors = gpt_oss(tensors) if kind == "gpt_oss" else experts_together(tensors)
     for name, values in tensors.items():
         name = name.replace("e_score_correction_bias", "e_score_correction.bias")
-        new_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        new_name = name if name.startswith("blk.") else names.get_name(name, try_suffixes=(".weight", ".bias"))
         if new_name is None:
             raise SystemExit(f"{directory.name}: GGUF has no name for {name}")
         if reordered and re.search(r"\.[qk]_proj\.", name):
@@ -259,7 +321,11 @@ def write_family(directory, out):
             writer.add_tensor(new_name, values.contiguous().numpy(), raw_dtype=gguf.GGMLQuantizationType.MXFP4)
             continue
         # As converters do: vectors, norms and routers in 32 bits, matrices in 16.
-        wide = values.dim() == 1 or new_name.endswith((".bias", "_norm.weight", "ffn_gate_inp.weight"))
+        wide = values.dim() == 1 or new_name.endswith(WIDE)
+        if values.dtype == torch.bfloat16 and not wide:
+            data = values.contiguous().view(torch.int16).numpy().view(np.uint8)
+            writer.add_tensor(new_name, data, raw_dtype=gguf.GGMLQuantizationType.BF16)
+            continue
         values = values.to(torch.float32)
         if kind == "gemma3_text" and name.endswith("norm.weight"):
             values = values + 1

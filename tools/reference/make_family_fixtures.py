@@ -8,6 +8,7 @@ that the model reads changes its logits.
 """
 
 import argparse
+import copy
 import itertools
 import json
 import math
@@ -26,8 +27,15 @@ from reference import FP4, dequantized_fp8, greedy, open_model, prompt_logits
 ROUTER_MARGIN_MIN = 2e-4
 # How often every expert of every layer has to be chosen, over the prompt and the greedy tokens.
 USES_MIN = 3
+# How far logits computed in bfloat16 may be from those in float32, relative to the largest, in cases that say so: the
+# norm of a delta rule's result enlarges small numbers with their errors.
+BF16_ERROR_MAX = 0.03
 # How much logits have to change, relative to the largest, when one tensor is not what it should be.
 INFLUENCE_MIN = 1e-3
+
+
+# Ends of the names of matrices whose results are added to the hidden states.
+OUTPUTS = ("out_proj.weight", "o_proj.weight", "down_proj.weight")
 
 
 class TooClose(Exception):
@@ -305,6 +313,40 @@ def gemma3():
     )
 
 
+def qwen3_5():
+    """As `mixtures`; with the relations of heads that the published sizes have."""
+    small = {
+        "architecture": "Qwen3_5ForCausalLM", "layers": 8, "intermediate_size": 24, "rms_norm_eps": 1e-6,
+        "attention_bias": False, "attn_output_gate": True, "linear_conv_kernel_dim": 4, "mamba_ssm_dtype": "float32",
+        "bos_token_id": ..., "theta": 100.0,
+    }
+    rope = {"partial_rotary_factor": 0.25, "mrope_section": [1, 1, 0], "mrope_interleaved": True}
+    other = rope | {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
+    types = [f"{'full' if layer % 4 == 3 else 'linear'}_attention" for layer in range(8)]
+    yield (
+        "qwen3_5", "as 4B and 9B: two value heads a key head; layers that guess at further tokens",
+        family("qwen3_5_text", **small, modern=True, rope=rope, head_dim=16, num_key_value_heads=1,
+               layer_types=types, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+               linear_value_head_dim=16, mtp_num_hidden_layers=1, mtp_use_dedicated_embeddings=False),
+        {"steady": True, "prompt_len": 60, "extra": qwen3_5_mtp, "matters": {"rope_parameters": other}},
+    )
+    yield (
+        "qwen3_5_tied", "as 0.8B and 2B: as many value heads as key heads, tied; every fourth layer by the interval",
+        family("qwen3_5_text", **small, modern=True, rope=rope, head_dim=8, full_attention_interval=4,
+               linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=8, linear_value_head_dim=8,
+               tie_word_embeddings=True),
+        {"steady": True, "matters": {"rope_parameters": other}},
+    )
+    yield (
+        "qwen3_5_bf16", "as 27B: three value heads a key head, six query heads a key head; bfloat16",
+        family("qwen3_5_text", **small, modern=True, rope=rope, head_dim=8, num_attention_heads=6,
+               num_key_value_heads=1, hidden_size=48, output_gate_type="swish", layer_types=types,
+               linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=8, linear_value_head_dim=8,
+               dtype="bfloat16"),
+        {"steady": True, "prepare": bf16_numbers, "publish": qwen3_5_in_bf16, "matters": {"rope_parameters": other}},
+    )
+
+
 def fp8():
     """As `mixtures`: the matrices of these are in FP8, with a scale for each block of 128 rows and columns."""
     layers, ignored = 2, ["lm_head", "model.norm", "model.embed_tokens"]
@@ -460,9 +502,32 @@ def glm4_mtp(config, published, seed):
     return {name: torch.randn(shape, generator=generator).to(torch.bfloat16) for name, shape in sorted(shapes.items())}
 
 
-def neutral_norm(model):
+def bf16_numbers(weights, seed):
+    """Makes weights numbers that bfloat16 has."""
+    return {name: tensor.to(torch.bfloat16).to(torch.float32) for name, tensor in weights.items()}
+
+
+def qwen3_5_in_bf16(name, tensor):
+    """The logarithms of the rates are in 32 bits beside matrices of 16."""
+    yield name, tensor if name.endswith("A_log") else tensor.to(torch.bfloat16)
+
+
+def qwen3_5_mtp(config, published, seed):
+    """The layer that predicts the token after the next, beside the model. Nothing reads it."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden, last = config["hidden_size"], f"model.layers.{config['num_hidden_layers'] - 1}."
+    shapes = {name.replace(last, "mtp.layers.0."): t.shape for name, t in published.items() if name.startswith(last)}
+    shapes |= {
+        "mtp.fc.weight": (hidden, 2 * hidden), "mtp.norm.weight": (hidden,),
+        "mtp.pre_fc_norm_embedding.weight": (hidden,), "mtp.pre_fc_norm_hidden.weight": (hidden,),
+    }
+    return {name: torch.randn(shape, generator=generator).to(torch.bfloat16) for name, shape in sorted(shapes.items())}
+
+
+def neutral_norm(model, name):
     """The weight that a norm multiplies nothing by: 1, or 0 where 1 is added to it."""
-    return 0.0 if type(model).__name__.startswith("Gemma3") else 1.0
+    adds_one = type(model).__name__.startswith(("Gemma3", "Qwen3_5")) and not name.endswith("linear_attn.norm.weight")
+    return 0.0 if adds_one else 1.0
 
 
 def random_weights(model, seed):
@@ -475,11 +540,14 @@ def random_weights(model, seed):
     for name, tensor in sorted(named.items()):
         noise = torch.randn(tensor.shape, generator=generator)
         if "norm" in name:
-            out[name] = neutral_norm(model) + 0.3 * noise
+            out[name] = neutral_norm(model, name) + 0.3 * noise
         elif name.endswith("e_score_correction_bias"):
             out[name] = 0.2 * noise
         elif name.endswith("sinks"):
             out[name] = noise
+        elif name.endswith("A_log"):
+            # Heads that remember a few tokens, and heads that remember many.
+            out[name] = -1.5 + 1.5 * noise
         elif name.endswith(("bias", "proj_bias")):
             out[name] = 0.3 * noise
         elif "embed_tokens" in name:
@@ -489,6 +557,9 @@ def random_weights(model, seed):
             out[name] = noise * 2.5 / math.sqrt(tensor.shape[-1])
         else:
             size = 1.5 / math.sqrt(tensor.shape[-1])
+            if type(model).__name__.startswith("Qwen3_5") and name.endswith(OUTPUTS):
+                # With more than that, errors of a layer grow in those behind it.
+                size *= 0.3
             if "gpt_oss" in type(model).__module__ and tensor.dim() == 3:
                 # These are multiplied from the left, and some of what the first gives has to be clamped.
                 size = (3.5 if "gate" in name else 1.0) / math.sqrt(tensor.shape[-2])
@@ -548,13 +619,20 @@ class Routers:
 
 
 def model_of(config):
-    config = AutoConfig.for_model(**{k: v for k, v in config.items() if k != "quantization_config"})
+    config = AutoConfig.for_model(**{k: v for k, v in config.items() if k not in ("quantization_config", "dtype")})
     return AutoModelForCausalLM.from_config(
         config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
     ).eval()
 
 
-def search(config, prompt_len, prepare):
+def bf16_error(model, prompt):
+    """The largest difference that computing in bfloat16 makes, relative to the largest logit."""
+    right = prompt_logits(model, prompt)
+    rough = prompt_logits(copy.deepcopy(model).to(torch.bfloat16), prompt)
+    return ((rough - right).abs().max() / right.abs().max()).item()
+
+
+def search(config, prompt_len, prepare, steady):
     """The first seed whose greedy tokens and experts are clear and various, its weights, and the tokens."""
     for seed in itertools.count():
         model = model_of(config)
@@ -563,6 +641,8 @@ def search(config, prompt_len, prepare):
             weights = prepare(weights, seed)
         # Tied heads are in the model, but not among its named parameters.
         model.load_state_dict(weights, strict=False)
+        if steady and bf16_error(model, prompt_of(seed, prompt_len)) > BF16_ERROR_MAX:
+            continue
         routers = Routers(model)
         try:
             tokens, margin = greedy(model, prompt_of(seed, prompt_len), GREEDY_TOKENS, MARGIN_MIN)
@@ -585,16 +665,17 @@ def check_influence(directory, config, prompt, matters):
             raise SystemExit(f"{directory.name}: {field} changes logits by no more than {change:.1e}")
     for name, tensor in sorted(model.state_dict().items()):
         kept = tensor.clone()
-        tensor.fill_(neutral_norm(model) if "norm" in name else 0.0)
+        tensor.fill_(neutral_norm(model, name) if "norm" in name else 0.0)
         change = (prompt_logits(model, prompt) - right).abs().max() / right.abs().max()
         tensor.copy_(kept)
         if change < INFLUENCE_MIN:
             raise SystemExit(f"{directory.name}: {name} changes logits by no more than {change:.1e}")
 
 
-def make_case(directory, config, prompt_len=32, publish=an_expert_a_tensor, prepare=None, extra=None, matters={}):
+def make_case(directory, config, prompt_len=32, publish=an_expert_a_tensor, prepare=None, extra=None, steady=False,
+              matters={}):
     """Writes one case, and computes what is expected from the files as they then lie there."""
-    seed, weights, tokens_searched = search(config, prompt_len, prepare)
+    seed, weights, tokens_searched = search(config, prompt_len, prepare, steady)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     write_json(directory / "config.json", config)
@@ -611,7 +692,11 @@ def make_case(directory, config, prompt_len=32, publish=an_expert_a_tensor, prep
     tokens, margin = greedy(model, prompt, GREEDY_TOKENS)
     if tokens != tokens_searched:
         raise SystemExit(f"{directory.name}: the files do not say what the model in memory said")
-    save_file({"logits_f32": prompt_logits(open_model(directory), prompt)}, directory / "expected.safetensors")
+    expected = {"logits_f32": prompt_logits(open_model(directory), prompt)}
+    if config.get("dtype") == "bfloat16":
+        expected["logits_f32_of_bf16"] = expected["logits_f32"].clone()
+        expected["logits_bf16"] = prompt_logits(open_model(directory, torch.bfloat16), prompt)
+    save_file(expected, directory / "expected.safetensors")
     check_influence(directory, config, prompt, matters)
     made_by = {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0], "seed": seed}
     router = f'  "router_margin_min": {routers.margin:.6f},\n' if routers.uses else ""
@@ -626,6 +711,7 @@ def cases():
     yield from mixtures()
     yield from dense()
     yield from gemma3()
+    yield from qwen3_5()
     yield from fp8()
 
 

@@ -13,7 +13,7 @@ mod size;
 mod tests;
 
 pub(crate) use computed::ROPES_MAX;
-pub use interbed_kernels::Activation;
+pub use interbed_kernels::{Activation, DecayForm, KeySharing};
 pub use network::{Dense, Floor, Groups, Mixture, Router, Scores, SharedExpert};
 pub use part::{
     Attention, CompressedRows, GatedDelta, HeadNorms, KeySelection, KvRows, LatentAttention, NormsOfHeads, Part,

@@ -57,6 +57,7 @@ families!(
     hunyuan_moe,
     gpt_oss,
     gemma3,
+    qwen3_5,
 );
 
 /// A family of models that Interbed supports: how its configurations are recognised and how they are read.
@@ -139,6 +140,8 @@ pub(crate) struct GgufWriting {
     pub has_attention_factor: bool,
     /// Whether GGUF files state the inner width of an expert under a separate key.
     pub has_expert_width: bool,
+    /// What GGUF readers call the norm before a feed-forward network; `None` stands for `ffn_norm`.
+    pub network_norm: Option<&'static str>,
 }
 
 impl GgufWriting {
@@ -150,6 +153,7 @@ impl GgufWriting {
         has_factors: false,
         has_attention_factor: false,
         has_expert_width: false,
+        network_norm: None,
     };
 }
 

@@ -7,6 +7,7 @@ mod branch_norm;
 mod chooser;
 mod dense_ffn;
 mod embedding;
+mod gated_delta;
 mod head;
 mod moe_ffn;
 mod tensors;
@@ -20,6 +21,7 @@ use crate::pass::{ForwardError, Pass, PassSize};
 use attention::Attention;
 use dense_ffn::DenseFfn;
 use embedding::Embedding;
+use gated_delta::GatedDelta;
 use head::Head;
 use moe_ffn::MoeFfn;
 
@@ -72,6 +74,9 @@ pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
         layers.push(match &branch.part {
             Part::Attention(attention) => {
                 Box::new(Attention::new(blueprint, (branch, attention), place).last_if(last == Some(index)))
+            }
+            Part::GatedDelta(delta) => {
+                Box::new(GatedDelta::new(hidden, (branch, delta), place).last_if(last == Some(index)))
             }
             Part::Dense(dense) => Box::new(DenseFfn::new(hidden, (branch, dense), place)),
             Part::Mixture(mixture) => {

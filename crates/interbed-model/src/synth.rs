@@ -18,7 +18,7 @@ use interbed_weights::{Sink, TensorMeta, WeightError, write_model};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use crate::blueprint::Blueprint;
+use crate::blueprint::{Blueprint, Norm, Part};
 use crate::config::{ConfigError, ModelConfig};
 use crate::layers::group_specs;
 use gguf::GgufPlan;
@@ -155,7 +155,7 @@ pub fn synthesize(spec: &SynthSpec, dir: &Path, progress: &mut dyn FnMut(u64, u6
             let files = plan.write(spec, &config, dir, progress)?;
             return Ok(SynthReport { num_parameters: config.blueprint.num_parameters(), weight_bytes, dtype, files });
         }
-        let mut files = write_weights(spec, dir, config.blueprint.mixture().is_some(), &tensors, progress)?;
+        let mut files = write_weights(spec, dir, &config, &tensors, progress)?;
         let generation = json!({ "bos_token_id": config.ends.bos_token_id, "eos_token_id": config.ends.eos_token_ids });
         // The configuration is written last: a directory with `config.json` is a whole model.
         let rest =
@@ -230,18 +230,37 @@ fn list_tensors(config: &ModelConfig, dtype: DType) -> Result<Vec<TensorMeta>, S
 fn write_weights(
     spec: &SynthSpec,
     dir: &Path,
-    routed: bool,
+    config: &ModelConfig,
     tensors: &[TensorMeta],
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<PathBuf>, WeightError> {
-    let stream = |tensor| TensorStream::new(spec.seed, spec.router_skew, routed, tensor);
-    let sources: Vec<_> = tensors.iter().map(stream).collect();
+    let sources: Vec<_> = tensors.iter().map(|tensor| stream_of(spec, config, tensor)).collect();
     let mut paths = Vec::new();
     produce_chunks(tensors, &sources, progress, &mut |produce| {
         paths = write_model(dir, tensors, spec.shard_bytes, produce)?;
         Ok(())
     })?;
     Ok(paths)
+}
+
+/// Returns the generator of the values of a tensor.
+fn stream_of(spec: &SynthSpec, config: &ModelConfig, tensor: &TensorMeta) -> TensorStream {
+    let routed = config.blueprint.mixture().is_some();
+    let stream = TensorStream::new(spec.seed, spec.router_skew, routed, tensor);
+    stream.less(norm_offset(&config.blueprint, &tensor.name))
+}
+
+/// Returns the number that is added to each element of the tensor `name`, which is 0 unless it is the weight of a norm.
+fn norm_offset(blueprint: &Blueprint, name: &str) -> f32 {
+    if !name.ends_with("norm.weight") {
+        return 0.0;
+    }
+    let of_parts = blueprint.parts().find_map(|part| match part {
+        Part::GatedDelta(delta) => Some(delta.norm),
+        _ => None,
+    });
+    let is_of_part = |norm: &Norm| name.strip_suffix(".weight").is_some_and(|stem| stem.ends_with(norm.name));
+    of_parts.filter(is_of_part).unwrap_or(blueprint.head.norm).offset
 }
 
 /// Produces the bytes of one tensor in chunks, which can be generated in any order.

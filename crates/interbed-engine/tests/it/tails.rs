@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use interbed_engine::PreemptionMode;
 use interbed_kv::{Keeps, TailConfig};
 use proptest::prelude::*;
 
@@ -34,14 +35,24 @@ proptest! {
         max_num_seqs in 1usize..8,
         room in 0usize..40,
         drafts in prop::sample::select(vec![0usize, 3]),
+        swap_blocks in prop::sample::select(vec![0usize, 300]),
         faults in any::<bool>(),
     ) {
         let blocks = blocks.max(300 / block_size);
         let max_num_batched_tokens = max_num_seqs + room;
         let tails = KINDS[kind];
-        let shape =
-            Shape { blocks, block_size, max_num_seqs, max_num_batched_tokens, tails, ..Shape::default() };
+        let shape = Shape {
+            blocks,
+            block_size,
+            max_num_seqs,
+            max_num_batched_tokens,
+            swap_blocks,
+            preemption: if swap_blocks > 0 { PreemptionMode::Swap } else { PreemptionMode::Recompute },
+            tails,
+            ..Shape::default()
+        };
         let (engine, controls) = start(shape);
+        controls.fail_every_swap.store(if faults { 5 } else { 0 }, Ordering::Relaxed);
         controls.drafts.store(drafts, Ordering::Relaxed);
         teach_short_answers(&engine);
         // All prompts of a seed begin alike, and end at different places.
@@ -108,18 +119,23 @@ fn a_prompt_that_branches_is_found_from_the_third_time_on() {
 }
 
 #[test]
-fn sequences_that_make_room_are_computed_again_to_the_same_tokens() {
-    for tails in KINDS {
-        let (engine, _) = start(Shape { tails, blocks: 60, max_num_seqs: 8, ..Shape::default() });
-        teach_short_answers(&engine);
-        let requests: Vec<_> = (0..24).map(|seed| greedy(prompt(seed, 13), 60)).collect();
-        let streams: Vec<_> = requests.iter().map(|request| engine.handle().submit(request.clone()).unwrap()).collect();
-        for (request, stream) in requests.iter().zip(streams) {
-            assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params), "{tails:?}");
+fn sequences_that_make_room_come_back_to_the_same_tokens() {
+    for (preemption, swap_blocks) in [(PreemptionMode::Recompute, 0), (PreemptionMode::Swap, 200)] {
+        for tails in KINDS {
+            let shape = Shape { tails, blocks: 60, max_num_seqs: 8, preemption, swap_blocks, ..Shape::default() };
+            let (engine, _) = start(shape);
+            teach_short_answers(&engine);
+            let requests: Vec<_> = (0..24).map(|seed| greedy(prompt(seed, 13), 60)).collect();
+            let streams: Vec<_> =
+                requests.iter().map(|request| engine.handle().submit(request.clone()).unwrap()).collect();
+            for (request, stream) in requests.iter().zip(streams) {
+                assert_eq!(collect(stream).tokens, expected_greedy(&request.prompt, &request.params), "{tails:?}");
+            }
+            let status = eventually(&engine, "at rest", |status| status.running == 0);
+            assert!(status.preemptions > 0, "the test needs preemptions to mean anything: {tails:?}");
+            assert_eq!(status.preemptions_swap > 0, swap_blocks > 0, "{tails:?}");
+            assert_idle_and_whole(&engine);
         }
-        let status = eventually(&engine, "at rest", |status| status.running == 0);
-        assert!(status.preemptions > 0, "the test needs preemptions to mean anything: {tails:?}");
-        assert_idle_and_whole(&engine);
     }
 }
 

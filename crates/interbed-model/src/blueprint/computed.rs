@@ -1,5 +1,7 @@
 //! Checks whether Interbed computes everything that a blueprint describes.
 
+use interbed_kernels::TAPS_MAX;
+
 use super::{Attention, Blueprint, KvRows, Norm, Part, Passage, Rope, RopeScaling, ValueSource};
 
 /// The most rotations that a pass computes.
@@ -38,7 +40,7 @@ impl Blueprint {
                 computed(&branch.part)?;
             }
         }
-        Ok(())
+        refuse(self.attentions().next().is_none(), "models without attention")
     }
 }
 
@@ -48,7 +50,7 @@ fn computed(part: &Part) -> Uncomputed {
         Part::Dense(_) => Ok(()),
         Part::Mixture(mixture) => refuse(mixture.router.by_token, "routers that look up experts by token"),
         Part::Latent(_) => Err("latent attentions"),
-        Part::GatedDelta(_) => Err("gated delta rules"),
+        Part::GatedDelta(delta) => refuse(delta.convolution > TAPS_MAX, "convolutions of so many rows"),
         Part::Convolution(_) => Err("short convolutions"),
         Part::Table(_) => Err("lookups in tables"),
         Part::Sum(_) => Err("sums of networks"),
@@ -59,7 +61,6 @@ fn computed_attention(attention: &Attention) -> Uncomputed {
     refuse(attention.value_width != attention.key_width, "values of another width than keys")?;
     refuse(attention.norms_values, "norms of values")?;
     refuse(attention.soft_cap.is_some(), "bounded attention scores")?;
-    refuse(attention.output_gate, "gates of attended values")?;
     refuse(attention.values != ValueSource::Projection, "values made from the projection of keys")?;
     refuse(attention.rows != KvRows::Own, "layers that read the keys and values of another")?;
     refuse(attention.selection.is_some(), "selections of keys")

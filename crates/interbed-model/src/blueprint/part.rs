@@ -1,6 +1,6 @@
 //! The parts of layers, and the states that they keep.
 
-use interbed_kernels::KvShape;
+use interbed_kernels::{DecayForm, KeySharing, KvShape};
 
 use super::network::{Dense, Mixture};
 use super::{Branch, Norm};
@@ -193,6 +193,12 @@ pub struct GatedDelta {
     pub key_width: usize,
     /// Number of elements of a value head.
     pub value_width: usize,
+    /// Which key head serves a value head. This depends on the file format of the weights.
+    pub sharing: KeySharing,
+    /// How weight files state the rates at which value heads decay. This depends on their format.
+    pub decay: DecayForm,
+    /// Number that is added to the square sums by which queries and keys are normalised.
+    pub epsilon: f32,
     /// Number of rows that the convolution reads for a token, including the token's own row.
     pub convolution: usize,
     /// The norm that is applied to the result.
@@ -361,9 +367,24 @@ impl LatentAttention {
 }
 
 impl GatedDelta {
+    /// Returns the number of elements of all keys of a token. There are as many of its queries.
+    pub fn keys_width(&self) -> usize {
+        self.key_heads * self.key_width
+    }
+
+    /// Returns the number of elements of all values of a token.
+    pub fn values_width(&self) -> usize {
+        self.value_heads * self.value_width
+    }
+
+    /// Returns the number of elements of a row of the convolution: queries, keys and values of a token.
+    pub fn row_width(&self) -> usize {
+        2 * self.keys_width() + self.values_width()
+    }
+
     fn states(&self) -> [State; 2] {
-        let &Self { key_heads, value_heads: heads, key_width, value_width, convolution, .. } = self;
-        let width = 2 * key_heads * key_width + heads * value_width;
-        [State::Matrix { heads, key_width, value_width }, State::LastRows { rows: convolution - 1, width }]
+        let &Self { value_heads: heads, key_width, value_width, convolution, .. } = self;
+        let rows = State::LastRows { rows: convolution - 1, width: self.row_width() };
+        [State::Matrix { heads, key_width, value_width }, rows]
     }
 }

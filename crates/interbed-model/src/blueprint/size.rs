@@ -1,6 +1,6 @@
 //! How many parameters a model has.
 
-use super::{Attention, Blueprint, Branch, HeadNorms, Mixture, Part, Passage};
+use super::{Attention, Blueprint, Branch, GatedDelta, HeadNorms, Mixture, Part, Passage};
 
 impl Blueprint {
     /// Returns the number of parameters of the model. The matrix of a tied head is the embedding and is not counted
@@ -48,7 +48,8 @@ fn branch_parameters(branch: &Branch, hidden: u64) -> Option<u64> {
             let each = branches.iter().map(|branch| branch_parameters(branch, hidden));
             each.sum::<Option<u64>>()?
         }
-        Part::Latent(_) | Part::GatedDelta(_) | Part::Convolution(_) | Part::Table(_) => 0,
+        Part::GatedDelta(delta) => delta_parameters(delta, hidden)?,
+        Part::Latent(_) | Part::Convolution(_) | Part::Table(_) => 0,
     };
     let norms = [branch.enter, branch.leave].iter().filter(|passage| has_weight(passage)).count() as u64;
     part.checked_add(norms * hidden)
@@ -64,7 +65,8 @@ fn attention_parameters(attention: &Attention, hidden: u64) -> Option<u64> {
         (width(attention.heads, attention.key_width)?, width(attention.kv_heads, attention.key_width)?);
     let values = width(attention.kv_heads, attention.value_width)?;
     let results = width(attention.heads, attention.value_width)?;
-    let inputs = queries.checked_add(keys)?.checked_add(values)?;
+    let gates = if attention.output_gate { results } else { 0 };
+    let inputs = queries.checked_add(gates)?.checked_add(keys)?.checked_add(values)?;
     let matrices = hidden.checked_mul(inputs.checked_add(results)?)?;
     let normed = match attention.norms.map(|norms| norms.over) {
         None => 0,
@@ -79,4 +81,14 @@ fn attention_parameters(attention: &Attention, hidden: u64) -> Option<u64> {
         flag(attention.sinks) * attention.heads as u64,
     ];
     vectors.iter().try_fold(matrices, |sum, &part| sum.checked_add(part))
+}
+
+fn delta_parameters(delta: &GatedDelta, hidden: u64) -> Option<u64> {
+    let size = |value: usize| value as u64;
+    let (row, values) = (size(delta.row_width()), size(delta.values_width()));
+    // Queries, keys and values, the gate and the output, and for each value head the strength and the step of updates.
+    let rows = row.checked_add(2 * values)?.checked_add(2 * size(delta.value_heads))?;
+    let convolution = row.checked_mul(size(delta.convolution))?;
+    let vectors = 2 * size(delta.value_heads) + size(delta.value_width);
+    hidden.checked_mul(rows)?.checked_add(convolution)?.checked_add(vectors)
 }

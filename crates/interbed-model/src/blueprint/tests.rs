@@ -195,7 +195,9 @@ fn qwen_layers(count: usize, delta: GatedDelta, attention: &Attention, network: 
 
 fn delta(value_heads: usize) -> GatedDelta {
     let norm = norm("linear_attn.norm", 0.0);
-    GatedDelta { key_heads: 16, value_heads, key_width: 128, value_width: 128, convolution: 4, norm }
+    let (sharing, decay, epsilon) = (KeySharing::Neighbours, DecayForm::Logarithm, EPSILON);
+    let (key_heads, key_width, value_width, convolution) = (16, 128, 128, 4);
+    GatedDelta { key_heads, value_heads, key_width, value_width, sharing, decay, epsilon, convolution, norm }
 }
 
 #[test]
@@ -207,7 +209,7 @@ fn a_layer_of_qwen_3_6_keeps_two_states() {
     let qwen = model([248_320, 2048, 262_144], vec![rope(1e7, RopeScaling::Default, 64)], layers);
     let matrix = State::Matrix { heads: 32, key_width: 128, value_width: 128 };
     assert_eq!(states(&qwen), [(matrix, 30), (State::LastRows { rows: 3, width: 8192 }, 30), (kv(2, 256, None), 10)]);
-    assert_eq!(qwen.refuse_uncomputed(), Err("gated delta rules"));
+    assert_eq!(qwen.refuse_uncomputed(), Ok(()));
 }
 
 #[test]

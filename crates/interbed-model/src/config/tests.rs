@@ -1,6 +1,7 @@
 //! Valid configurations as they are found in the wild, and invalid ones.
 
 mod checkpoints;
+mod hybrids;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -610,7 +611,8 @@ proptest! {
         }
         if let Ok(config) = ModelConfig::from_json(&value.to_string()) {
             prop_assert!(config.blueprint.num_parameters() <= Blueprint::PARAMETERS_MAX);
-            prop_assert_eq!(config.blueprint.windows().len(), config.blueprint.layers.len());
+            let keeping = config.blueprint.parts().filter(|part| !part.states().is_empty());
+            prop_assert_eq!(keeping.count(), config.blueprint.layers.len());
             let (of, head) = (attention(&config), &config.blueprint.head);
             prop_assert!(of.heads.is_multiple_of(of.kv_heads) && of.key_width.is_multiple_of(2));
             prop_assert!(head.norm.epsilon.is_finite() && config.blueprint.branch_factor().is_finite());

@@ -4,7 +4,7 @@ use interbed_kernels::RopeStyle;
 use interbed_weights::{Metadata, MetadataValue, Numbers, Texts};
 use serde_json::Value;
 
-use crate::blueprint::{Attention, Blueprint, Rope, RopeScaling};
+use crate::blueprint::{Attention, Blueprint, DecoderLayer, GatedDelta, Part, Rope, RopeScaling};
 use crate::config::ModelConfig;
 use crate::families::{FACTORS, GgufWriting};
 use crate::rope::RopeTable;
@@ -17,6 +17,8 @@ pub(crate) struct Description {
     pub(crate) rope_factors: Option<(&'static str, Vec<f32>)>,
     /// The order in which readers expect the query and key rows.
     pub(crate) style: RopeStyle,
+    /// What readers call the norm before a network, where it is not the usual name.
+    pub(crate) network_norm: Option<&'static str>,
 }
 
 /// Describes a model of this configuration.
@@ -74,7 +76,24 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
         metadata.set(key("attention.sliding_window_pattern"), MetadataValue::Bools(slides));
     }
     let factors = describe_rope(rope, config.family.truncates_in_gguf(), &mut metadata, key)?;
-    Ok(Description { metadata, rope_factors: factors.map(|factors| (FACTORS, factors)), style })
+    if let Some((delta, recurrent)) = recurrence(blueprint) {
+        for (name, count) in [
+            ("ssm.conv_kernel", delta.convolution),
+            ("ssm.state_size", delta.key_width),
+            ("ssm.group_count", delta.key_heads),
+            ("ssm.time_step_rank", delta.value_heads),
+            ("ssm.inner_size", delta.values_width()),
+        ] {
+            metadata.set(key(name), count as u32);
+        }
+        metadata.set(key("attention.recurrent_layers"), MetadataValue::Bools(recurrent));
+        // Positions of texts are the same in all sections, which readers demand all the same.
+        let pairs = rope.rotated / 2;
+        let sections = [pairs.div_ceil(3), (pairs + 1) / 3, pairs / 3, 0].map(|section| section as i32);
+        metadata.set(key("rope.dimension_sections"), Numbers::from_i32(sections.to_vec()));
+    }
+    let rope_factors = factors.map(|factors| (FACTORS, factors));
+    Ok(Description { metadata, rope_factors, style, network_norm: writing.network_norm })
 }
 
 /// Describes the rotation, and returns the factors that a tensor has to hold, if there are any.
@@ -107,6 +126,19 @@ fn describe_rope(
         RopeScaling::LongRope { .. } => return Err("two sets of rope factors"),
     }
     Ok(rope.factors.clone())
+}
+
+/// Returns the gated delta rule and which layers have it, if there is one.
+fn recurrence(blueprint: &Blueprint) -> Option<(GatedDelta, Vec<bool>)> {
+    let of_layer = |layer: &DecoderLayer| {
+        layer.branches.iter().find_map(|branch| match branch.part {
+            Part::GatedDelta(delta) => Some(delta),
+            _ => None,
+        })
+    };
+    let deltas: Vec<_> = blueprint.layers.iter().map(of_layer).collect();
+    let delta = deltas.iter().flatten().next().copied()?;
+    Some((delta, deltas.iter().map(Option::is_some).collect()))
 }
 
 fn first_attention(blueprint: &Blueprint) -> Result<&Attention, &'static str> {

@@ -34,6 +34,12 @@ impl LayerTensors {
         self.add(TensorSpec::new(format!("{}{name}", self.prefix), [len]))
     }
 
+    /// Adds the weights of a convolution of each channel by itself: `[channels, 1, taps]`. They are held and used as a
+    /// whole, as vectors are.
+    pub fn kernel(&mut self, name: &str, [channels, taps]: [usize; 2]) -> TensorId {
+        self.add(TensorSpec::new(format!("{}{name}", self.prefix), [channels, 1, taps]))
+    }
+
     /// Adds a matrix `[rows, cols]`. `access` says how the matrix is read.
     pub fn matrix(&mut self, name: &str, [rows, cols]: [usize; 2], access: Access) -> TensorId {
         self.add(TensorSpec::new(format!("{}{name}", self.prefix), [rows, cols]).by(access))

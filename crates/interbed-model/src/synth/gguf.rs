@@ -1,5 +1,7 @@
 //! Makes a random model as one GGUF file that needs no other files.
 
+mod arrangement;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +13,7 @@ use super::random::{CHUNK_ELEMENTS, TensorStream, encode};
 use super::{Chunks, SynthError, SynthSpec, produce_chunks};
 use crate::config::ModelConfig;
 use crate::gguf::describe::{Description, add_tokenizer, describe};
+use arrangement::Arrangement;
 
 /// The name of the file.
 const FILE: &str = "model.gguf";
@@ -19,6 +22,8 @@ const PRE_TOKENIZER: &str = "gpt-2";
 
 /// The end of the name of each router's matrix.
 const ROUTER: &str = ".mlp.gate.weight";
+/// The name of the norm before a network, within a layer.
+const NETWORK_NORM: &str = "post_attention_layernorm.weight";
 /// The end of the name of the tensor from which a shared expert's gate is computed.
 const SHARED_GATE: &str = ".mlp.shared_expert_gate.weight";
 
@@ -40,6 +45,8 @@ pub(super) struct GgufPlan {
     tensors: Vec<TensorMeta>,
     rope_factors: Option<(&'static str, Vec<f32>)>,
     style: RopeStyle,
+    /// What the norm before a network is called, where it is not the usual name.
+    network_norm: Option<&'static str>,
 }
 
 impl GgufPlan {
@@ -50,7 +57,7 @@ impl GgufPlan {
         tokenizer: &Value,
         tokenizer_config: &Value,
     ) -> Result<Self, SynthError> {
-        let Description { mut metadata, rope_factors, style } =
+        let Description { mut metadata, rope_factors, style, network_norm } =
             describe(config).map_err(|what| SynthError::NotInGguf { what })?;
         metadata.set("general.name", format!("synthetic {:?}", config.family));
         metadata.set("general.quantization_version", 2u32);
@@ -69,6 +76,9 @@ impl GgufPlan {
             // Readers want routers in F32, and the single row of a shared expert's gate as a vector.
             if tensor.name.ends_with(SHARED_GATE) {
                 tensor.shape.remove(0);
+            } else if let [channels, 1, taps] = *tensor.shape {
+                // The taps of a convolution are a matrix in F32.
+                tensor.shape = vec![channels, taps];
             } else if let [_, cols] = *tensor.shape
                 && !tensor.name.ends_with(ROUTER)
             {
@@ -97,7 +107,7 @@ impl GgufPlan {
             }
             tensors.push(tensor);
         }
-        Ok(Self { metadata, tensors, rope_factors, style })
+        Ok(Self { metadata, tensors, rope_factors, style, network_norm })
     }
 
     /// Returns the size of all tensors, in bytes.
@@ -115,33 +125,35 @@ impl GgufPlan {
     ) -> Result<Vec<PathBuf>, WeightError> {
         let path = dir.join(FILE);
         let sources: Vec<Rows<'_>> = self.tensors.iter().map(|tensor| self.rows(spec, config, tensor)).collect();
+        let mut named = self.tensors.clone();
+        named.iter_mut().for_each(|tensor| self.rename(tensor));
         produce_chunks(&self.tensors, &sources, progress, &mut |produce| {
-            write_gguf(&path, &self.metadata, &self.tensors, produce)
+            write_gguf(&path, &self.metadata, &named, produce)
         })?;
         Ok(vec![path])
     }
 
+    /// Gives the norm before a network the name that readers of the family know, where it is not the usual one.
+    fn rename(&self, tensor: &mut TensorMeta) {
+        let within = tensor.name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+        if let (Some(norm), Some((layer, NETWORK_NORM))) = (self.network_norm, within) {
+            tensor.name = format!("blk.{layer}.{norm}.weight");
+        }
+    }
+
     fn rows<'a>(&'a self, spec: &SynthSpec, config: &ModelConfig, tensor: &TensorMeta) -> Rows<'a> {
-        let attention = config.blueprint.attentions().next();
-        let heads = match self.style {
-            RopeStyle::Halves => None,
-            RopeStyle::Neighbours if tensor.name.contains(".self_attn.q_proj.") => attention.map(|of| of.heads),
-            RopeStyle::Neighbours if tensor.name.contains(".self_attn.k_proj.") => attention.map(|of| of.kv_heads),
-            RopeStyle::Neighbours => None,
-        };
+        let num_rows = tensor.shape[0];
+        let arrangement = Arrangement::of(&config.blueprint, self.style, &tensor.name, num_rows);
         let (rows, cols) = match *tensor.shape {
             [rows, cols] => (rows, cols),
             [experts, rows, cols] => (experts * rows, cols),
             // A bias, whose elements are in the order of the rows that they belong to.
-            [rows] if heads.is_some() => (rows, 1),
+            [rows] if arrangement.is_column => (rows, 1),
             [cols] => (1, cols),
             _ => unreachable!("groups list vectors and matrices only, which are joined once"),
         };
         let given = self.rope_factors.as_ref().filter(|(name, _)| *name == tensor.name).map(|(_, f)| f.as_slice());
-        let head_rows = heads.map_or(rows, |heads| rows / heads);
-        let stream = |tensor: &TensorMeta| {
-            TensorStream::new(spec.seed, spec.router_skew, config.blueprint.mixture().is_some(), tensor)
-        };
+        let stream = |tensor: &TensorMeta| super::stream_of(spec, config, tensor);
         let streams = match *tensor.shape {
             [experts, rows, cols] => {
                 let of_expert = |expert: usize| {
@@ -160,7 +172,7 @@ impl GgufPlan {
             }
             _ => vec![stream(tensor)],
         };
-        Rows { streams, given, dtype: tensor.dtype, rows, cols, head_rows, reordered: heads.is_some() }
+        Rows { streams, given, dtype: tensor.dtype, rows, cols, arrangement }
     }
 }
 
@@ -172,23 +184,12 @@ struct Rows<'a> {
     dtype: DType,
     rows: usize,
     cols: usize,
-    head_rows: usize,
-    reordered: bool,
+    arrangement: Arrangement,
 }
 
 impl Rows<'_> {
     fn rows_per_chunk(&self) -> usize {
         (CHUNK_ELEMENTS as usize / self.cols.max(1)).max(1)
-    }
-
-    /// Returns which row of the safetensors becomes row `row` of the GGUF file. In a GGUF file, the two rows whose
-    /// outputs are rotated together are neighbours.
-    fn source(&self, row: usize) -> usize {
-        if !self.reordered {
-            return row;
-        }
-        let (head, within) = (row / self.head_rows, row % self.head_rows);
-        head * self.head_rows + within % 2 * (self.head_rows / 2) + within / 2
     }
 }
 
@@ -208,8 +209,9 @@ impl Chunks for Rows<'_> {
             match self.given {
                 Some(given) => values.copy_from_slice(given),
                 None => {
-                    let (source, each) = (self.source(row), self.rows / self.streams.len());
+                    let (source, each) = (self.arrangement.source(row), self.rows / self.streams.len());
                     self.streams[source / each].fill_values((source % each * self.cols) as u64, &mut values);
+                    self.arrangement.convert(&mut values);
                 }
             }
             encode(self.dtype, &values, out);

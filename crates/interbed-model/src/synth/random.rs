@@ -47,6 +47,11 @@ impl TensorStream {
         Self { key, num_elements, dtype: tensor.dtype, mean, spread, skew }
     }
 
+    /// Makes all values smaller by `offset`.
+    pub(super) fn less(self, offset: f32) -> Self {
+        Self { mean: self.mean - offset, ..self }
+    }
+
     /// Fills `values` with the elements from number `first` on, before they are converted to the tensor's type.
     pub(super) fn fill_values(&self, mut first: u64, mut values: &mut [f32]) {
         while !values.is_empty() {

@@ -385,6 +385,61 @@ fn a_gpt_oss_is_the_same_in_either_format() {
 }
 
 #[test]
+fn a_model_with_states_is_the_same_in_either_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config: Value = serde_json::from_str(&preset("qwen3.5-4b").unwrap()).unwrap();
+    for (key, count) in [
+        ("vocab_size", 512),
+        ("hidden_size", 64),
+        ("intermediate_size", 96),
+        ("num_hidden_layers", 4),
+        ("num_attention_heads", 4),
+        ("num_key_value_heads", 2),
+        ("head_dim", 16),
+        ("linear_num_key_heads", 2),
+        ("linear_num_value_heads", 6),
+        ("linear_key_head_dim", 8),
+        ("linear_value_head_dim", 8),
+        ("eos_token_id", 1),
+    ] {
+        config[key] = json!(count);
+    }
+    let given = SynthSpec { config_json: config.to_string(), dtype: Some(DType::F32), ..spec("tiny") };
+    make(&given, &dir.path().join("hf"));
+    let config = ModelConfig::from_dir(dir.path().join("hf")).unwrap();
+    let plain = Catalog::open(dir.path().join("hf")).unwrap();
+    assert_eq!(plain.get("model.layers.0.linear_attn.conv1d.weight").unwrap().shape, [80, 1, 4]);
+    let (_, catalog, read) = make_gguf(&given, &dir.path().join("gguf"));
+    let taps = catalog.get("model.layers.0.linear_attn.conv1d.weight").unwrap();
+    assert_eq!((taps.shape.as_slice(), &taps.element_type), (&[80, 1, 4][..], &ElementType::Known(DType::F32)));
+    let norm = catalog.name_in_file("model.layers.3.post_attention_layernorm.weight");
+    assert_eq!(norm, "blk.3.post_attention_norm.weight");
+    assert_eq!(read.blueprint.num_parameters(), config.blueprint.num_parameters());
+    // Value head j of GGUF files is head (j % 2) * 3 + j / 2 of safetensors.
+    let heads = |values: &[f32], first: usize, width: usize| {
+        let head = |j: usize| first + (j % 2 * 3 + j / 2) * width;
+        let moved = (0..6).flat_map(|j| values[head(j)..head(j) + width].to_vec());
+        values[..first].iter().copied().chain(moved).collect::<Vec<_>>()
+    };
+    for ((tensor, got), (_, want)) in numbers(&catalog, &read).into_iter().zip(numbers(&plain, &config)) {
+        let part = tensor.split_once("linear_attn.").map_or("", |(_, part)| part);
+        let want = match part {
+            "in_proj_qkv.weight" => heads(&want, 2 * 16 * 64, 8 * 64),
+            "conv1d.weight" => heads(&want, 2 * 16 * 4, 8 * 4),
+            "in_proj_z.weight" => heads(&want, 0, 8 * 64),
+            "in_proj_a.weight" | "in_proj_b.weight" => heads(&want, 0, 64),
+            "dt_bias" => heads(&want, 0, 1),
+            "A_log" => heads(&want, 0, 1).iter().map(|value| -value.exp()).collect(),
+            "out_proj.weight" => want.chunks_exact(48).flat_map(|row| heads(row, 0, 8)).collect(),
+            "norm.weight" => want,
+            _ if tensor.ends_with("norm.weight") => want.iter().map(|value| value + 1.0).collect(),
+            _ => want,
+        };
+        assert!(got == want, "{tensor}");
+    }
+}
+
+#[test]
 fn what_gguf_cannot_say_is_not_made() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");

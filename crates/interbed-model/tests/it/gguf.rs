@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use interbed_kernels::{DType, KvDType, Level, Matrix, RopeStyle};
-use interbed_model::blueprint::{Part, Passage, RopeScaling};
+use interbed_model::blueprint::{DecayForm, KeySharing, Part, Passage, RopeScaling};
 use interbed_model::config::ModelConfig;
 use interbed_model::gguf::GgufModel;
 use interbed_model::synth::{SynthSpec, synthesize};
@@ -78,7 +78,7 @@ fn configurations_are_those_of_the_directories() {
         let got = GgufModel::of(&catalog).unwrap().config().unwrap();
         let want = ModelConfig::from_dir(fixtures().join(&name)).unwrap();
         // Weights lie in another order, factors went through a shorter type, what scaling gives may be stored, and what
-        // is added to norms' weights has been added.
+        // is added to norms' weights has been added. Rates of decay are stored instead of their logarithms.
         let alike = |config: &ModelConfig| {
             let mut blueprint = config.blueprint.clone();
             for rope in &mut blueprint.ropes {
@@ -93,6 +93,9 @@ fn configurations_are_those_of_the_directories() {
                     if let Passage::Norm(norm) = passage {
                         norm.offset = 0.0;
                     }
+                }
+                if let Part::GatedDelta(delta) = &mut branch.part {
+                    (delta.sharing, delta.decay) = (KeySharing::Neighbours, DecayForm::Logarithm);
                 }
                 if let Part::Attention(attention) = &mut branch.part {
                     attention.scale = 1.0;

@@ -48,8 +48,12 @@ fn pass(
 
 #[test]
 fn alone_in_chunks_and_among_logits() {
-    for (name, dtype) in [("llama3_bf16", KvDType::BF16), ("mistral_sliding", KvDType::F32), ("minicpm", KvDType::F32)]
-    {
+    for (name, dtype) in [
+        ("llama3_bf16", KvDType::BF16),
+        ("mistral_sliding", KvDType::F32),
+        ("minicpm", KvDType::F32),
+        ("qwen3_5", KvDType::F32),
+    ] {
         let prompts: Vec<_> = (0..3).map(|seed| prompt(seed, 80 + seed as usize)).collect();
         let alone: Vec<_> = [LogitRows::AllHidden, LogitRows::All, LogitRows::AllHidden]
             .into_iter()

@@ -10,9 +10,17 @@ use serde_json::{Value, json};
 use crate::harness::{Harness, fixtures};
 use crate::logits::{distance, expected, unrounded};
 
+/// A language model by its fixture, the `model_type` of the model around it, and that of the part that sees.
+const WHOLE: [[&str; 3]; 2] = [["ministral3", "mistral3", "pixtral"], ["qwen3_5", "qwen3_5", "qwen3_5_vision"]];
+
 #[test]
 fn a_model_that_sees_computes_text_as_its_language_model_does() {
-    let name = "ministral3";
+    for [name, whole, sees] in WHOLE {
+        check(name, whole, sees);
+    }
+}
+
+fn check(name: &str, whole: &str, sees: &str) {
     let (from, expected) = (fixtures().join(name), expected(name));
     let (_, want) = expected.logits.iter().find(|(kind, _)| kind == "logits_f32").unwrap();
     let text: Value = serde_json::from_str(&fs::read_to_string(from.join("config.json")).unwrap()).unwrap();
@@ -22,7 +30,7 @@ fn a_model_that_sees_computes_text_as_its_language_model_does() {
     let header: Value = serde_json::from_slice(header).unwrap();
     for prefixes in [["language_model.model.", "language_model.lm_head."], ["model.language_model.", "lm_head."]] {
         let dir = tempfile::tempdir().unwrap();
-        let config = json!({"model_type": "mistral3", "text_config": text, "vision_config": {"model_type": "pixtral"}});
+        let config = json!({"model_type": whole, "text_config": text, "vision_config": {"model_type": sees}});
         fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
         let mut renamed = json!({});
         for (tensor, entry) in header.as_object().unwrap() {
@@ -42,6 +50,6 @@ fn a_model_that_sees_computes_text_as_its_language_model_does() {
         let mut harness = Harness::of(config, &catalog, KvDType::F32, 2, 1).at(unrounded());
         let mut sequence = harness.sequence(0, &expected.prompt);
         let apart = distance(&harness.prompt_logits(&mut sequence, usize::MAX), want);
-        assert!(apart < 1e-5, "{prefixes:?}: {apart:e}");
+        assert!(apart < 1e-5, "{name}, {prefixes:?}: {apart:e}");
     }
 }

@@ -17,11 +17,12 @@ use interbed_weights::{
 
 use crate::harness::{Beside, Harness, blocks_of, fixtures};
 
-/// Fixtures whose layers differ: biases, head norms, windows, scales, tied heads, experts beside a gated one, queries
-/// that grow, norms after rotation, sinks.
-const MODELS: [&str; 10] = [
+/// Fixtures whose layers differ: biases, head norms, delta rules and gated attention, windows, scales, tied heads,
+/// experts beside a gated one, queries that grow, norms after rotation, sinks.
+const MODELS: [&str; 11] = [
     "qwen2",
     "qwen3",
+    "qwen3_5",
     "mistral_sliding",
     "granite",
     "qwen2_moe",

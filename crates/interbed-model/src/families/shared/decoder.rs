@@ -8,7 +8,7 @@ use super::habits::Habits;
 use super::refusals::refuse_uncomputed;
 use super::{rope, sizes, windows};
 use crate::blueprint::{
-    Activation, Attention, Blueprint, Branch, DecoderLayer, Dense, Head, HeadNorms, KvRows, Mixture, Norm,
+    Activation, Attention, Blueprint, Branch, DecoderLayer, Dense, GatedDelta, Head, HeadNorms, KvRows, Mixture, Norm,
     NormsOfHeads, Part, Passage, Rope, RopeScaling, ValueSource,
 };
 use crate::config_error::ConfigProblem;
@@ -40,6 +40,8 @@ pub(in crate::families) struct Decoder {
     /// The attention that all layers have in common. The fields `window` and `rope` of this value are ignored:
     /// `windows` and `rope_of` of the decoder have an entry for each layer.
     pub attention: Attention,
+    /// The gated delta rule and, for each layer, whether the rule replaces attention.
+    pub delta: Option<(GatedDelta, Vec<bool>)>,
     pub activation: Activation,
     /// Whether dense networks have a gate projection.
     pub is_gated: bool,
@@ -76,7 +78,7 @@ impl Decoder {
         let hidden = keys.size(sizes::HIDDEN, habits.hidden, Blueprint::HIDDEN_SIZE_MAX)?;
         let inner = sizes::read_inner(keys, habits)?;
         let layers = sizes::read_layers(keys, habits)?;
-        if let Some(fields) = keys.json() {
+        if let Some(fields) = keys.json().filter(|_| !habits.has_recurrence) {
             // Families without windows check the list too, so that a senseless one is reported.
             windows::read_layer_types(fields, layers)?;
         }
@@ -122,6 +124,7 @@ impl Decoder {
                 rows: KvRows::Own,
                 selection: None,
             },
+            delta: None,
             activation: sizes::read_activation(keys, &habits.activation)?,
             is_gated: true,
             network_bias: sizes::read_bias(keys, &habits.network_bias, "mlp.up_proj.bias")?,
@@ -208,6 +211,7 @@ impl Decoder {
         (stretched as usize).clamp(self.positions, Blueprint::POSITIONS_MAX)
     }
 
+    /// Returns the norm of this name, which has the epsilon and the offset of the decoder's other norms.
     fn norm(&self, name: &'static str) -> Norm {
         Norm { name, epsilon: self.norm_epsilon, offset: self.norm_offset }
     }
@@ -223,8 +227,12 @@ impl Decoder {
                 bias: self.network_bias,
             }),
         };
-        let [of_attention, of_network] = self.norms.names();
-        let branches = [(of_attention, Part::Attention(attention)), (of_network, network)];
+        let first = match &self.delta {
+            Some((delta, layers)) if layers[layer] => Part::GatedDelta(*delta),
+            _ => Part::Attention(attention),
+        };
+        let [of_first, of_network] = self.norms.names();
+        let branches = [(of_first, first), (of_network, network)];
         let branch = |([before, after], part): ([Option<&'static str>; 2], Part)| {
             let passage =
                 |name: Option<&'static str>| name.map_or(Passage::Direct, |name| Passage::Norm(self.norm(name)));

@@ -48,6 +48,11 @@ pub(in crate::families) struct Habits {
     pub activation: ActivationRule,
     /// Whether models of the family have experts.
     pub has_experts: bool,
+    /// Whether some layers of the family keep a state of fixed size instead of keys and values.
+    pub has_recurrence: bool,
+    /// Whether GGUF files of the family may hold layers that guess at further tokens, although they hold no experts.
+    /// Such layers are not computed.
+    pub has_guesses: bool,
     /// Whether the usual key for the inner width of feed-forward networks states the inner width of an expert.
     pub inner_is_of_experts: bool,
     /// Returns whether the layer with this index has an attention window. This is used for GGUF files that state the
@@ -102,6 +107,8 @@ impl Habits {
         rope: RopeRule::USUAL,
         activation: ActivationRule::Named(Activation::Silu),
         has_experts: false,
+        has_recurrence: false,
+        has_guesses: false,
         inner_is_of_experts: false,
         slides_in_gguf: |_| false,
     };

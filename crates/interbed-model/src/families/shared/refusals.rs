@@ -27,7 +27,8 @@ pub(super) fn refuse_uncomputed(keys: &Keys<'_>, habits: &Habits) -> Result<(), 
                 keys.of_experts(key)?;
             }
             let read = if habits.rope.grows { rope::TEMPERATURE.as_slice() } else { &[] };
-            let of_mixtures = [("nextn_predict_layers", 0.0), ("leading_dense_block_count", 0.0)];
+            let guesses = [("nextn_predict_layers", 0.0)].into_iter().filter(|_| !habits.has_guesses);
+            let of_mixtures = guesses.chain([("leading_dense_block_count", 0.0)]);
             let numbers = NEUTRAL_NUMBERS.into_iter().filter(|(key, _)| !read.contains(key));
             let flags = [("attention.causal", true), ("use_parallel_residual", false)];
             for (key, neutral) in flags {
@@ -35,7 +36,7 @@ pub(super) fn refuse_uncomputed(keys: &Keys<'_>, habits: &Habits) -> Result<(), 
                     return Err(keys.unsupported(key, &Value::from(flag), UNCOMPUTED));
                 }
             }
-            for (key, neutral) in numbers.chain(of_mixtures.into_iter().filter(|_| !habits.has_experts)) {
+            for (key, neutral) in numbers.chain(of_mixtures.filter(|_| !habits.has_experts)) {
                 if let Some(number) = keys.number(key)?.filter(|&number| number != neutral) {
                     return Err(keys.unsupported(key, &Value::from(number), UNCOMPUTED));
                 }

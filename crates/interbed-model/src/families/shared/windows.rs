@@ -126,19 +126,30 @@ pub(in crate::families) fn read_layer_types(
     fields: &Fields<'_>,
     layers: usize,
 ) -> Result<Option<Vec<bool>>, ConfigProblem> {
+    let types = [("full_attention", false), ("attention", false), ("sliding_attention", true)];
+    read_types(fields, layers, &types, "supported are full_attention and sliding_attention")
+}
+
+/// Reads what each layer is from `layer_types`, of which `types` has every known entry and what it means. Returns
+/// `None` without that key.
+pub(in crate::families) fn read_types(
+    fields: &Fields<'_>,
+    layers: usize,
+    types: &[(&str, bool)],
+    hint: &'static str,
+) -> Result<Option<Vec<bool>>, ConfigProblem> {
     let Some(value) = fields.get("layer_types") else { return Ok(None) };
-    let Value::Array(types) = value else { return Err(fields.wrong_type("layer_types", "a list of strings", value)) };
-    if types.len() != layers {
+    let Value::Array(written) = value else { return Err(fields.wrong_type("layer_types", "a list of strings", value)) };
+    if written.len() != layers {
         return Err(ConfigProblem::OutOfRange {
             key: fields.name("layer_types"),
-            found: format!("a list of {}", types.len()),
+            found: format!("a list of {}", written.len()),
             limit: format!("one entry for each of num_hidden_layers = {layers}"),
         });
     }
-    let slides = types.iter().map(|kind| match kind.as_str() {
-        Some("full_attention" | "attention") => Ok(false),
-        Some("sliding_attention") => Ok(true),
-        _ => Err(fields.unsupported("layer_types", kind, "supported are full_attention and sliding_attention")),
+    let meant = written.iter().map(|kind| {
+        let known = types.iter().find(|(known, _)| kind.as_str() == Some(known));
+        known.map(|&(_, meant)| meant).ok_or_else(|| fields.unsupported("layer_types", kind, hint))
     });
-    slides.collect::<Result<_, _>>().map(Some)
+    meant.collect::<Result<_, _>>().map(Some)
 }
