@@ -38,6 +38,9 @@ pub struct MemoryNeeds {
     pub blocks_most: usize,
     /// Number of tokens in one KV block.
     pub block_size: usize,
+    /// Number of KV blocks that take as much memory as all that layers keep of one sequence besides the KV of all its
+    /// tokens.
+    pub blocks_beside: usize,
     /// Requested context length, in tokens, of one sequence. If memory is short, a plan may allow less.
     pub max_model_len: usize,
     /// Largest number of sequences that run at the same time.
@@ -45,6 +48,12 @@ pub struct MemoryNeeds {
 }
 
 impl MemoryNeeds {
+    /// Returns the most tokens of a sequence that has `num_blocks` KV blocks to itself.
+    fn context_within(&self, num_blocks: usize) -> usize {
+        let blocks = num_blocks.saturating_sub(self.blocks_beside);
+        self.max_model_len.min(blocks.saturating_mul(self.block_size))
+    }
+
     /// Returns the bytes of a KV block that take memory even while the block may not be used.
     fn block_kept(&self) -> u64 {
         self.block.0.saturating_sub(self.block_returnable.0)
@@ -237,7 +246,8 @@ impl MemoryPlan {
         let rest = total.0 - sum.0 - needs.schemas.taking(schemas).0;
         let (kept, traded) = (needs.block_kept(), streamed && needs.can_trade());
         // If KV can take memory from weights later, it begins with enough blocks for every sequence to start.
-        let begin = if traded { needs.block.0.saturating_mul(needs.max_num_seqs as u64) } else { u64::MAX };
+        let blocks_to_begin = needs.blocks_beside.saturating_add(1).saturating_mul(needs.max_num_seqs);
+        let begin = if traded { needs.block.0.saturating_mul(blocks_to_begin as u64) } else { u64::MAX };
         let (extra, kv) = match streamed {
             true => (0, kv_least + begin.min(rest / STREAMED_KV_SHARE)),
             false => {
@@ -247,7 +257,8 @@ impl MemoryPlan {
         };
         let requests = Bytes(needs.requests.0 + extra);
         let fitting = usize::try_from(kv / needs.block.0).unwrap_or(usize::MAX);
-        let usable = blocks_of(needs.max_model_len).saturating_mul(needs.max_num_seqs).saturating_mul(CACHE_FACTOR);
+        let of_one = blocks_of(needs.max_model_len).saturating_add(needs.blocks_beside);
+        let usable = of_one.saturating_mul(needs.max_num_seqs).saturating_mul(CACHE_FACTOR);
         let usable = usable.min(needs.blocks_most.max(least.blocks));
         let num_blocks = fitting.min(usable).min(interbed_kv::BLOCKS_MAX);
         let num_blocks_max = if traded {
@@ -261,7 +272,7 @@ impl MemoryPlan {
         let others = [process, needs.scratch, requests, needs.swap, kv].iter().map(|part| part.0).sum::<u64>();
         let weights = if streamed { Bytes((total.0 - others).min(needs.weights.0)) } else { needs.weights };
         let budget = reserve(total, needs, process, weights, requests, kv).map_err(|_| refuse())?;
-        let max_model_len = needs.max_model_len.min(num_blocks_max.saturating_mul(needs.block_size));
+        let max_model_len = needs.context_within(num_blocks_max);
         let mut plan = Self {
             budget,
             weights,
@@ -304,7 +315,7 @@ impl MemoryPlan {
             blocks_max: self.num_blocks_max,
         });
         (self.num_blocks, self.num_blocks_max) = (trade.blocks_start(), trade.blocks_max());
-        self.max_model_len = needs.max_model_len.min(self.num_blocks_max.saturating_mul(needs.block_size));
+        self.max_model_len = needs.context_within(self.num_blocks_max);
         trade
     }
 }
@@ -320,7 +331,7 @@ struct Least {
 
 impl Least {
     fn of(needs: &MemoryNeeds) -> Self {
-        let blocks = needs.max_model_len.min(LEAST_CONTEXT).div_ceil(needs.block_size);
+        let blocks = needs.max_model_len.min(LEAST_CONTEXT).div_ceil(needs.block_size) + needs.blocks_beside;
         let kv = Bytes(needs.block.0.saturating_mul(blocks as u64));
         let parts = [needs.process, needs.scratch, needs.requests, needs.swap, kv];
         Self { blocks, kv, others: parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.0)) }
@@ -382,6 +393,7 @@ mod tests {
             block_returnable: Bytes(0),
             blocks_most: usize::MAX,
             block_size: 16,
+            blocks_beside: 0,
             max_model_len: 4096,
             max_num_seqs: 4,
         }

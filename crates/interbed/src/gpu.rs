@@ -73,6 +73,12 @@ impl GpuPlace {
 
 impl ComputePlace for GpuPlace {
     fn memory(&self, dir: &ModelDir, limits: &LimitOptions) -> Result<Option<DeviceRoom>> {
+        if Model::groups_of(&dir.config.blueprint, false).groups().len() > 1 {
+            return Err(Advised::input(
+                format!("{} keeps states beside keys and values, which are not on a GPU yet", dir.name()),
+                "give --device cpu",
+            ));
+        }
         let (blueprint, tokens) = (&dir.config.blueprint, batched_tokens(limits, BATCHED_TOKENS));
         let pass = Model::pass_needs(blueprint, tokens, tokens);
         // The host reads this many rows of logits at a time.

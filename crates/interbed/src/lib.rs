@@ -60,6 +60,7 @@ mod spelling;
 mod streaming;
 mod swap;
 mod synth;
+mod tails;
 mod tier_kind;
 mod timeline;
 mod unknown_name;

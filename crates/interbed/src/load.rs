@@ -6,20 +6,20 @@ pub mod report;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use interbed_device::{Bytes, Device, DeviceError};
 use interbed_engine::{
     Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
     blocks_beside_disk,
 };
 use interbed_kernels::Level;
-use interbed_kv::KvConfig;
+use interbed_kv::{KvConfig, TailConfig};
 use interbed_kv_events::EventPublisher;
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::config::ModelConfig;
 use interbed_model::generation_config::GenerationConfig;
 use interbed_model::tokenizer::Tokenizer;
-use interbed_model::{Model, Pooling};
+use interbed_model::Pooling;
 use interbed_server::ModelFacts;
 use interbed_weights::{ElasticWeights, ResidentWeights, WeightSource};
 
@@ -136,6 +136,8 @@ pub struct Runnable {
     pub runner: ModelRunner<Box<dyn Device>>,
     /// The division of memory. The device has memory, or addresses, for at least its number of KV blocks.
     pub division: Division,
+    /// What layers keep besides the KV of all tokens.
+    pub tails: Vec<TailConfig>,
     /// Streams weights that do not fit into memory. Dropping it stops every pass.
     pub streamed: Option<Streaming>,
     /// The tiers of KV below memory.
@@ -162,9 +164,6 @@ pub fn load_onto(
     surroundings: &Surroundings<'_>,
 ) -> Result<Runnable> {
     let needs = dir.needs(limits, surroundings)?;
-    if Model::groups_of(&dir.config.blueprint, false).groups().len() > 1 {
-        bail!("this model keeps a state beside keys and values, which cannot be served yet; choose another model");
-    }
     let mut division = Division::of(&needs, budget(limits)?, place.memory(dir, limits)?)?;
     report::division(dir, &division, limits);
     let layout = needs.layout;
@@ -173,7 +172,11 @@ pub fn load_onto(
     let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
     let total = division.plan.budget.total();
     let lower_tiers = LowerTiers::prepare(dir.identified(), limits, total, &layout, &place.computes())?;
-    let swap = swap::open(limits, &division.plan, division.needs.swap, &layout, lower_tiers.num_slots())?;
+    let swap = match needs.tails.is_empty() {
+        true => swap::open(limits, &division.plan, division.needs.swap, &layout, lower_tiers.num_slots())?,
+        // States are not swapped yet.
+        false => SwapPlace::default(),
+    };
     let mut device = place.open(dir, &division, layout, limits)?;
     let (source, weights, mut streamed) = if division.is_streamed() {
         let turns = lower_tiers.turns(&dir.catalog);
@@ -214,7 +217,7 @@ pub fn load_onto(
             Below::Now(tiers)
         }
     };
-    Ok(Runnable { runner, division, streamed, below, swap })
+    Ok(Runnable { runner, division, tails: needs.tails, streamed, below, swap })
 }
 
 /// Starts the engine. Also returns the division of memory, and the weights if they are streamed.
@@ -225,7 +228,7 @@ fn start_engine(
     publisher: Option<EventPublisher>,
     max_waiting: usize,
 ) -> Result<(Engine, MemoryPlan, Option<Streaming>)> {
-    let Runnable { runner, division, streamed, below, swap } = runnable;
+    let Runnable { runner, division, tails, streamed, below, swap } = runnable;
     let Division { needs, plan, batched_tokens, .. } = division;
     let block_size = needs.block_size;
     // KV that memory does not hold is read from disk in each pass.
@@ -234,6 +237,9 @@ fn start_engine(
     let context = limits.max_model_len.map_or(dir.config.blueprint.context, |asked| asked.get());
     let max_model_len = if is_beside { plan.max_model_len.max(context.min(on_disk)) } else { plan.max_model_len };
     report::context(&plan, max_model_len, context, limits);
+    // Blocks of further groups are numbered behind those that the device has.
+    let groups = runner.device.block_groups();
+    let num_blocks = if tails.is_empty() { plan.num_blocks_max } else { groups.num_blocks() };
     let config = EngineConfig {
         scheduler: SchedulerConfig {
             max_num_seqs: limits.max_num_seqs.get(),
@@ -241,7 +247,13 @@ fn start_engine(
             preemption: limits.swap.as_ref().map_or(PreemptionMode::Auto, |swap| swap.preemption.into()),
             max_token_gap: limits.max_token_gap,
         },
-        kv: KvConfig { num_swap_blocks: swap.num_slots, ..kv_config(limits, block_size, plan.num_blocks_max) },
+        kv: KvConfig {
+            num_swap_blocks: swap.num_slots,
+            tails,
+            block_bytes: groups.trunk().block_bytes(),
+            pass_tokens: batched_tokens,
+            ..kv_config(limits, block_size, num_blocks)
+        },
         limits: Limits {
             vocab_size: dir.config.blueprint.vocab_size,
             max_model_len,

@@ -14,6 +14,7 @@ use crate::hub;
 use crate::load::Runnable;
 use crate::model_dir::ModelDir;
 use crate::options::{ComputeOptions, LimitOptions};
+use crate::tails;
 
 /// Print the logits of every position of a sequence of tokens, as JSON
 #[derive(Debug, Args)]
@@ -57,13 +58,14 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     write!(out, "{{\"logits\": [")?;
     let mut written = Ok(());
     for (index, tokens) in args.tokens.chunks(chunk).enumerate() {
+        let groups = tails::of_one_sequence(&runner.model, index == 0);
         let batch = [BatchSequence {
             tokens,
             first_position: index * chunk,
             prompt_len: args.tokens.len(),
             below: 0,
             blocks: SequenceBlocks::From(0),
-            groups: &[],
+            groups: &groups,
             logits: LogitRows::All,
         }];
         runner

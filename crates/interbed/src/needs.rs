@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use interbed_device::{Bytes, HUGE_PAGE, KvPool, StripShape, page_size, usable_cores};
 use interbed_engine::{LATE_MAX, LEAST_CONTEXT, MemoryNeeds, MemoryPlan, SchemaNeeds};
 use interbed_kernels::{DType, KvDType, KvLayout};
-use interbed_kv::{BLOCK_SIZE_MAX, KvConfig};
+use interbed_kv::{BLOCK_SIZE_MAX, KvConfig, TailConfig};
 use interbed_model::Model;
 use interbed_model::config::ModelConfig;
 use interbed_server::{COMPILED_BYTES, COMPILING_BYTES, COMPILING_MAX};
@@ -17,7 +17,7 @@ use crate::failure::Advised;
 use crate::lower_tiers::LowerTiers;
 use crate::options::{KvDtype, KvLayoutOption, LimitOptions};
 use crate::seed::random_seed;
-use crate::{kv_events, swap};
+use crate::{kv_events, swap, tails};
 
 /// The default of the maximum number of tokens in one pass.
 pub const BATCHED_TOKENS: usize = 512;
@@ -58,6 +58,8 @@ pub struct Needs<'a> {
     pub audience: Audience<'a>,
     /// The layout of KV blocks.
     pub layout: KvLayout,
+    /// What layers keep besides the KV of all tokens.
+    pub tails: Vec<TailConfig>,
     /// The needs of host memory, except for those that grow with the budget.
     fixed: MemoryNeeds,
 }
@@ -77,6 +79,8 @@ impl<'a> Needs<'a> {
             bail!("--max-model-len is {max_model_len}, but {name} has a context of {context}; ask for at most that");
         }
         let layout = kv_layout(config, dtype, limits);
+        let tails = tails::of(&config.blueprint, &layout);
+        tails::check(&tails, limits, &name)?;
         let mut block_bytes = layout.block_bytes() + layout.block_size() * size_of::<u32>();
         if limits.kv_layout == KvLayoutOption::Virtual {
             block_bytes += layout.block_bytes() / page_size() * PAGE_TABLES;
@@ -100,15 +104,16 @@ impl<'a> Needs<'a> {
             block: Bytes(block_bytes as u64 + BLOCK_BOOKKEEPING),
             blocks_most: usize::MAX,
             block_size: layout.block_size(),
+            blocks_beside: tails::blocks_beside(&tails, &layout, batched_tokens(limits, BATCHED_TOKENS)),
             max_model_len,
             max_num_seqs: limits.max_num_seqs.get(),
         };
-        Ok(Self { config, limits, audience, layout, fixed })
+        Ok(Self { config, limits, audience, layout, tails, fixed })
     }
 
     /// Returns the needs within a budget of `total` bytes of host memory, in which the processor computes.
     pub fn within(&self, total: Bytes) -> MemoryNeeds {
-        let swap = lower_memory(self.limits, total, &self.layout);
+        let swap = self.lower_memory(self.limits, total);
         let blocks_most = self.blocks_within(swap, self.fixed.block);
         MemoryNeeds { swap, blocks_most, ..self.fixed }
     }
@@ -142,15 +147,15 @@ impl<'a> Needs<'a> {
     pub fn check_kv_memory(&self, total: Bytes) -> Result<()> {
         let (needs, Some(memory)) = (self.within(total), self.limits.kv_memory) else { return Ok(()) };
         let least = needs.max_model_len.min(LEAST_CONTEXT);
-        if needs.blocks_most.saturating_mul(needs.block_size) >= least {
+        if needs.blocks_most.saturating_sub(needs.blocks_beside).saturating_mul(needs.block_size) >= least {
             return Ok(());
         }
-        let blocks = least.div_ceil(needs.block_size) as u64 * needs.block.0;
+        let blocks = (least.div_ceil(needs.block_size) + needs.blocks_beside) as u64 * needs.block.0;
         // Buffers for swapping grow with `--kv-memory`, but more slowly.
         let mut smallest = Bytes(0);
         loop {
             let limits = LimitOptions { kv_memory: Some(smallest), ..self.limits.clone() };
-            let buffers = lower_memory(&limits, total, &self.layout);
+            let buffers = self.lower_memory(&limits, total);
             let needed = buffers.0.saturating_add(blocks).div_ceil(1 << 20) << 20;
             if needed <= smallest.0 {
                 break;
@@ -162,13 +167,14 @@ impl<'a> Needs<'a> {
             format!("give --kv-memory {}M or more", smallest.0 >> 20),
         ))
     }
-}
 
-/// Returns the host memory of the buffers through which KV goes to lower tiers and comes back, and of the bookkeeping
-/// of these tiers, within a budget of `total` bytes.
-fn lower_memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
-    let swap = swap::memory(limits, total, layout);
-    Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, layout).0))
+    /// Returns the host memory of the buffers through which KV goes to lower tiers and comes back, and of the
+    /// bookkeeping of these tiers, under `limits` and within a budget of `total` bytes.
+    fn lower_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
+        // States are not swapped yet.
+        let swap = if self.tails.is_empty() { swap::memory(limits, total, &self.layout) } else { Bytes(0) };
+        Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, &self.layout).0))
+    }
 }
 
 /// Returns the scratch memory of passes of `tokens` tokens on the processor.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use interbed_device::{Cpu, CpuDevice, Device, KvPool};
-use interbed_kernels::{BlockGroups, KvLayout, LEVEL_VARIABLE, Level};
+use interbed_kernels::{KvLayout, LEVEL_VARIABLE, Level};
 use interbed_model::Model;
 
 use crate::division::{DeviceRoom, Division};
@@ -10,6 +10,7 @@ use crate::failure::Advised;
 use crate::model_dir::ModelDir;
 use crate::needs::{self, threads};
 use crate::options::{ComputeOptions, GpuProducts, HostProducts, KvLayoutOption, LimitOptions};
+use crate::tails;
 
 /// The hardware on which a model is computed: the processor or a GPU.
 pub trait ComputePlace {
@@ -61,7 +62,7 @@ impl ComputePlace for Processor {
         }
         let tokens = division.batched_tokens;
         let needs = Model::pass_needs(&dir.config.blueprint, tokens, tokens);
-        Ok(Box::new(CpuDevice::new(Cpu::new(threads(limits)), &needs, kv_pool(layout, division, limits)?)?))
+        Ok(Box::new(CpuDevice::new(Cpu::new(threads(limits)), &needs, kv_pool(dir, layout, division, limits)?)?))
     }
 }
 
@@ -87,13 +88,19 @@ impl Processor {
 }
 
 /// Allocates the memory of KV blocks.
-fn kv_pool(layout: KvLayout, Division { plan, .. }: &Division, limits: &LimitOptions) -> Result<KvPool> {
+fn kv_pool(
+    dir: &ModelDir,
+    layout: KvLayout,
+    Division { plan, .. }: &Division,
+    limits: &LimitOptions,
+) -> Result<KvPool> {
     // If weights are streamed, KV and weights trade memory, so the pool has the maximum number of blocks and is
-    // sparse.
+    // sparse. It is sparse, too, if groups of layers trade memory.
     let num_blocks = if plan.streamed { plan.num_blocks_max } else { plan.num_blocks };
     let shape = needs::strips(limits, layout.block_size(), plan.max_model_len, num_blocks);
-    let groups = BlockGroups::new(layout, num_blocks);
-    Ok(match (limits.kv_layout, plan.streamed) {
+    let groups = tails::block_groups(&dir.config.blueprint, layout, num_blocks);
+    let is_traded = plan.streamed || groups.groups().len() > 1;
+    Ok(match (limits.kv_layout, is_traded) {
         (KvLayoutOption::Virtual, _) => KvPool::new_in_strips(groups, shape).context(
             "there are no addresses for --kv-layout virtual; give a smaller --max-model-len or --max-num-seqs, or take \
              --kv-layout paged",

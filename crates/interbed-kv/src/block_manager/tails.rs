@@ -152,22 +152,36 @@ impl BlockManager {
     /// Shortens `blocks`, which a look-up has found, to those behind which a sequence can go on, and returns what a
     /// sequence of `num_tokens` tokens takes then.
     pub(super) fn resume(&self, blocks: &mut Vec<BlockId>, num_tokens: usize) -> Found {
-        let block_size = self.config.block_size;
-        let hits = self.cache.resumable(blocks);
-        blocks.truncate(hits);
+        blocks.truncate(self.cache.resumable(blocks));
+        let (found, held) = self.behind(blocks, num_tokens);
+        if held <= self.usable() || blocks.is_empty() {
+            return found;
+        }
+        // What was found would have to stay besides what the sequence writes. There is not that much memory, so the
+        // sequence begins anew.
+        blocks.clear();
+        self.behind(blocks, num_tokens).0
+    }
+
+    /// Returns what a sequence of `num_tokens` tokens takes if it goes on behind `found`, and the number of units that
+    /// it holds then.
+    fn behind(&self, found: &[BlockId], num_tokens: usize) -> (Found, usize) {
+        let (block_size, hits) = (self.config.block_size, found.len());
         let all = self.num_required_blocks(num_tokens, 0);
-        let revived = blocks.iter().filter(|&&block| self.cache.holders(block) == 0).count();
-        let mut tail_bytes = 0;
+        let revived = found.iter().filter(|&&block| self.cache.holders(block) == 0).count();
+        let (mut tail_bytes, mut held_bytes) = (0, all * self.config.block_bytes);
         for pool in self.cache.tails().map_or(&[][..], |tails| &tails.pools) {
-            let tail = &blocks[hits - pool.keeps().tail_blocks(hits, block_size)..];
+            let tail = &found[hits - pool.keeps().tail_blocks(hits, block_size)..];
             let is_revived = |block: &&BlockId| !pool.is_companion_held(self.cache.content_of(**block));
             let fresh = match pool.keeps() {
                 Keeps::Window { tokens } => (all - hits).min(quota(&self.cache, tokens)),
                 Keeps::State => usize::from(num_tokens > 0),
             };
             tail_bytes += (tail.iter().filter(is_revived).count() + fresh) * pool.block_bytes();
+            held_bytes += (tail.len() + fresh) * pool.block_bytes();
         }
-        Found { hits, need: Need { fresh: all - hits, revived, tail_bytes } }
+        let found = Found { hits, need: Need { fresh: all - hits, revived, tail_bytes } };
+        (found, self.cache.tails().map_or(0, |tails| tails.units(held_bytes)))
     }
 
     /// Gives a new sequence of `num_tokens` tokens, which shares `found`, its blocks of all groups. It had `branch`

@@ -243,6 +243,7 @@ mod tests {
             block_returnable: Bytes(0),
             blocks_most: usize::MAX,
             block_size: 16,
+            blocks_beside: 0,
             max_model_len: 8192,
             max_num_seqs: 64,
         }

@@ -198,6 +198,7 @@ mod tests {
             block_returnable: Bytes(3 << 19),
             blocks_most: 100,
             block_size: 16,
+            blocks_beside: 0,
             max_model_len: 1024,
             max_num_seqs: 8,
         };

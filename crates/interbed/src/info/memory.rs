@@ -115,6 +115,7 @@ mod tests {
             block_returnable: Bytes(mib),
             blocks_most: usize::MAX,
             block_size: 16,
+            blocks_beside: 0,
             max_model_len: 4096,
             max_num_seqs: 4,
         };
