@@ -15,11 +15,11 @@ use interbed_engine::{
 use interbed_kernels::Level;
 use interbed_kv::{KvConfig, TailConfig};
 use interbed_kv_events::EventPublisher;
+use interbed_model::Pooling;
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::config::ModelConfig;
 use interbed_model::generation_config::GenerationConfig;
 use interbed_model::tokenizer::Tokenizer;
-use interbed_model::Pooling;
 use interbed_server::ModelFacts;
 use interbed_weights::{ElasticWeights, ResidentWeights, WeightSource};
 
@@ -239,7 +239,7 @@ fn start_engine(
     report::context(&plan, max_model_len, context, limits);
     // Blocks of further groups are numbered behind those that the device has.
     let groups = runner.device.block_groups();
-    let num_blocks = if tails.is_empty() { plan.num_blocks_max } else { groups.num_blocks() };
+    let num_blocks = if tails.is_empty() { plan.num_blocks_max } else { groups.groups()[0].num_blocks() };
     let config = EngineConfig {
         scheduler: SchedulerConfig {
             max_num_seqs: limits.max_num_seqs.get(),

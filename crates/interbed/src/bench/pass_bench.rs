@@ -13,6 +13,7 @@ use super::pair::Pair;
 use super::passes::{MeasuredPasses, Measurement, Sizes};
 use super::work::ModelWork;
 use crate::audience::Surroundings;
+use crate::failure::Advised;
 use crate::load::load_onto;
 use crate::model_dir::ModelDir;
 use crate::options::{LimitOptions, StreamPolicyOption};
@@ -124,7 +125,10 @@ impl PassBench {
         limits.stream.timeline = self.timeline.is_some();
         let mut runnable = load_onto(place, &self.dir, &limits, surroundings)?;
         if !runnable.tails.is_empty() {
-            bail!("{} keeps states beside keys and values, which no benchmark measures yet", self.dir.name());
+            return Err(Advised::input(
+                format!("{} keeps states beside keys and values, which no benchmark measures yet", self.dir.name()),
+                "measure it by requests to `interbed serve`",
+            ));
         }
         let division = &runnable.division;
         let (memory, option) = match division.device {

@@ -11,6 +11,7 @@ mod habits;
 mod help;
 mod house;
 mod hub;
+mod hybrids;
 mod info;
 mod kv_disk;
 mod kv_layout;

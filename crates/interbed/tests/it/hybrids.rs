@@ -1,0 +1,59 @@
+//! Models that keep states beside keys and values.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::{refused, succeeded};
+
+/// A model of a few MiB: three delta rules before each of two attentions.
+fn hybrid(dir: &Path) -> String {
+    let config = json!({
+        "model_type": "qwen3_5_text", "vocab_size": 600, "hidden_size": 128, "intermediate_size": 256,
+        "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+        "full_attention_interval": 4, "attn_output_gate": true, "linear_conv_kernel_dim": 4,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+        "eos_token_id": 1, "tie_word_embeddings": true, "attention_bias": false, "dtype": "float32",
+    });
+    let file = dir.join("shape.json");
+    fs::write(&file, config.to_string()).unwrap();
+    let (out, file) = (dir.join("model").display().to_string(), file.display().to_string());
+    succeeded(&["synth", "--config", &file, "--dtype", "f32", &out]);
+    out
+}
+
+#[test]
+fn a_model_with_states_says_the_same_in_any_memory_and_in_any_chunks() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = hybrid(dir.path());
+    let info: Value = serde_json::from_str(&succeeded(&["info", &model, "--json"])).unwrap();
+    let least = info["memory"]["least_bytes"].as_u64().unwrap().div_ceil(1 << 20);
+    let said = |more: &[&str]| {
+        let args = ["run", &model, "--raw", "--prompt", "what goes where, and who knows why it does", "-n", "40"];
+        succeeded(&[&args[..], &["--temperature", "1.5", "--seed", "3"], more].concat())
+    };
+    let want = said(&["--memory", "1G"]);
+    assert!(want.len() > 20, "{want:?}");
+    assert_eq!(said(&["--memory", &format!("{least}M")]), want);
+    assert_eq!(said(&["--memory", "1G", "--max-num-batched-tokens", "5", "--max-num-seqs", "1"]), want);
+    assert_eq!(said(&["--memory", "1G", "--threads", "1", "--block-size", "4"]), want);
+    let logits = |more: &[&str]| {
+        let args = ["logits", &model, "--tokens", "5,77,300,4,9,12,500,31"];
+        succeeded(&[&args[..], more].concat())
+    };
+    assert_eq!(logits(&["--max-num-batched-tokens", "3", "--max-num-seqs", "1"]), logits(&[]));
+}
+
+#[test]
+fn what_states_do_not_go_with_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = hybrid(dir.path());
+    let disk = dir.path().join("kv").display().to_string();
+    let why = "keeps states beside keys and values";
+    refused(&["serve", &model, "--kv-disk", &disk], &[why, "leave out --kv-disk"]);
+    refused(&["serve", &model, "--kv-layout", "virtual"], &[why, "leave out --kv-layout virtual"]);
+    refused(&["bench", &model], &[why]);
+}
