@@ -6,7 +6,7 @@ pub mod report;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use interbed_device::{Bytes, Device, DeviceError};
 use interbed_engine::{
     Attachments, Engine, EngineConfig, Limits, MemoryPlan, ModelRunner, PreemptionMode, SchedulerConfig, WeightMemory,
@@ -15,11 +15,11 @@ use interbed_engine::{
 use interbed_kernels::Level;
 use interbed_kv::KvConfig;
 use interbed_kv_events::EventPublisher;
+use interbed_model::Pooling;
 use interbed_model::chat_template::ChatTemplate;
 use interbed_model::config::ModelConfig;
 use interbed_model::generation_config::GenerationConfig;
 use interbed_model::tokenizer::Tokenizer;
-use interbed_model::{Model, Pooling};
 use interbed_server::ModelFacts;
 use interbed_weights::{ElasticWeights, ResidentWeights, WeightSource};
 
@@ -162,9 +162,6 @@ pub fn load_onto(
     surroundings: &Surroundings<'_>,
 ) -> Result<Runnable> {
     let needs = dir.needs(limits, surroundings)?;
-    if Model::groups_of(&dir.config.blueprint, false).groups().len() > 1 {
-        bail!("this model keeps a state beside keys and values, which cannot be served yet; choose another model");
-    }
     let mut division = Division::of(&needs, budget(limits)?, place.memory(dir, limits)?)?;
     report::division(dir, &division, limits);
     let layout = needs.layout;
