@@ -169,19 +169,10 @@ impl CpuDevice {
                     Some(frame) => (layer.kv.alone(), frame.bytes().into()),
                     None => (layer.kv, kv.readable(sequences)),
                 };
-                let layer = AttentionLayer { kv, ..layer };
-                let sinks = sinks.map(|sinks| sinks.matrix());
+                let (layer, sinks) = (AttentionLayer { kv, ..layer }, sinks.map(|sinks| sinks.matrix()));
                 attention(pool, level, &layer, blocks, spans, tables, sinks, q, parts, state, out);
             }
-            Command::Convolve { layer, sequences, weights, x } => {
-                let x = &mut numbers[x.range()];
-                convolve(pool, level, &layer, kv.states(), sequences, weights.matrix(), x);
-            }
-            Command::DeltaRule { layer, sequences, rule, rates, bias, qkv, a, b, out } => {
-                let [qkv, a, b, out] = apart(numbers, [qkv, a, b, out]);
-                let operands = DeltaOperands { qkv, a, b, rates: rates.matrix(), bias: bias.matrix(), out };
-                delta_rule(pool, level, &layer, kv.states(), sequences, &rule, operands);
-            }
+            Command::Convolve { .. } | Command::DeltaRule { .. } => advance_states(pool, level, kv, numbers, command),
             Command::Best { x, width, count, out } => {
                 let [x, out] = apart(numbers, [x, out]);
                 x.chunks_exact(width).zip(out.chunks_exact_mut(2 * count)).for_each(|(row, out)| best_of_row(row, out));
@@ -287,6 +278,21 @@ impl Areas {
         let (norm, rest) = rest.split_at_mut(self.norm);
         let (parts, product) = rest.split_at_mut(self.parts);
         Parts { tensors, norm, parts, product }
+    }
+}
+
+/// Executes a command that goes on from states.
+fn advance_states(pool: &Pool, level: Level, kv: &mut KvPool, numbers: &mut [f32], command: &Command<'_>) {
+    match *command {
+        Command::Convolve { ref layer, sequences, weights, x } => {
+            convolve(pool, level, layer, kv.states(), sequences, weights.matrix(), &mut numbers[x.range()]);
+        }
+        Command::DeltaRule { ref layer, sequences, ref rule, rates, bias, qkv, a, b, out } => {
+            let [qkv, a, b, out] = apart(numbers, [qkv, a, b, out]);
+            let operands = DeltaOperands { qkv, a, b, rates: rates.matrix(), bias: bias.matrix(), out };
+            delta_rule(pool, level, layer, kv.states(), sequences, rule, operands);
+        }
+        _ => unreachable!("no other command knows states"),
     }
 }
 

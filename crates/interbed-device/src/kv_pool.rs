@@ -35,8 +35,8 @@ impl KvPool {
         Ok(Self { groups, memory: Memory::Own(buffer) })
     }
 
-    /// Reserves addresses for all blocks, most of which may have no memory at any one time: a block is resident from its
-    /// first write until it is [given back](Self::give_back).
+    /// Reserves addresses for all blocks, most of which may have no memory at any one time: a block is resident from
+    /// its first write until it is [given back](Self::give_back).
     ///
     /// # Errors
     /// Fails if the system has no address range of that size.
@@ -167,8 +167,7 @@ impl KvPool {
     /// Panics if a block does not exist, or the two blocks of a pair are of two groups.
     pub fn copy_blocks(&mut self, copies: impl IntoIterator<Item = (u32, u32)>) {
         for (source, destination) in copies {
-            let [of, to] = [source, destination].map(|block| self.groups.group_of(block));
-            assert_eq!(of, to, "blocks {source} and {destination} are of two groups");
+            self.groups.group_of_copy((source, destination));
             let (source, destination) = (self.groups.bytes_of(source), self.groups.bytes_of(destination));
             self.blocks_mut().copy_within(source, destination.start);
         }

@@ -66,9 +66,9 @@ struct Open {
 }
 
 impl ReferenceDevice {
-    /// Creates a device for passes of these `needs`, with the blocks of `groups`; `seed` chooses the order of execution.
-    /// All memory is poisoned, so that reading anything before it is written shows in the results. With an odd seed,
-    /// the device [shares](Device::share) host memory.
+    /// Creates a device for passes of these `needs`, with the blocks of `groups`; `seed` chooses the order of
+    /// execution. All memory is poisoned, so that reading anything before it is written shows in the results. With an
+    /// odd seed, the device [shares](Device::share) host memory.
     pub fn new(needs: &PassNeeds, groups: &BlockGroups, seed: u64) -> Self {
         let capacity = needs.tensors.bytes() / size_of::<f32>();
         Self {
@@ -201,7 +201,10 @@ impl Device for ReferenceDevice {
                 Command::Convolve { sequences, .. } | Command::DeltaRule { sequences, .. } => {
                     self.expect_memory(sequences.iter().flat_map(|span| span.from.into_iter().chain([span.to])));
                 }
-                Command::CopyBlocks { copies } => self.expect_memory(copies.iter().flat_map(|&(from, to)| [from, to])),
+                Command::CopyBlocks { copies } => {
+                    copies.iter().for_each(|&copy| _ = self.groups.group_of_copy(copy));
+                    self.expect_memory(copies.iter().flat_map(|&(from, to)| [from, to]));
+                }
                 _ => {}
             }
             let uses: Vec<_> = command.uses().into_iter().collect();

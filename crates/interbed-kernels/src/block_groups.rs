@@ -178,6 +178,16 @@ impl BlockGroups {
         at
     }
 
+    /// Returns the group of two blocks, one of which is copied to the other.
+    ///
+    /// # Panics
+    /// Panics if they are of two groups, or one of them does not exist.
+    pub fn group_of_copy(&self, (source, destination): (u32, u32)) -> usize {
+        let group = self.group_of(source);
+        assert_eq!(group, self.group_of(destination), "blocks {source} and {destination} are of two groups");
+        group
+    }
+
     /// Returns the layout of a block.
     ///
     /// # Panics

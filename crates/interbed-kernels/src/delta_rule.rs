@@ -1,8 +1,8 @@
 //! Computes the gated delta rule: a linear attention whose memory of a sequence is one matrix for each value head.
 //!
-//! For each token, a head's matrix `S` `[key_width, value_width]` decays, and is corrected so that the token's key finds
-//! the token's value: `S = decay * S`, `S += k (beta * (v - k S))`, `out = q S`. Columns of the matrix never mix, so
-//! work is divided into slices of columns, each of which goes through all tokens of a pass while it stays in the L1
+//! For each token, a head's matrix `S` `[key_width, value_width]` decays, and is corrected so that the token's key
+//! finds the token's value: `S = decay * S`, `S += k (beta * (v - k S))`, `out = q S`. Columns of the matrix never mix,
+//! so work is divided into slices of columns, each of which goes through all tokens of a pass while it stays in the L1
 //! cache. The tokens of a sequence are computed one after the other at every length, so that the state after a token
 //! does not depend on how a prompt was cut into passes. The order of every sum is fixed by the width of a key.
 

@@ -142,7 +142,9 @@ pub struct StateSpan {
     pub tokens: usize,
     /// The block of the state before the first token; `None` at the beginning of a sequence, where the state is zero.
     pub from: Option<u32>,
-    /// The block to which the state after the last token is written; may be `from`.
+    /// The block to which the state after the last token is written; may be `from`. If an operation of a pass fails, or
+    /// the pass is given up between its operations, the states in these blocks are of no use: what was changed in place
+    /// is lost, and has to be computed again from an older state.
     pub to: u32,
 }
 

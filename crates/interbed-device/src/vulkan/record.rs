@@ -105,7 +105,7 @@ impl Recorder<'_> {
                 self.convolve(uses, layer, sequences, weights, x)?;
             }
             Command::DeltaRule { ref layer, sequences, rule, rates, bias, qkv, a, b, out } => {
-                self.delta_rule(uses, layer, sequences, rule, [rates, bias], [qkv, a, b], out)?;
+                self.delta_rule(uses, layer, sequences, rule, [rates, bias], [qkv, a, b, out])?;
             }
             Command::Best { x, width, count, out } => self.best(uses, x, width, count, out)?,
             Command::CopyWeights { from, ref range, to, at } => self.copy_weights(uses, from, range.clone(), to, at)?,
@@ -114,9 +114,8 @@ impl Recorder<'_> {
                     // One after the other: each uses all KV.
                     let commands = self.gpu_queue.operation(uses);
                     let (from, to) = (self.kv.place(source), self.kv.place(destination));
-                    let [of, to_group] = [source, destination].map(|block| self.kv.groups().group_of(block));
-                    assert_eq!(of, to_group, "blocks {source} and {destination} are of two groups");
-                    let len = self.kv.groups().groups()[of].block_bytes();
+                    let groups = self.kv.groups();
+                    let len = groups.groups()[groups.group_of_copy((source, destination))].block_bytes();
                     copy(self.gpu, commands, (from.0, from.1), (to.0, to.1), len);
                 }
             }

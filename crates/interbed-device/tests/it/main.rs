@@ -2,6 +2,7 @@
 
 mod best;
 mod devices;
+mod groups;
 mod shaders;
 mod states;
 mod vulkan;

@@ -40,8 +40,7 @@ impl Recorder<'_> {
         sequences: &[StateSpan],
         rule: DeltaRule,
         [rates, bias]: [&Weights; 2],
-        [qkv, a, b]: [Tensor; 3],
-        out: Tensor,
+        [qkv, a, b, out]: [Tensor; 4],
     ) -> Result<(), GpuError> {
         let (shape, tokens) = (layer.shape(), tokens_of(sequences));
         let (heads, width) = (shape.heads, rule.width(&shape));
