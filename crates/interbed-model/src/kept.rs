@@ -66,8 +66,9 @@ pub struct KeptGroups {
 }
 
 impl KeptGroups {
-    /// Groups what layers keep. `layers` is a list for each layer. With `windows_apart`, layers with windows of the same
-    /// length form a group of their own. Otherwise, the trunk has their keys and values too, those of all positions.
+    /// Groups what layers keep. `layers` is a list for each layer. With `windows_apart`, layers with windows of the
+    /// same length form a group of their own. Otherwise, the trunk has their keys and values too, those of all
+    /// positions.
     pub fn new(layers: &[Vec<Kept>], windows_apart: bool) -> Self {
         let mut groups = vec![KeptGroup::Kv { window: None, layers: Vec::new() }];
         for kept in layers.iter().flatten() {
@@ -139,4 +140,54 @@ fn place(groups: &mut [KeptGroup], kept: &Kept, windows_apart: bool) -> KeptPlac
         }
     }
     unreachable!("there is a group for everything that a layer keeps")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KV: KvShape = KvShape { num_kv_heads: 2, head_dim: 8 };
+    const STATE: StateShape = StateShape { rows: 3, channels: 12, heads: 2, key_width: 4, value_width: 2 };
+
+    fn kv(window: Option<usize>) -> Kept {
+        Kept::Kv { shape: KV, window }
+    }
+
+    /// Layers that keep nothing, one thing, or two.
+    fn layers() -> Vec<Vec<Kept>> {
+        let state = Kept::State(STATE);
+        vec![
+            vec![],
+            vec![kv(Some(8))],
+            vec![state],
+            vec![kv(None)],
+            vec![kv(Some(4))],
+            vec![state, kv(Some(8))],
+            vec![kv(None)],
+        ]
+    }
+
+    #[test]
+    fn equals_form_a_group_and_states_are_last() {
+        let groups = KeptGroups::new(&layers(), true);
+        let of = |window, count| KeptGroup::Kv { window, layers: vec![(KV, window); count] };
+        assert_eq!(groups.groups(), [of(None, 2), of(Some(8), 2), of(Some(4), 1), KeptGroup::States(vec![STATE; 2])]);
+        let place = |layer, number| (groups.place(layer, number).group, groups.place(layer, number).index);
+        let places = [place(1, 0), place(2, 0), place(3, 0), place(4, 0), place(5, 0), place(5, 1), place(6, 0)];
+        assert_eq!(places, [(1, 0), (3, 0), (0, 0), (2, 0), (3, 1), (1, 1), (0, 1)]);
+        let blocks = groups.blocks(4, KvDType::F32, &[5, 2, 3, 1]);
+        let numbers: Vec<_> = blocks.groups().iter().map(|group| group.numbers()).collect();
+        assert_eq!(numbers, [0..5, 5..7, 7..10, 10..11]);
+        assert_eq!((blocks.kv(1).num_layers(), blocks.states(3).num_layers()), (2, 2));
+    }
+
+    #[test]
+    fn windows_may_be_in_the_trunk() {
+        let groups = KeptGroups::new(&layers(), false);
+        let windows: Vec<_> = groups.windows_of_trunk().collect();
+        assert_eq!((groups.groups().len(), windows), (2, vec![Some(8), None, Some(4), Some(8), None]));
+        assert_eq!(groups.place(5, 1), KeptPlace { group: 0, index: 3 });
+        let alone = KeptGroups::new(&[vec![kv(Some(8))]], true);
+        assert_eq!(alone.groups()[TRUNK], KeptGroup::Kv { window: None, layers: vec![] });
+    }
 }

@@ -19,8 +19,8 @@ const WHOLE_FACTOR: usize = 288;
 /// of ids grows, half as many more ids are copied: eight bytes for the new list and four for the old one.
 const ID_FACTOR: usize = 12;
 
-/// The regular expressions of Llama 3, Qwen2 and Qwen3.5. They differ in the number of digits that a token may have, and
-/// in whether marks are parts of words.
+/// The regular expressions of Llama 3, Qwen2 and Qwen3.5. They differ in the number of digits that a token may have,
+/// and in whether marks are parts of words.
 const LINE_REGEXES: [&str; 3] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",

@@ -20,7 +20,7 @@ const FILE: &str = "tests/fixtures/arithmetic.txt";
 const QUANTISED: [DType; 3] = [DType::Q8_0, DType::Q4_0, DType::Q4K];
 
 /// Every kind of layer, type of weights and rope.
-const MODELS: [&str; 18] = [
+const MODELS: [&str; 20] = [
     "exaone4",
     "glm4_moe_groups",
     "gpt_oss",
@@ -36,6 +36,8 @@ const MODELS: [&str; 18] = [
     "olmo2",
     "phi3_long",
     "qwen2_bf16",
+    "qwen3_5",
+    "qwen3_5_bf16",
     "qwen3_moe",
     "qwen3_moe_fp8",
     "rope_yarn",

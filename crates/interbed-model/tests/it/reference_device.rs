@@ -9,13 +9,15 @@ use interbed_device::{Command, Device, DeviceError, HostBuffer, PlacedBytes, Que
 use interbed_io::EngineKind;
 use interbed_kernels::{BlockGroups, KvDType, Level};
 use interbed_model::config::ModelConfig;
+use interbed_model::gguf::GgufModel;
 use interbed_model::{BatchSequence, ForwardError, LogitRows, Logits, Model, SequenceBlocks, layers};
 use interbed_weights::{
     Catalog, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, StreamedWeights, TieredWeights, WeightError,
     WeightSource, open_direct,
 };
 
-use crate::harness::{Beside, Harness, blocks_of, fixtures};
+use crate::harness::{BLOCKS_PER_SEQUENCE, Beside, Harness, blocks_of, fixtures, weights_of};
+use crate::logits::{distance, expected};
 
 /// Fixtures whose layers differ: biases, head norms, delta rules and gated attention, windows, scales, tied heads,
 /// experts beside a gated one, queries that grow, norms after rotation, sinks.
@@ -268,6 +270,44 @@ fn any_legal_order_gives_the_processors_logits() {
                 assert!((got - want).abs() <= 1e-4 * largest, "{name}, seed {seed}: {got} for {want}");
             }
             assert_eq!(&got, first.get_or_insert_with(|| got.clone()), "{name}, seed {seed}");
+        }
+    }
+}
+
+/// The logits of a fixture's prompt, computed in passes of up to `chunk` tokens from either format.
+fn prompt_logits(config: ModelConfig, catalog: &Catalog, prompt: &[u32], chunk: usize) -> Vec<Vec<f32>> {
+    let blocks = blocks_of(&config.blueprint, KvDType::F32, BLOCKS_PER_SEQUENCE, true);
+    let mut device = ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 64, 64), &blocks, chunk as u64);
+    let weights = weights_of(&config, catalog);
+    let mut model = Model::new(config.blueprint, weights, blocks);
+    let (mut beside, mut rows) = (Beside::of(&model, 0), Vec::new());
+    for (index, tokens) in prompt.chunks(chunk).enumerate() {
+        let first_position = index * chunk;
+        let groups = beside.groups(first_position);
+        let blocks = SequenceBlocks::From(0);
+        let (prompt_len, below, groups, logits) = (prompt.len(), 0, groups.as_slice(), LogitRows::All);
+        let batch = BatchSequence { tokens, first_position, prompt_len, below, blocks, groups, logits };
+        model.forward(&mut device, &[batch], &mut |_, row| rows.push(row.all().to_vec())).unwrap();
+        beside.advance(first_position);
+    }
+    rows
+}
+
+#[test]
+fn models_with_states_agree_with_transformers_from_both_formats() {
+    for name in ["qwen3_5", "qwen3_5_tied", "qwen3_5_bf16"] {
+        let expected = expected(name);
+        let (_, want) = expected.logits.iter().find(|(kind, _)| kind == "logits_f32").unwrap();
+        let dir = fixtures().join(name);
+        let plain = (ModelConfig::from_dir(&dir).unwrap(), Catalog::open(&dir).unwrap());
+        let catalog = Catalog::open(fixtures().join("gguf").join(format!("{name}.gguf"))).unwrap();
+        let gguf = (GgufModel::of(&catalog).unwrap().config().unwrap(), catalog);
+        for (config, catalog) in [plain, gguf] {
+            let whole = prompt_logits(config.clone(), &catalog, &expected.prompt, 64);
+            let apart = distance(&whole, want);
+            println!("{name}: {apart:.2e}");
+            assert!(apart <= 1e-5, "{name}: {apart:.2e}");
+            assert!(prompt_logits(config, &catalog, &expected.prompt, 7) == whole, "{name}: chunks change bits");
         }
     }
 }

@@ -20,8 +20,8 @@ use interbed_weights::{
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, blocks_of, fixtures};
 
 /// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch,
-/// experts, matrices in one piece, experts that are rearranged on the way.
-const CASES: [(&str, KvDType); 15] = [
+/// experts, matrices in one piece, experts that are rearranged on the way, convolutions and states.
+const CASES: [(&str, KvDType); 16] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -37,6 +37,7 @@ const CASES: [(&str, KvDType); 15] = [
     ("phi3_long", KvDType::F32),
     ("gpt_oss", KvDType::F32),
     ("gpt_oss_mxfp4", KvDType::F16),
+    ("qwen3_5", KvDType::F16),
 ];
 
 fn config_of(catalog: &Catalog, dir: &Path) -> ModelConfig {

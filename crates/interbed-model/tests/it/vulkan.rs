@@ -187,6 +187,7 @@ fn logits_on_a_gpu_are_the_same_in_chunks_to_the_bit() {
         ("mistral_sliding", KvDType::F16),
         ("llama3_bf16", KvDType::BF16),
         ("llama_head_dim_20", KvDType::Q8),
+        ("qwen3_5", KvDType::F16),
     ] {
         let prompt = expected(name).prompt;
         let bits = |chunk| {

@@ -18,7 +18,8 @@ pub(super) struct Arrangement {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Order {
     Same,
-    /// The two rows of each head whose outputs are rotated together are neighbours. The number is that of a head's rows.
+    /// The two rows of each head whose outputs are rotated together are neighbours. The number is how many rows a head
+    /// has.
     Neighbours(usize),
     /// Value heads go through the key heads in turns, instead of those of one key head following each other.
     Turns {
