@@ -434,8 +434,8 @@ impl<'a> Pass<'a> {
         Ok(out)
     }
 
-    /// Takes a tensor apart whose pieces of `width` elements belong to two tensors in turns. Writes the first piece, the
-    /// third and so on to `outs[0]`, and the others to `outs[1]`.
+    /// Takes a tensor apart whose pieces of `width` elements belong to two tensors in turns. Writes the first piece,
+    /// the third and so on to `outs[0]`, and the others to `outs[1]`.
     ///
     /// # Errors
     /// Fails if the device failed.
