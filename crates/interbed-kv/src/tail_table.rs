@@ -103,8 +103,8 @@ impl TailTable {
         }
     }
 
-    /// Puts `blocks` in the place of those that were taken away: the blocks of a window, or the block of a state and the
-    /// block that the next pass writes.
+    /// Puts `blocks` in the place of those that were taken away: the blocks of a window, or the block of a state and
+    /// the block that the next pass writes.
     pub(crate) fn put_blocks(&mut self, blocks: Vec<BlockId>) {
         match self {
             Self::Window(window) => window.blocks = blocks.into(),

@@ -78,9 +78,6 @@ impl<'a> Needs<'a> {
         if max_model_len > context {
             bail!("--max-model-len is {max_model_len}, but {name} has a context of {context}; ask for at most that");
         }
-        if Model::groups_of(&config.blueprint, false).groups().len() > 1 {
-            bail!("{name} keeps states beside keys and values, which cannot be served yet; choose another model");
-        }
         let layout = kv_layout(config, dtype, limits);
         let tails = tails::of(&config.blueprint, &layout);
         tails::check(&tails, limits, &name)?;

@@ -159,8 +159,8 @@ pub fn expected_greedy(prompt: &[u32], params: &SamplingParams) -> Vec<u32> {
     output
 }
 
-/// What the layers that keep `tails` find in `slots` for the token at `position`: 0 unless anything is wrong. `before` is
-/// the fingerprint of the tokens before the token.
+/// What the layers that keep `tails` find in `slots` for the token at `position`: 0 unless anything is wrong. `before`
+/// is the fingerprint of the tokens before the token.
 fn errors(
     (slots, block_size): (&Slots, usize),
     tails: &[TailConfig],

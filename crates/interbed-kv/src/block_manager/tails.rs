@@ -92,8 +92,8 @@ impl BlockManager {
         }
     }
 
-    /// Returns how many leading tokens of `id` have places in the blocks of all groups, so that a pass can compute them,
-    /// or has computed them. Returns 0 if `id` holds nothing.
+    /// Returns how many leading tokens of `id` have places in the blocks of all groups, so that a pass can compute
+    /// them, or has computed them. Returns 0 if `id` holds nothing.
     pub fn num_placed_tokens(&self, id: SequenceId) -> usize {
         let Some(table) = self.tables.get(id) else { return 0 };
         let ends = table.tails().groups.iter().filter_map(|group| match group {
