@@ -58,7 +58,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     write!(out, "{{\"logits\": [")?;
     let mut written = Ok(());
     for (index, tokens) in args.tokens.chunks(chunk).enumerate() {
-        let groups = tails::of_one_sequence(&runner.model, index == 0);
+        let groups = tails::of_sequence(&runner.model, 0, index == 0);
         let batch = [BatchSequence {
             tokens,
             first_position: index * chunk,

@@ -52,12 +52,17 @@ pub fn block_groups(blueprint: &Blueprint, layout: KvLayout, num_blocks: usize) 
     })
 }
 
-/// Returns the first block of each further group of `model`, for a program that computes one sequence alone.
-/// `is_first` says whether nothing is computed yet.
-pub fn of_one_sequence(model: &Model, is_first: bool) -> Vec<GroupBlocks<'static>> {
+/// Returns the bytes of all states of one sequence.
+pub fn state_bytes(tails: &[TailConfig]) -> usize {
+    tails.iter().filter(|tail| tail.keeps == Keeps::State).map(|tail| tail.block_bytes).sum()
+}
+
+/// Returns block number `sequence` of each further group of `model`, for a program that computes a few sequences
+/// without an engine. `is_first` says whether nothing of the sequence is computed yet.
+pub fn of_sequence(model: &Model, sequence: usize, is_first: bool) -> Vec<GroupBlocks<'static>> {
     let groups = model.groups().groups().iter().zip(model.blocks().groups()).skip(1);
     let state = |(group, blocks): (&KeptGroup, &interbed_kernels::BlockGroup)| {
-        let to = blocks.numbers().start as u32;
+        let to = (blocks.numbers().start + sequence) as u32;
         match group {
             KeptGroup::States(_) => GroupBlocks::State { from: (!is_first).then_some(to), to },
             KeptGroup::Kv { .. } => unreachable!("layers with windows keep all tokens"),

@@ -221,9 +221,9 @@ proptest! {
             prop_assert!(turns.is_some(), "{} of {} blocks", sim.used, wanted);
         }
         sim.turn(0, 1000);
-        let turns = (0..4_000).find(|_| sim.turn(0, 1000).settled);
-        prop_assert!(turns.is_some());
-        prop_assert_eq!(sim.present, sim.trade.blocks_start());
+        // What is cached may be worth its rent for a while.
+        let turns = (0..4_000).find(|_| sim.turn(0, 1000).settled && sim.present == sim.trade.blocks_start());
+        prop_assert!(turns.is_some(), "{} blocks are there, {} at the start", sim.present, sim.trade.blocks_start());
         prop_assert_eq!(sim.budget, sim.trade.weights_budget());
     }
 }

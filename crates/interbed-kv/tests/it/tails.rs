@@ -2,7 +2,7 @@
 //!
 //! A failure prints its seed; `INTERBED_TEST_SEED=<seed> cargo test -p interbed-kv <test>` replays that run alone.
 
-use interbed_kv::testing::{TailCase, run_tails};
+use interbed_kv::testing::{TailCase, TailCounts, run_tails};
 use interbed_kv::{Keeps, TailConfig};
 
 const WINDOW: TailConfig = TailConfig { keeps: Keeps::Window { tokens: 8 }, block_bytes: 100 };
@@ -12,44 +12,50 @@ const STATE: TailConfig = TailConfig { keeps: Keeps::State, block_bytes: 250 };
 const CASE: TailCase =
     TailCase { block_size: 2, units_max: 40, block_bytes: 100, tails: &[WINDOW], hash_bits: 64, steps: 300_000 };
 
+/// Runs as many episodes of a thousand steps as `INTERBED_EPISODES` says, or those of `case`.
+fn run(case: &TailCase) -> TailCounts {
+    let episodes = std::env::var("INTERBED_EPISODES").ok().map(|episodes| episodes.parse::<usize>().expect("a number"));
+    run_tails(&TailCase { steps: episodes.map_or(case.steps, |episodes| episodes * 1000), ..*case })
+}
+
 #[test]
 fn a_window_beside_all_tokens() {
-    let counts = run_tails(&CASE);
+    let counts = run(&CASE);
     assert!(counts.full_hits > 100 && counts.given_up > 1000 && counts.refused > 1000, "{counts:?}");
     assert!(counts.forks > 1000 && counts.copies > 1000, "{counts:?}");
 }
 
 #[test]
 fn a_state_beside_all_tokens() {
-    let counts = run_tails(&TailCase { tails: &[STATE], ..CASE });
+    let counts = run(&TailCase { tails: &[STATE], ..CASE });
     assert!(counts.full_hits > 30 && counts.given_up > 1000 && counts.refused > 1000, "{counts:?}");
 }
 
 #[test]
 fn windows_and_states_of_several_sizes() {
     let tails = &[WINDOW, SHORT, STATE, STATE];
-    let counts = run_tails(&TailCase { tails, units_max: 80, ..CASE });
+    let counts = run(&TailCase { tails, units_max: 80, ..CASE });
     assert!(counts.full_hits > 20 && counts.given_up > 1000 && counts.refused > 1000, "{counts:?}");
 }
 
 #[test]
 fn windows_alone() {
-    let counts = run_tails(&TailCase { block_bytes: 0, ..CASE });
+    let counts = run(&TailCase { block_bytes: 0, ..CASE });
     assert!(counts.full_hits > 300 && counts.given_up > 1000 && counts.refused > 1000, "{counts:?}");
 }
 
 #[test]
 fn states_alone() {
-    run_tails(&TailCase { block_bytes: 0, tails: &[STATE], ..CASE });
+    run(&TailCase { block_bytes: 0, tails: &[STATE], ..CASE });
 }
 
 #[test]
 fn blocks_of_one_token_and_of_many() {
-    run_tails(&TailCase { block_size: 1, tails: &[WINDOW, STATE], steps: 100_000, ..CASE });
-    run_tails(&TailCase { block_size: 16, tails: &[WINDOW, STATE], steps: 100_000, ..CASE });
+    run(&TailCase { block_size: 1, tails: &[WINDOW, STATE], steps: 100_000, ..CASE });
+    run(&TailCase { block_size: 16, tails: &[WINDOW, STATE], steps: 100_000, ..CASE });
 }
 
 #[test]
 fn hashes_that_collide() {
-    run_tails(&TailCase { hash_bits: 4, tails: &[WINDOW, STATE], steps: 100_000, ..CASE });
+    run(&TailCase { hash_bits: 4, tails: &[WINDOW, STATE], steps: 100_000, ..CASE });
 }

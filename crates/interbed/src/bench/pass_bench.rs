@@ -13,7 +13,6 @@ use super::pair::Pair;
 use super::passes::{MeasuredPasses, Measurement, Sizes};
 use super::work::ModelWork;
 use crate::audience::Surroundings;
-use crate::failure::Advised;
 use crate::load::load_onto;
 use crate::model_dir::ModelDir;
 use crate::options::{LimitOptions, StreamPolicyOption};
@@ -124,12 +123,6 @@ impl PassBench {
         limits.stream.stream_policy = policy;
         limits.stream.timeline = self.timeline.is_some();
         let mut runnable = load_onto(place, &self.dir, &limits, surroundings)?;
-        if !runnable.tails.is_empty() {
-            return Err(Advised::input(
-                format!("{} keeps states beside keys and values, which no benchmark measures yet", self.dir.name()),
-                "measure it by requests to `interbed serve`",
-            ));
-        }
         let division = &runnable.division;
         let (memory, option) = match division.device {
             Some(_) => ("the GPU's memory".to_owned(), "--gpu-memory"),

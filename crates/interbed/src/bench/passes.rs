@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use interbed_device::{Cpu, Device};
 use interbed_engine::{ModelRunner, Runner};
-use interbed_model::{BatchSequence, LogitRows, NothingBelow, SequenceBlocks};
+use interbed_model::{BatchSequence, GroupBlocks, LogitRows, NothingBelow, SequenceBlocks};
 use serde_json::{Value, json};
 
 use super::work::{ModelWork, Work};
 use crate::division::Division;
 use crate::load::Runnable;
+use crate::tails;
 
 /// A model runner whose forward passes are measured.
 pub struct MeasuredPasses {
@@ -123,9 +124,9 @@ impl Sizes {
         let block_size = needs.block_size;
         let most = |counts: &[NonZeroUsize]| counts.iter().max().map_or(0, |count| count.get());
         let (largest, longest) = (most(&self.batch), most(&self.prompt_tokens));
-        let decoding = largest.saturating_mul(self.decode_len().div_ceil(block_size));
+        let decoding = largest.saturating_mul(self.decode_len().div_ceil(block_size) + needs.blocks_beside);
         let is_short = longest.max(self.decode_len()) <= plan.max_model_len;
-        if is_short && decoding.max(longest.div_ceil(block_size)) <= plan.num_blocks {
+        if is_short && decoding.max(longest.div_ceil(block_size) + needs.blocks_beside) <= plan.num_blocks {
             return Ok(());
         }
         bail!(
@@ -186,11 +187,13 @@ impl MeasuredPasses {
         let each = sizes.decode_len().div_ceil(self.block_size);
         let tables = block_tables(batch, each);
         // As many sequences together as a pass has room for, because streamed weights are read in each pass.
+        let mut first = 0;
         for tables in tables.chunks((self.chunk / sizes.context.max(1)).max(1)) {
             for start in (0..sizes.context).step_by(self.chunk) {
                 let count = self.chunk.min(sizes.context - start);
-                self.pass(tables, start, count, LogitRows::None)?;
+                self.pass(first, tables, start, count, LogitRows::None)?;
             }
+            first += tables.len();
         }
         self.decode(&tables, sizes.context)?;
         Ok(tables)
@@ -200,7 +203,7 @@ impl MeasuredPasses {
     /// time until the device has finished and all weights that are read ahead have arrived.
     fn decode(&mut self, tables: &[Vec<u32>], position: usize) -> Result<Duration> {
         let begin = Instant::now();
-        self.pass(tables, position, 1, self.wanted_rows())?;
+        self.pass(0, tables, position, 1, self.wanted_rows())?;
         self.runner.settle()?;
         Ok(begin.elapsed())
     }
@@ -213,7 +216,7 @@ impl MeasuredPasses {
         for start in (0..tokens).step_by(self.chunk) {
             let count = self.chunk.min(tokens - start);
             let logits = if start + count == tokens { self.wanted_rows() } else { LogitRows::None };
-            self.pass(&tables, start, count, logits)?;
+            self.pass(0, &tables, start, count, logits)?;
         }
         self.runner.settle()?;
         Ok(begin.elapsed())
@@ -224,10 +227,14 @@ impl MeasuredPasses {
         if self.runner.device.copies_downloads() { LogitRows::Best(1) } else { LogitRows::Last }
     }
 
-    fn pass(&mut self, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<()> {
+    /// Computes `count` tokens from position `start` on of the sequences with these block tables, of which the first
+    /// has number `first`.
+    fn pass(&mut self, first: usize, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<()> {
         let tokens: Vec<u32> = (0..count).map(|i| ((start + i) * 7919 % self.vocab) as u32).collect();
         let tokens = vec![tokens; tables.len()];
-        timed(&mut self.runner, tables, &tokens, [start, start + count], logits).map(|_| ())
+        let of = |index| tails::of_sequence(&self.runner.model, first + index, start == 0);
+        let groups: Vec<_> = (0..tables.len()).map(of).collect();
+        timed(&mut self.runner, (tables, &groups), &tokens, [start, start + count], logits).map(|_| ())
     }
 }
 
@@ -236,18 +243,18 @@ pub fn block_tables(count: usize, each: usize) -> Vec<Vec<u32>> {
     (0..count).map(|i| (i * each..(i + 1) * each).map(|block| block as u32).collect()).collect()
 }
 
-/// Runs one forward pass over sequences with these block tables and these tokens, and returns the time that the pass
-/// took. The first token of each has the position `first_position`.
+/// Runs one forward pass over sequences with these block tables, these blocks of further groups and these tokens, and
+/// returns the time that the pass took. The first token of each has the position `first_position`.
 pub fn timed(
     runner: &mut dyn Runner,
-    tables: &[Vec<u32>],
+    (tables, groups): (&[Vec<u32>], &[Vec<GroupBlocks<'_>>]),
     tokens: &[Vec<u32>],
     [first_position, prompt_len]: [usize; 2],
     logits: LogitRows,
 ) -> Result<Duration> {
-    let sequences = tables.iter().zip(tokens).map(|(table, tokens)| {
+    let sequences = tables.iter().zip(groups).zip(tokens).map(|((table, groups), tokens)| {
         let blocks = SequenceBlocks::Listed(table);
-        BatchSequence { tokens, first_position, prompt_len, below: 0, blocks, groups: &[], logits }
+        BatchSequence { tokens, first_position, prompt_len, below: 0, blocks, groups, logits }
     });
     let batch: Vec<_> = sequences.collect();
     let begin = Instant::now();

@@ -6,6 +6,7 @@ use interbed_weights::{Access, Role};
 
 use crate::model_dir::ModelDir;
 use crate::options::LimitOptions;
+use crate::tails;
 
 /// The number of bytes to read and of operations to compute. A multiply-add counts as two operations.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +38,8 @@ pub struct ModelWork {
     head_parameters: u64,
     /// The number of bytes of the keys and values of one token.
     kv_bytes: u64,
+    /// The number of bytes of the states of one sequence, which each pass reads and writes.
+    state_bytes: u64,
 }
 
 impl ModelWork {
@@ -82,6 +85,7 @@ impl ModelWork {
             last_parameters,
             head_parameters: embedding,
             kv_bytes: dir.kv_layout(limits).token_bytes() as u64,
+            state_bytes: tails::state_bytes(&tails::of(blueprint, &dir.kv_layout(limits))) as u64,
         }
     }
 
@@ -102,11 +106,11 @@ impl ModelWork {
     /// Returns the work of decoding one token of each of `batch` sequences. Each token attends to `context` tokens,
     /// itself included. Reading one row of the embedding for each token is negligible and left out.
     pub fn decode(&self, batch: usize, context: usize) -> Work {
-        let kv = self.kv_bytes as f64 * context as f64 * batch as f64;
+        let kept = self.kv_bytes as f64 * context as f64 + 2.0 * self.state_bytes as f64;
         let (expert_bytes, expert_parameters) = self.of_experts(batch);
         let parameters = (self.layer_parameters + self.head_parameters) as f64 + expert_parameters;
         Work {
-            bytes: (self.layer_bytes + self.head_bytes) as f64 + expert_bytes + kv,
+            bytes: (self.layer_bytes + self.head_bytes) as f64 + expert_bytes + kept * batch as f64,
             flops: 2.0 * parameters * batch as f64,
         }
     }
@@ -121,7 +125,8 @@ impl ModelWork {
         let whole = (all - self.last_parameters as f64).max(0.0) * tokens as f64;
         let last = self.last_parameters as f64 * passes as f64;
         Work {
-            bytes: (self.layer_bytes as f64 + expert_bytes) * passes as f64 + self.head_bytes as f64,
+            bytes: (self.layer_bytes as f64 + expert_bytes + 2.0 * self.state_bytes as f64) * passes as f64
+                + self.head_bytes as f64,
             flops: 2.0 * (whole + last + self.head_parameters as f64),
         }
     }

@@ -48,6 +48,16 @@ fn a_model_with_states_says_the_same_in_any_memory_and_in_any_chunks() {
 }
 
 #[test]
+fn a_model_with_states_is_measured_beside_what_the_machine_allows() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = hybrid(dir.path());
+    let args = ["bench", &model, "--json", "--batch", "1,3", "--context", "20", "--prompt-tokens", "40"];
+    let figures = succeeded(&[&args[..], &["--repeat", "2", "--memory", "1G"]].concat());
+    let named = |name: &str| figures.lines().filter(|line| line.contains(name)).count();
+    assert!(named("decode") >= 2 && named("prefill") >= 1, "{figures}");
+}
+
+#[test]
 fn what_states_do_not_go_with_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let model = hybrid(dir.path());
@@ -55,5 +65,4 @@ fn what_states_do_not_go_with_is_refused_by_name() {
     let why = "keeps states beside keys and values";
     refused(&["serve", &model, "--kv-disk", &disk], &[why, "leave out --kv-disk"]);
     refused(&["serve", &model, "--kv-layout", "virtual"], &[why, "leave out --kv-layout virtual"]);
-    refused(&["bench", &model], &[why]);
 }
