@@ -85,16 +85,26 @@ impl Work {
     }
 
     /// Reads the taps of some channels.
+    #[inline(always)]
     fn read_taps(&mut self, weights: Matrix<'_>, own: &Range<usize>, count: usize) {
         let mut widened = [0.0; LANES * TAPS_MAX];
         for (vector, first) in own.clone().step_by(LANES).enumerate() {
             let channels = LANES.min(own.end - first);
-            let widened = &mut widened[..channels * count];
-            weights.columns(first * count..(first + channels) * count).widen_row(0, widened);
-            for (channel, taps) in widened.chunks_exact(count).enumerate() {
-                for (tap, value) in taps.iter().enumerate() {
-                    self.taps[tap][vector][channel] = *value;
-                }
+            weights.columns(first * count..(first + channels) * count).widen_row(0, &mut widened[..channels * count]);
+            // Where the number is known, the compiler turns whole vectors.
+            match count {
+                4 => self.put_taps(&widened, vector, 4),
+                _ => self.put_taps(&widened, vector, count),
+            }
+        }
+    }
+
+    /// Puts the taps `[channel, tap]` of one vector of channels in their places. Channels that are not there get any.
+    #[inline(always)]
+    fn put_taps(&mut self, widened: &[f32; LANES * TAPS_MAX], vector: usize, count: usize) {
+        for tap in 0..count {
+            for channel in 0..LANES {
+                self.taps[tap][vector][channel] = widened[channel * count + tap];
             }
         }
     }

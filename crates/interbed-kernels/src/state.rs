@@ -86,6 +86,9 @@ impl StateLayout {
     }
 }
 
+/// The number of spans up to which checking them takes no memory but the stack.
+const FEW_SPANS: usize = 512;
+
 /// The place of one layer's state in each block of states. Only a [`StateLayout`] creates a `StateLayer`, so kernels
 /// trust that the state lies within a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +125,15 @@ impl StateLayer {
     pub fn check(&self, spans: &[StateSpan], len: usize) {
         let numbers = self.blocks.within(len, self.block_bytes);
         let is_there = |block: u32| numbers.contains(&(block as usize));
-        let mut written: Vec<u32> = spans.iter().map(|span| span.to).collect();
+        // A pass allocates nothing, unless it has very many sequences.
+        let (mut few, mut many) = ([0; FEW_SPANS], Vec::new());
+        let written = if spans.len() <= FEW_SPANS {
+            &mut few[..spans.len()]
+        } else {
+            many.resize(spans.len(), 0);
+            &mut many[..]
+        };
+        written.iter_mut().zip(spans).for_each(|(written, span)| *written = span.to);
         written.sort_unstable();
         assert!(written.is_sorted_by(|one, other| one < other), "two sequences write their states to one block");
         for span in spans {

@@ -1,6 +1,9 @@
 use std::sync::Arc;
 
-use interbed_kernels::{ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvLayout, KvShape, STRETCH};
+use interbed_kernels::{
+    ATTENTION_STATE, AttentionLayer, AttentionSpan, DType, KvDType, KvLayout, KvShape, STRETCH, StateLayout,
+    StateShape, StateSpan,
+};
 
 use super::*;
 use crate::{BandProduct, KvFrame, KvSequences, TensorArea, Weights};
@@ -194,5 +197,47 @@ fn blocks_are_filled_copied_read_and_given_back_in_order() {
         device.prepare_blocks(0, 4);
         device.read_block(3, &mut read).unwrap();
         assert!(read.chunks(4).all(|number| f32::from_ne_bytes(number.try_into().unwrap()).is_nan()));
+    }
+}
+
+#[test]
+fn states_are_used_in_order() {
+    let shape = StateShape { rows: 1, channels: 2, ..StateShape::default() };
+    let kv = KvLayout::new(2, KvDType::F32, [KvShape { num_kv_heads: 1, head_dim: 2 }]);
+    let groups = BlockGroups::new(kv, 1).with(StateLayout::new([shape]), 3);
+    let layer = groups.states(1).layer(0);
+    let mut bytes = HostBuffer::new_zeroed(16).unwrap();
+    bytes.as_mut_slice().copy_from_slice(&1f32.to_le_bytes().repeat(4));
+    let weights = Weights::new(DType::F32, 2, 2, Arc::new(bytes), 0..16);
+    for seed in 0..50 {
+        let mut area = TensorArea::default();
+        let [x, y] = [area.take(4), area.take(4)];
+        let mut device = ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &groups, seed);
+        let convolve = |x: Tensor, sequences: &[StateSpan], device: &mut ReferenceDevice, waits: &[Token]| {
+            let command = Command::Convolve { layer, sequences, weights: &weights, x };
+            device.submit(Queue::Upload, &[command], waits)
+        };
+        let filled = [x, y].map(|tensor| fill(&mut device, Queue::Upload, tensor, 1.0, &[]));
+        let one = [StateSpan { tokens: 2, from: None, to: 1 }];
+        let first = convolve(x, &one, &mut device, &filled).unwrap();
+        let copy = [Command::CopyBlocks { copies: &[(1, 2)] }];
+        let error = device.submit(Queue::Compute, &copy, &[]).unwrap_err();
+        assert!(matches!(error, DeviceError::Unordered { .. }), "{error}");
+        let copied = device.submit(Queue::Compute, &copy, &[first]).unwrap();
+        let next = [StateSpan { tokens: 2, from: Some(2), to: 2 }];
+        let error = convolve(y, &next, &mut device, &[]).unwrap_err();
+        assert!(matches!(error, DeviceError::Unordered { .. }), "{error}");
+        let last = convolve(y, &next, &mut device, &[copied]).unwrap();
+        let down = device.submit(Queue::Download, &[Command::Download { from: y }], &[last]).unwrap();
+        device.complete(down).unwrap();
+        // Each number sees the one before it, which for the first row is in the state.
+        let want = 2.0 / (1.0 + (-2f32).exp());
+        assert_eq!(device.downloaded(y).unwrap(), [want; 4], "seed {seed}");
+        // What was never written is no number.
+        let lost = [StateSpan { tokens: 2, from: Some(3), to: 3 }];
+        let last = convolve(y, &lost, &mut device, &[]).unwrap();
+        let down = device.submit(Queue::Download, &[Command::Download { from: y }], &[last]).unwrap();
+        device.complete(down).unwrap();
+        assert!(device.downloaded(y).unwrap()[..2].iter().all(|number| number.is_nan()), "seed {seed}");
     }
 }

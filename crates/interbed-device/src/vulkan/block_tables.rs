@@ -11,7 +11,8 @@ use super::kv::GpuKv;
 use super::memory::{GpuBuffer, Heap};
 use crate::KvSequences;
 
-/// Tables that are remembered: where a pass goes through KV in parts, the store and attention have different ones.
+/// Tables that are remembered for each group: where a pass goes through KV in parts, the store and attention have
+/// different ones.
 const REMEMBERED: usize = 2;
 
 /// The least bytes of a table's memory, so that the next one that is a little longer fits too.
@@ -51,7 +52,7 @@ impl BlockTables {
         let table = match self.last.iter().position(is_known) {
             Some(index) => self.last.remove(index),
             None => {
-                self.last.truncate(REMEMBERED - 1);
+                self.last.truncate(REMEMBERED * kv.groups().groups().len() - 1);
                 Arc::new(self.write(gpu, kv, sequences)?)
             }
         };

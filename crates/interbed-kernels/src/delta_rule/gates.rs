@@ -1,5 +1,7 @@
 //! What the delta rule needs of each token before its state is known: queries and keys of length one, and gates.
 
+use std::ops::Range;
+
 use super::{DecayForm, DeltaRule};
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch, load_few, store_few};
@@ -7,6 +9,9 @@ use crate::{Level, Matrix, Share, StateShape};
 
 /// The cost of the functions of one head's gates, in multiply-adds.
 const GATE_COST: usize = 200;
+
+/// The number of heads whose rates and biases are read at a time.
+const HEADS: usize = 64;
 
 /// The number beyond which the softplus is taken to be the identity, as others do.
 const SOFTPLUS_LIMIT: f32 = 20.0;
@@ -22,31 +27,42 @@ pub(super) fn open_gates(
     [rates, bias]: [Matrix<'_>; 2],
 ) {
     let (heads, width, keys) = (shape.heads, rule.width(shape), rule.key_heads * shape.key_width);
-    let (mut rate_of, mut bias_of) = (vec![0.0; heads], vec![0.0; heads]);
-    rates.widen_row(0, &mut rate_of);
-    bias.widen_row(0, &mut bias_of);
-    if rule.decay == DecayForm::Logarithm {
-        rate_of.iter_mut().for_each(|rate| *rate = -libm::expf(*rate));
-    }
     let scale = 1.0 / (shape.key_width as f32).sqrt();
     let tokens = qkv.len() / width;
     let (qkv, a, b) = (Share::new(qkv), Share::new(a), Share::new(b));
     pool.split(tokens, 1, 4 * keys + GATE_COST * heads, |tokens| {
-        for token in tokens {
+        for token in tokens.clone() {
             // SAFETY: each token is in one thread's share only.
-            let [row, a, b] = unsafe {
-                [qkv.slice(token * width, 2 * keys), a.slice(token * heads, heads), b.slice(token * heads, heads)]
-            };
+            let row = unsafe { qkv.slice(token * width, 2 * keys) };
             for (index, head) in row.chunks_exact_mut(shape.key_width).enumerate() {
                 let (factor, epsilon) = (if index < rule.key_heads { scale } else { 1.0 }, rule.epsilon);
                 dispatch!(level, normalize::<_>(head: &mut [f32], factor: f32, epsilon: f32));
             }
-            for head in 0..heads {
-                a[head] = libm::expf(rate_of[head] * softplus(a[head] + bias_of[head]));
-                b[head] = 1.0 / (1.0 + libm::expf(-b[head]));
+        }
+        for first in (0..heads).step_by(HEADS) {
+            let own = first..heads.min(first + HEADS);
+            let [rates, bias] = [rates, bias].map(|vector| widened(vector, &own));
+            for token in tokens.clone() {
+                // SAFETY: as above.
+                let [a, b] = unsafe { [a, b].map(|gates| gates.slice(token * heads + own.start, own.len())) };
+                for head in 0..own.len() {
+                    let rate = match rule.decay {
+                        DecayForm::Logarithm => -libm::expf(rates[head]),
+                        DecayForm::NegativeRate => rates[head],
+                    };
+                    a[head] = libm::expf(rate * softplus(a[head] + bias[head]));
+                    b[head] = 1.0 / (1.0 + libm::expf(-b[head]));
+                }
             }
         }
     });
+}
+
+/// Converts the elements `own` of a vector to f32.
+fn widened(vector: Matrix<'_>, own: &Range<usize>) -> [f32; HEADS] {
+    let mut out = [0.0; HEADS];
+    vector.columns(own.clone()).widen_row(0, &mut out[..own.len()]);
+    out
 }
 
 fn softplus(x: f32) -> f32 {

@@ -4,6 +4,8 @@
 //! One way down the matrix does both: it applies a token's correction, adds up the token's result, and adds up what the
 //! next token needs. Each sum has two chains, one of even and one of odd rows.
 
+use std::mem::MaybeUninit;
+
 use super::DeltaRule;
 use crate::simd::{LANES, Simd, dispatch};
 use crate::state::States;
@@ -11,6 +13,9 @@ use crate::{Level, Share, StateSpan};
 
 /// The number of columns of a slice. 128 rows of it take half of a usual L1 cache.
 pub(super) const COLUMNS: usize = 32;
+
+/// The number of rows up to which a slice's own copy lies on the stack.
+const HEIGHT: usize = 256;
 
 /// The number of chains of a sum, which take the rows of a matrix in turns.
 const CHAINS: usize = 2;
@@ -67,7 +72,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn of<const W: usize>(own: &mut [OwnRow<W>]) -> Self {
+    fn of<const W: usize>(own: &mut [MaybeUninit<OwnRow<W>>]) -> Self {
         Self { start: own.as_mut_ptr().cast(), stride: W * LANES }
     }
 }
@@ -78,7 +83,14 @@ fn advance_columns<S: Simd, const W: usize>(s: S, operands: &Operands<'_>, head:
     let shape = operands.states.shape();
     let (height, stride) = (shape.key_width, shape.value_width);
     let is_whole = count == W * LANES;
-    let mut own: Vec<OwnRow<W>> = Vec::new();
+    let mut few = [const { MaybeUninit::<OwnRow<W>>::uninit() }; HEIGHT];
+    let mut many = Vec::new();
+    let own = if height <= HEIGHT {
+        &mut few[..height]
+    } else {
+        many.resize_with(height, MaybeUninit::uninit);
+        &mut many[..]
+    };
     let mut row = 0;
     for span in operands.spans {
         let place = |block| {
@@ -89,20 +101,18 @@ fn advance_columns<S: Simd, const W: usize>(s: S, operands: &Operands<'_>, head:
         let tokens = Tokens { operands, head, first, count, row };
         // A single token goes through whole vectors in place. Otherwise the slice has a copy of its own.
         let is_in_place = is_whole && span.tokens == 1 && from.is_some();
-        if !is_in_place && own.is_empty() {
-            own = vec![OwnRow([[0.0; LANES]; W]); height];
-        }
-        // SAFETY: the states have these rows and columns, which no other thread touches, and `own` is this slice's.
+        // SAFETY: the states have these rows and columns, which no other thread touches, and `own` is this slice's, and
+        // is read once `read_columns` has written it.
         unsafe {
             match from {
                 Some(from) if is_in_place => tokens.go::<S, W>(s, height, span.tokens, [from, from, to]),
                 from => {
-                    read_columns(from, &mut own, count);
-                    let own_rows = Rows::of(&mut own);
+                    read_columns(from, own, count);
+                    let own_rows = Rows::of(own);
                     let last = if is_whole { to } else { own_rows };
                     tokens.go::<S, W>(s, height, span.tokens, [own_rows, own_rows, last]);
                     if !is_whole {
-                        write_columns(&own, to, count);
+                        write_columns(own, to, count);
                     }
                 }
             }
@@ -115,10 +125,9 @@ fn advance_columns<S: Simd, const W: usize>(s: S, operands: &Operands<'_>, head:
 ///
 /// # Safety
 /// The columns are readable, with as many rows as `own` has.
-unsafe fn read_columns<const W: usize>(from: Option<Rows>, own: &mut [OwnRow<W>], count: usize) {
+unsafe fn read_columns<const W: usize>(from: Option<Rows>, own: &mut [MaybeUninit<OwnRow<W>>], count: usize) {
     for (index, own) in own.iter_mut().enumerate() {
-        let own = own.0.as_flattened_mut();
-        own.fill(0.0);
+        let own = own.write(OwnRow([[0.0; LANES]; W])).0.as_flattened_mut();
         if let Some(Rows { start, stride }) = from {
             // SAFETY: guaranteed by the caller.
             own[..count].copy_from_slice(unsafe { std::slice::from_raw_parts(start.add(index * stride), count) });
@@ -129,11 +138,13 @@ unsafe fn read_columns<const W: usize>(from: Option<Rows>, own: &mut [OwnRow<W>]
 /// Copies `count` columns of `own` to memory.
 ///
 /// # Safety
-/// The columns are writable, with as many rows as `own` has, and nothing else touches them meanwhile.
-unsafe fn write_columns<const W: usize>(own: &[OwnRow<W>], to: Rows, count: usize) {
+/// `own` has been [read](read_columns). The columns are writable, with as many rows as `own` has, and nothing else
+/// touches them meanwhile.
+unsafe fn write_columns<const W: usize>(own: &[MaybeUninit<OwnRow<W>>], to: Rows, count: usize) {
     for (index, own) in own.iter().enumerate() {
         // SAFETY: guaranteed by the caller.
-        let to = unsafe { std::slice::from_raw_parts_mut(to.start.add(index * to.stride), count) };
+        let (own, to) =
+            unsafe { (own.assume_init_ref(), std::slice::from_raw_parts_mut(to.start.add(index * to.stride), count)) };
         to.copy_from_slice(&own.0.as_flattened()[..count]);
     }
 }

@@ -194,6 +194,17 @@ fn heads_are_the_same_on_any_number_of_threads() {
 }
 
 #[test]
+fn tall_matrices_and_many_heads_agree_with_the_reference() {
+    for (key_heads, widths) in [(1, [300, 20]), (70, [4, 3])] {
+        let mut case = Case::new(key_heads, 1, widths, 6, 5);
+        let [want, states] = case.reference();
+        let [out, matrices] = case.in_passes(Level::detect(), 2, &[2, 4]);
+        assert_close(&out, &want, 1e-5, "results");
+        assert_close(&matrices, &states, 1e-5, "matrices");
+    }
+}
+
+#[test]
 fn states_may_go_on_for_long() {
     let mut case = Case::new(1, 2, [64, 32], 700, 3);
     let [want, states] = case.reference();
