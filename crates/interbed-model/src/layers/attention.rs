@@ -45,8 +45,8 @@ pub(super) struct Attention {
     epsilon: f32,
     /// Most positions that a sequence may have.
     context: usize,
-    /// Whether this is the last layer in which tokens depend on each other; after it, only rows whose logits are wanted are
-    /// kept.
+    /// Whether this is the last layer in which tokens depend on each other; after it, only rows whose logits are wanted
+    /// are kept.
     is_last: bool,
 }
 
