@@ -352,6 +352,7 @@ mod tests {
             model_context: 1,
             kv_capacity_tokens: 1,
             kv_block_tokens: 1,
+            kv_blocks_beside: 0,
             max_logprobs: 0,
             max_beam_width: 1,
             max_waiting: 1,

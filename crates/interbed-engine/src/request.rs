@@ -156,6 +156,9 @@ pub struct Limits {
     pub kv_capacity_tokens: usize,
     /// Number of tokens in one KV block.
     pub kv_block_tokens: usize,
+    /// The number of KV blocks that take as much memory as all that layers keep of one sequence besides the KV of all
+    /// its tokens.
+    pub kv_blocks_beside: usize,
     /// Largest value that a request may give for `logprobs` or `prompt_logprobs`.
     pub max_logprobs: usize,
     /// Largest beam width that a request may ask for. It is at most the number of sequences that can run at the same
@@ -267,7 +270,7 @@ impl Request {
         // sets.
         let more = if limit >= limits.model_context {
             String::new()
-        } else if limits.kv_capacity_tokens <= limit {
+        } else if limits.kv_capacity_tokens <= limit + limits.kv_blocks_beside * limits.kv_block_tokens {
             format!("; the model supports {}, for which KV needs more --memory", limits.model_context)
         } else {
             format!("; the model supports {}, and --max-model-len may be raised", limits.model_context)
@@ -304,6 +307,7 @@ impl BeamParams {
         let block = limits.kv_block_tokens.max(1);
         let shared = prompt_len / block;
         let own = (limits.kv_capacity_tokens / block).saturating_sub(shared) / self.width.max(1);
+        let own = own.saturating_sub(limits.kv_blocks_beside);
         // The last token of a beam has no KV.
         let room = ((shared + own) * block + 1).saturating_sub(prompt_len);
         room.min(limits.max_model_len.saturating_sub(prompt_len))

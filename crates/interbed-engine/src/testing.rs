@@ -132,6 +132,7 @@ impl ScriptedEngine {
             model_context: 4096,
             kv_capacity_tokens: 65_536,
             kv_block_tokens: 16,
+            kv_blocks_beside: 0,
             max_logprobs: 20,
             max_beam_width: 8,
             max_waiting: 1024,

@@ -571,7 +571,10 @@ impl BlockManager {
             return Ok(());
         }
         self.counters.allocation_failures += 1;
-        Err(BlockError::OutOfBlocks { need: self.cache.cost(need), available: self.cache.available() })
+        // What is cached and would be in use again is neither lacking nor available for anything else.
+        let revived = self.cache.cost(Need { revived: need.revived, ..Need::default() });
+        let (need, available) = (self.cache.cost(need), self.cache.available());
+        Err(BlockError::OutOfBlocks { need: need - revived, available: available.saturating_sub(revived) })
     }
 
     fn expect_available(&mut self, need: usize, available: usize) -> Result<(), BlockError> {

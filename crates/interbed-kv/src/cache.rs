@@ -543,11 +543,11 @@ impl Cache {
         if self.blocks.num_free() > 0 {
             return;
         }
-        for _ in 0..num_blocks.min(self.blocks.num_holes()) {
-            // An eviction may make others useless, which then are gone, too.
-            if self.policy.is_empty() {
-                return;
-            }
+        // An eviction could end a whole chain where some layers keep tails, which is more than order is worth.
+        if self.tails.is_some() {
+            return;
+        }
+        for _ in 0..num_blocks.min(self.blocks.num_holes()).min(self.policy.len()) {
             let block = self.evict(None);
             self.blocks.free_last(block);
         }

@@ -70,7 +70,7 @@ pub use owners::OwnerId;
 pub use pause::Pause;
 pub use prefix_hashes::PrefixHashes;
 pub use sequence_state::SequenceState;
-pub use stats::{KvStats, TailStats};
+pub use stats::{KvStats, KvUse, TailStats};
 pub use strips::{Hiding, Mapped, Mapping, StripConfig, StripMapper, StripPlace, StripPlan, StripUse};
 pub use tables::IdHasher;
 pub use tier::{Gate, KvTierConfig, NoRecords, Reclaim, RecordPlace, Tier, TierCounts, TierPlace, WriteBudget};

@@ -86,6 +86,18 @@ pub struct TailStats {
     pub points_given_up: u64,
 }
 
+/// The memory of a pool, in the blocks that [`KvConfig::num_blocks`](crate::KvConfig::num_blocks) counts. Blocks of all
+/// groups of layers are counted by their bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KvUse {
+    /// Number of blocks that have memory, or whose memory is set aside for blocks of any group.
+    pub present: usize,
+    /// Number of blocks that sequences and swaps in flight hold.
+    pub used: usize,
+    /// Number of blocks that nobody holds, and that a later sequence may use.
+    pub cached: usize,
+}
+
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole == 0.0 { 0.0 } else { part / whole }
 }

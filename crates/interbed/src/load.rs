@@ -260,6 +260,7 @@ fn start_engine(
             model_context: dir.config.blueprint.context,
             kv_capacity_tokens: plan.num_blocks_max * block_size,
             kv_block_tokens: block_size,
+            kv_blocks_beside: needs.blocks_beside,
             max_logprobs: MAX_LOGPROBS,
             max_beam_width: MAX_BEAM_WIDTH.min(limits.max_num_seqs.get()),
             max_waiting,

@@ -52,6 +52,7 @@ pub fn open(dir: &Path) -> Result<Opened> {
         model_context: config.blueprint.context,
         kv_capacity_tokens: BLOCKS * BLOCK_SIZE,
         kv_block_tokens: BLOCK_SIZE,
+        kv_blocks_beside: 0,
         max_logprobs: 5,
         max_beam_width: SEQUENCES,
         max_waiting: 100,

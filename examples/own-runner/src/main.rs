@@ -59,6 +59,7 @@ fn start(text: &[u8]) -> Result<Engine> {
             model_context: tokens,
             kv_capacity_tokens: tokens,
             kv_block_tokens: BLOCK_SIZE,
+            kv_blocks_beside: 0,
             max_logprobs: 5,
             max_beam_width: 8,
             max_waiting: 100,

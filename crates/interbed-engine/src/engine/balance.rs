@@ -42,6 +42,14 @@ impl Worker {
         let Self { scheduler, runner, copies, .. } = self;
         scheduler.take_copies(copies);
         let mut resize = scheduler.blocks_mut().take_resize();
+        // A block may have left again before it was copied to, with the sequence that it was for. Copies that are to
+        // read it come later and are dropped first.
+        while let Some(index) = copies.iter().rposition(|copy| {
+            let is_read = copies.iter().any(|other| other.source == copy.destination);
+            resize.left.binary_search(&copy.destination).is_ok() && !is_read
+        }) {
+            copies.remove(index);
+        }
         if copies.iter().any(|copy| resize.came.binary_search(&copy.destination).is_ok()) {
             // What is copied to needs memory, and what is copied from is given back afterwards.
             let is_read = |block: &BlockId| copies.iter().any(|copy| copy.source == *block);

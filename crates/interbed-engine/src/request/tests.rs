@@ -9,6 +9,7 @@ fn limits() -> Limits {
         model_context: 64,
         kv_capacity_tokens: 1024,
         kv_block_tokens: 16,
+        kv_blocks_beside: 0,
         max_logprobs: 20,
         max_beam_width: 4,
         max_waiting: 8,
@@ -91,6 +92,7 @@ fn beams_may_grow_as_far_as_all_of_them_have_blocks() {
             max_model_len: blocks * block,
             kv_capacity_tokens: blocks * block,
             kv_block_tokens: block,
+            kv_blocks_beside: 0,
             ..limits()
         };
         let fits = |max_tokens: usize| {

@@ -263,7 +263,9 @@ impl Scheduler {
         others.any(|other| {
             let pairs = sequence.tokens()[..usable].iter().zip(other.tokens());
             let common = pairs.take_while(|(a, b)| a == b).count();
-            common / block * block > cached.max(other.computed / block * block)
+            // Where layers keep states, others can go on behind a prompt, and seldom before its end.
+            let goes_on = !self.blocks.keeps_states() || common >= (other.len() - 1) / block * block;
+            goes_on && common / block * block > cached.max(other.computed / block * block)
         })
     }
 

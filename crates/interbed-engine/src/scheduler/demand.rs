@@ -1,6 +1,6 @@
 //! Computes how many blocks KV could use, for the trade of memory with weights.
 
-use interbed_kv::LookUp;
+use interbed_kv::{KvUse, LookUp};
 
 use super::Scheduler;
 use super::admission::LOOKAHEAD;
@@ -12,6 +12,7 @@ impl Scheduler {
     /// sequences. For sequences that must not be preempted again, growth is counted up to their ends.
     pub(crate) fn kv_demand(&self) -> KvDemand {
         let stats = self.blocks.stats();
+        let KvUse { present, used, cached } = self.blocks.kv_use();
         let mut wanted = self.blocks.reserve();
         let mut sequences: Vec<_> = self.holders().collect();
         let seats_free = self.config.max_num_seqs - self.queues.seats();
@@ -47,8 +48,7 @@ impl Scheduler {
         // Each running sequence gets a block, however little it is expected to grow.
         wanted += self.growth_of(sequences.iter().copied()).max(self.queues.running().len());
         let promised = self.blocks_promised(sequences.into_iter());
-        let wanted = wanted.max(promised.saturating_sub(stats.blocks_used));
-        let (used, cached) = (stats.blocks_used, stats.blocks_cached);
-        KvDemand { present: self.blocks.present(), used, cached, wanted, recompute: self.bulk_seconds() }
+        let wanted = wanted.max(promised.saturating_sub(used));
+        KvDemand { present, used, cached, wanted, recompute: self.bulk_seconds() }
     }
 }

@@ -32,7 +32,7 @@ impl Scheduler {
             }
             let short = match self.blocks.append(id, missing) {
                 Ok(()) => return true,
-                Err(BlockError::OutOfBlocks { need, available }) => need - available,
+                Err(BlockError::OutOfBlocks { need, available }) => need.saturating_sub(available).max(1),
                 Err(_) if self.long_limits(sequence).is_some() => {
                     self.become_long(id, plan);
                     return false;

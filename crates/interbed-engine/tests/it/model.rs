@@ -31,6 +31,7 @@ pub fn engine_config(model: &ModelConfig, scheduler: SchedulerConfig, kv: KvConf
             model_context: model.blueprint.context,
             kv_capacity_tokens,
             kv_block_tokens: kv.block_size,
+            kv_blocks_beside: 0,
             max_logprobs: 20,
             max_beam_width: scheduler.max_num_seqs,
             max_waiting: 100,

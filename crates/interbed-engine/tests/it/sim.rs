@@ -447,6 +447,17 @@ pub fn with_swap(shape: Shape, controls: &Arc<Controls>, below: Vec<TierBelow>) 
     Attachments { below, swap: Some(Box::new(swap)), ..Attachments::default() }
 }
 
+/// Blocks that take as much memory as what the tails of a sequence take.
+fn blocks_beside(shape: Shape) -> usize {
+    let bytes = shape.tails.iter().map(|tail| match tail.keeps {
+        Keeps::Window { tokens } => {
+            ((tokens + shape.max_num_batched_tokens).div_ceil(shape.block_size) + 1) * tail.block_bytes
+        }
+        Keeps::State => 2 * tail.block_bytes,
+    });
+    bytes.sum::<usize>().div_ceil(100)
+}
+
 pub fn engine_config(shape: Shape) -> EngineConfig {
     EngineConfig {
         scheduler: SchedulerConfig {
@@ -477,6 +488,7 @@ pub fn engine_config(shape: Shape) -> EngineConfig {
             model_context: shape.max_model_len,
             kv_capacity_tokens: shape.blocks * shape.block_size,
             kv_block_tokens: shape.block_size,
+            kv_blocks_beside: blocks_beside(shape),
             max_logprobs: 20,
             max_beam_width: shape.max_num_seqs,
             max_waiting: 1000,

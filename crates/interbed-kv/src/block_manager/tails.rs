@@ -11,7 +11,7 @@ use crate::{
     hash::ChainRoot,
     ids::{BlockId, SequenceId, TokenId},
     prefix_hashes::PrefixHashes,
-    stats::TailStats,
+    stats::{KvUse, TailStats},
     tables::{Table, blocks_for, position},
     tail_pool::TailPool,
     tail_table::{StateTable, TailTable, TailTables, WindowTable},
@@ -78,6 +78,19 @@ impl BlockManager {
     pub fn tail_groups(&self) -> Vec<Range<u32>> {
         let pools = self.cache.tails().map_or(&[][..], |tails| &tails.pools);
         pools.iter().map(|pool| pool.first()..pool.first() + pool.len() as u32).collect()
+    }
+
+    /// Returns how much of the memory is present, used and cached.
+    pub fn kv_use(&self) -> KvUse {
+        let (blocks, cached) = (self.cache.blocks(), self.cache.num_cached());
+        let used = blocks.present() - self.cache.unused();
+        let Some(tails) = self.cache.tails() else { return KvUse { present: blocks.present(), used, cached } };
+        let present = blocks.present() * tails.block_bytes + tails.present_bytes();
+        KvUse {
+            present: tails.units(present).max(tails.usable),
+            used: tails.units(used * tails.block_bytes + tails.held_bytes()),
+            cached: tails.units(cached * tails.block_bytes + tails.cached_bytes()),
+        }
     }
 
     /// Returns figures of the groups that keep tails. All are 0 if there is none.
@@ -398,8 +411,15 @@ pub(super) fn grow(
                 if needs_place(state, |block| cache.tail_holders(pool, block)) {
                     state.to = Some(cache.take_tail(pool, taker));
                 }
-                leave_room(state, cache, pool, taker);
             }
+        }
+    }
+    // What may fail comes last, so that it takes nothing that was counted for another group.
+    for (pool, group) in tails.groups.iter_mut().enumerate() {
+        if let TailTable::State(state) = group
+            && count > 0
+        {
+            leave_room(state, cache, pool, taker);
         }
     }
     *table.tails_mut() = tails;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::serve::Server;
 use crate::support::{refused, succeeded};
 
 /// A model of a few MiB: three delta rules before each of two attentions.
@@ -45,6 +46,36 @@ fn a_model_with_states_says_the_same_in_any_memory_and_in_any_chunks() {
         succeeded(&[&args[..], more].concat())
     };
     assert_eq!(logits(&["--max-num-batched-tokens", "3", "--max-num-seqs", "1"]), logits(&[]));
+}
+
+#[test]
+fn a_server_goes_on_from_states_that_others_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = hybrid(dir.path());
+    let server = Server::of(&model, &["--memory", "512M", "--max-num-seqs", "4", "--max-num-batched-tokens", "24"]);
+    let prompts = [(0, 90), (0, 60), (7, 90), (0, 120), (0, 91)];
+    let ask = |&(seed, length): &(usize, usize), count: usize| {
+        let shared = (0..length).map(|at| if at < 50 { at * 7 % 500 } else { (at * 11 + seed) % 500 } + 20);
+        let body = json!({
+            "prompt": shared.collect::<Vec<_>>(), "max_tokens": 20, "temperature": 0, "n": count, "ignore_eos": true,
+        });
+        let (status, answer) = server.json("/v1/completions", &body.to_string());
+        assert_eq!(status, 200, "{answer:#}");
+        answer
+    };
+    let texts = |answer: &Value| {
+        let choices = answer["choices"].as_array().unwrap().iter();
+        choices.map(|choice| choice["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let alone: Vec<_> = prompts.iter().map(|prompt| texts(&ask(prompt, 1))[0].clone()).collect();
+    let mut found = 0;
+    for (prompt, alone) in prompts.iter().zip(&alone) {
+        let again = ask(prompt, 3);
+        found += cached(&again);
+        assert!(texts(&again).iter().all(|text| text == alone), "{prompt:?}: {again:#} is not {alone:?}");
+    }
+    assert!(found > 200, "{found} tokens were found");
 }
 
 #[test]

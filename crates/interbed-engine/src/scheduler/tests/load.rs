@@ -52,12 +52,17 @@ impl Swaps {
 /// requests.
 fn beam_tokens(prompt_len: usize, width: usize, kv: &KvConfig) -> usize {
     let kv_capacity_tokens = kv.num_blocks * kv.block_size;
+    let tail_bytes = kv.tails.iter().map(|tail| match tail.keeps {
+        Keeps::Window { tokens } => ((tokens + kv.pass_tokens).div_ceil(kv.block_size) + 1) * tail.block_bytes,
+        Keeps::State => 2 * tail.block_bytes,
+    });
     let limits = Limits {
         vocab_size: usize::MAX,
         max_model_len: kv_capacity_tokens,
         model_context: kv_capacity_tokens,
         kv_capacity_tokens,
         kv_block_tokens: kv.block_size,
+        kv_blocks_beside: tail_bytes.sum::<usize>().div_ceil(kv.block_bytes),
         max_logprobs: 0,
         max_beam_width: width,
         max_waiting: usize::MAX,
@@ -95,7 +100,6 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
             pass_tokens: max_num_batched_tokens,
             ..KvConfig::default()
         };
-        let has_tails = !kv.tails.is_empty();
         // Where decodes bound prefill, passes are of a machine that needs 10 ms for each token and for each pass.
         let max_token_gap = (round % 2 == 1).then(|| Duration::from_millis(10 + random.below(100)));
         let config = SchedulerConfig { max_num_seqs, max_num_batched_tokens, preemption, max_token_gap };
@@ -119,8 +123,7 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
                 let request = Requested { priority: random.below(3) as i32, tenant, ..requested(next) };
                 let arrival = Arrival { request, ..arrival(next, prompt) };
                 let width = 1 + random.below(max_num_seqs as u64) as usize;
-                let searches_too = random.below(3) == 0 && !has_tails;
-                let most = if searches_too { beam_tokens(prompt, width, &kv) } else { 0 };
+                let most = if random.below(3) == 0 { beam_tokens(prompt, width, &kv) } else { 0 };
                 if most > 0 {
                     let max_tokens = 1 + random.below(most.min(16) as u64) as usize;
                     searches.add(&mut bench, Arrival { max_tokens, ..arrival }, width);
