@@ -30,6 +30,7 @@ mod tails;
 mod tests;
 
 pub use map::BlockUse;
+use tails::Found;
 pub use tails::TailPlace;
 
 /// Tells what [`BlockManager::look_up`] found. The answer is valid until the manager changes.
@@ -231,13 +232,11 @@ impl BlockManager {
             revived += usize::from(cached);
         });
         let branch = hits;
+        let mut room = Need { fresh: need - hits, revived, tail_bytes: 0 };
         if self.cache.tails().is_some() {
-            let found = self.resume(&mut blocks, token_ids.len());
-            hits = found.hits;
-            self.expect_room(found.need)?;
-        } else {
-            self.expect_available(need - hits, self.cache.available() - revived)?;
+            Found { hits, need: room } = self.resume(&mut blocks, token_ids.len());
         }
+        self.expect_room(room)?;
 
         let block_size = self.config.block_size;
         self.cache.redeem();
@@ -575,14 +574,6 @@ impl BlockManager {
         let revived = self.cache.cost(Need { revived: need.revived, ..Need::default() });
         let (need, available) = (self.cache.cost(need), self.cache.available());
         Err(BlockError::OutOfBlocks { need: need - revived, available: available.saturating_sub(revived) })
-    }
-
-    fn expect_available(&mut self, need: usize, available: usize) -> Result<(), BlockError> {
-        if need <= available {
-            return Ok(());
-        }
-        self.counters.allocation_failures += 1;
-        Err(BlockError::OutOfBlocks { need, available })
     }
 }
 

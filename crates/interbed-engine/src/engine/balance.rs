@@ -45,8 +45,8 @@ impl Worker {
         // A block may have left again before it was copied to, with the sequence that it was for. Copies that are to
         // read it come later and are dropped first.
         while let Some(index) = copies.iter().rposition(|copy| {
-            let is_read = copies.iter().any(|other| other.source == copy.destination);
-            resize.left.binary_search(&copy.destination).is_ok() && !is_read
+            let is_read = || copies.iter().any(|other| other.source == copy.destination);
+            resize.left.binary_search(&copy.destination).is_ok() && !is_read()
         }) {
             copies.remove(index);
         }

@@ -49,8 +49,8 @@ pub(super) struct Found {
 
 impl BlockManager {
     /// Returns, for each group of [`KvConfig::tails`](crate::KvConfig::tails), where the next pass finds and leaves
-    /// what the group keeps of `id`. The places are valid until the next call that changes blocks. Returns none of a
-    /// sequence that has no room for a next token.
+    /// what the group keeps of `id`. The places are valid until the next call that changes blocks. A group is left out
+    /// as long as the sequence has no block for the state that the next pass writes.
     pub fn tail_places(&self, id: SequenceId) -> impl Iterator<Item = TailPlace<'_>> {
         let table = self.tables.get(id);
         let position = table.map_or(0, Table::num_computed);
@@ -80,7 +80,7 @@ impl BlockManager {
         pools.iter().map(|pool| pool.first()..pool.first() + pool.len() as u32).collect()
     }
 
-    /// Returns how much of the memory is present, used and cached.
+    /// Returns how much of the memory is present, used and cached, with blocks of all groups.
     pub fn kv_use(&self) -> KvUse {
         let (blocks, cached) = (self.cache.blocks(), self.cache.num_cached());
         let used = blocks.present() - self.cache.unused();
@@ -119,6 +119,9 @@ impl BlockManager {
     /// Returns whether `id` has uncomputed tokens, but no place for the first of them in a window. An
     /// [`append`](Self::append) of no token gives it a place, if there is room.
     pub fn lacks_place(&self, id: SequenceId) -> bool {
+        if self.cache.tails().is_none() {
+            return false;
+        }
         let table = self.tables.get(id).filter(|table| table.num_computed() < table.num_tokens());
         table.is_some_and(|table| self.num_placed_tokens(id) <= table.num_computed())
     }
@@ -138,8 +141,9 @@ impl BlockManager {
     /// state is worth keeping: behind the prompt, where another sequence branches, and at some distances. Returns
     /// `count` if no layer keeps a state.
     pub fn count_to_stop(&self, id: SequenceId, count: usize) -> usize {
-        let (Some(table), Some(tails)) = (self.tables.get(id), self.cache.tails()) else { return count };
-        if !self.keeps_states() || !table.is_publishing() {
+        let Some(tails) = self.cache.tails().filter(|_| self.keeps_states()) else { return count };
+        let Some(table) = self.tables.get(id) else { return count };
+        if !table.is_publishing() {
             return count;
         }
         let (computed, block_size) = (table.num_computed(), self.config.block_size);
@@ -246,9 +250,12 @@ impl BlockManager {
     /// Moves the tails of `id` along, of which `before` tokens were computed and blocks published before: makes the
     /// points that others can go on behind, releases what the next tokens do not need, and takes places for these.
     pub(super) fn pass_by(&mut self, id: SequenceId, before: (usize, usize)) {
+        if self.cache.tails().is_none() {
+            return;
+        }
         let Self { config, cache, tables, .. } = self;
         let Ok(table) = tables.resident(id) else { return };
-        if table.tails().groups.is_empty() || table.num_computed() == before.0 {
+        if table.num_computed() == before.0 {
             return;
         }
         let mut tails = std::mem::take(table.tails_mut());
@@ -310,9 +317,11 @@ pub(super) fn units_alone(cache: &Cache, num_blocks: usize, below: usize) -> usi
         };
         blocks * pool.block_bytes()
     };
-    tails.units(num_blocks.saturating_mul(tails.block_bytes) + tails.pools.iter().map(of_pool).sum::<usize>())
+    let tail_bytes = tails.pools.iter().map(of_pool).sum();
+    tails.units(num_blocks.saturating_mul(tails.block_bytes).saturating_add(tail_bytes))
 }
 
+/// Returns the [quota](crate::tails::Tails::window_quota) of a window of `tokens` tokens.
 fn quota(cache: &Cache, tokens: usize) -> usize {
     cache.tails().map_or(0, |tails| tails.window_quota(tokens))
 }

@@ -117,7 +117,7 @@ impl Episode {
 
     fn allocate(&mut self) {
         let root = self.rng.below(self.roots.len() * 2).saturating_sub(self.roots.len());
-        let tokens = self.prompt();
+        let tokens = random_prompt(&mut self.rng, self.config.num_blocks * self.config.block_size);
         let prints = extend_prints(root as u64, &[], &tokens);
         let (id, chain_root) = (self.unused_id(), &self.roots[root]);
         let need_blocks = tokens.len().div_ceil(self.config.block_size);
@@ -384,32 +384,31 @@ impl Episode {
     fn unused_id(&self) -> u64 {
         (0..).find(|id| !self.running.contains_key(id)).expect("ids are many")
     }
+}
 
-    /// Returns a prefix of one of a few families, then random tokens. Now and then the prompt is longer than the pool,
-    /// or empty.
-    fn prompt(&mut self) -> Vec<TokenId> {
-        let capacity = self.config.num_blocks * self.config.block_size;
-        let length = match self.rng.below(30) {
-            0 => self.rng.below(2 * capacity + 2),
-            1 => 0,
-            2..16 => 1 + self.rng.below(capacity / 4 + 1),
-            _ => 1 + self.rng.below(capacity / 2 + 1),
-        };
-        let family = self.rng.below(3);
-        let shared = self.rng.below(length + 1);
-        let token = |at: usize| (mix((family * 4096 + at) as u64) % 4) as TokenId;
-        let mut tokens: Vec<_> = (0..shared).map(token).collect();
-        tokens.extend((shared..length).map(|_| self.rng.below(4) as TokenId));
-        if self.rng.once_in(3) {
-            // The prompt is often the same as that of another running sequence.
-            tokens = (0..length).map(token).collect();
-        }
-        tokens
+/// Returns a prefix of one of a few families, then random tokens, for a pool of `capacity` tokens. Now and then the
+/// prompt is longer than the pool, or empty.
+pub(super) fn random_prompt(rng: &mut Rng, capacity: usize) -> Vec<TokenId> {
+    let length = match rng.below(30) {
+        0 => rng.below(2 * capacity + 2),
+        1 => 0,
+        2..16 => 1 + rng.below(capacity / 4 + 1),
+        _ => 1 + rng.below(capacity / 2 + 1),
+    };
+    let family = rng.below(3);
+    let shared = rng.below(length + 1);
+    let token = |at: usize| (mix((family * 4096 + at) as u64) % 4) as TokenId;
+    let mut tokens: Vec<_> = (0..shared).map(token).collect();
+    tokens.extend((shared..length).map(|_| rng.below(4) as TokenId));
+    if rng.once_in(3) {
+        // The prompt is often the same as that of another running sequence.
+        tokens = (0..length).map(token).collect();
     }
+    tokens
 }
 
 /// Returns the fingerprints of `tokens`, which follow the tokens with the fingerprints `before`.
-fn extend_prints(root: u64, before: &[Print], tokens: &[TokenId]) -> Vec<Print> {
+pub(super) fn extend_prints(root: u64, before: &[Print], tokens: &[TokenId]) -> Vec<Print> {
     let mut print = before.last().copied().unwrap_or(mix(root + 1));
     let next = |token: &TokenId| {
         print = mix(print ^ mix(u64::from(*token) + 77));

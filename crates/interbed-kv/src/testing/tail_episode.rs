@@ -8,7 +8,12 @@ use crate::{
     Resize, SequenceId, SequenceState, Swap, SwapDirection, SwapOutcome, SwapSlot, TailConfig, TailPlace, TokenId,
 };
 
-use super::{Rng, mix, naive::Print};
+use super::{
+    Rng,
+    episode::{extend_prints, random_prompt},
+    mix,
+    naive::Print,
+};
 
 /// Parameters of a run over toy layers.
 #[derive(Debug, Clone, Copy)]
@@ -171,7 +176,8 @@ impl TailEpisode {
         if self.running.len() >= SEQUENCES {
             return self.free();
         }
-        let (root, tokens) = (self.rng.below(self.roots.len()), self.prompt());
+        let (root, capacity) = (self.rng.below(self.roots.len()), self.config.num_blocks * self.config.block_size);
+        let tokens = random_prompt(&mut self.rng, capacity);
         let prints = extend_prints(root as u64, &[], &tokens);
         let id = (0..).find(|id| !self.running.contains_key(id)).expect("ids are many");
         let hashes = self.manager.hash_prefix(&self.roots[root], &tokens);
@@ -528,25 +534,6 @@ impl TailEpisode {
         let chosen = self.rng.below(self.running.len().max(1));
         self.running.keys().nth(chosen).copied()
     }
-
-    /// Returns a prefix of one of a few families, then random tokens.
-    fn prompt(&mut self) -> Vec<TokenId> {
-        let capacity = self.config.num_blocks * self.config.block_size;
-        let length = match self.rng.below(30) {
-            0 => self.rng.below(2 * capacity + 2),
-            1 => 0,
-            2..20 => 1 + self.rng.below(capacity / 4 + 1),
-            _ => 1 + self.rng.below(capacity / 2 + 1),
-        };
-        let (family, shared) = (self.rng.below(3), self.rng.below(length + 1));
-        let token = |at: usize| (mix((family * 4096 + at) as u64) % 4) as TokenId;
-        let mut tokens: Vec<_> = (0..shared).map(token).collect();
-        tokens.extend((shared..length).map(|_| self.rng.below(4) as TokenId));
-        if self.rng.once_in(3) {
-            tokens = (0..length).map(token).collect();
-        }
-        tokens
-    }
 }
 
 /// The places of a group, copied out of the manager.
@@ -562,14 +549,4 @@ impl Owned {
             TailPlace::State { position, from, to } => Self::State { position, from, to },
         }
     }
-}
-
-/// Returns the fingerprints of `tokens`, which follow the tokens with the fingerprints `before`.
-fn extend_prints(root: u64, before: &[Print], tokens: &[TokenId]) -> Vec<Print> {
-    let mut print = before.last().copied().unwrap_or(mix(root + 1));
-    let next = |token: &TokenId| {
-        print = mix(print ^ mix(u64::from(*token) + 77));
-        print
-    };
-    tokens.iter().map(next).collect()
 }
