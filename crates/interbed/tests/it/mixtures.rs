@@ -195,7 +195,7 @@ impl Remembered {
 
     /// What a prompt gives, what was said, and how many % of the experts that it needed were in memory.
     fn run(&self, cache: &Path, more: &[&str]) -> (String, String, f64) {
-        let asked = ["run", &self.model, "--prompt", "what goes where", "-n", "96", "--ignore-eos", "--stats"];
+        let asked = ["run", &self.model, "--prompt", "what goes where", "-n", "256", "--ignore-eos", "--stats"];
         let sampled = ["--temperature", "1.5", "--seed", "3", "--memory", &self.memory];
         let Ended { stdout, stderr, .. } = self.ended(&[&asked[..], &sampled, more].concat(), cache);
         let (before, _) = stderr.split_once(" % were in memory").expect(&stderr);
@@ -219,7 +219,8 @@ fn a_second_run_knows_which_experts_the_first_has_used() {
     let counted = fs::read(&file).unwrap();
     let (again, said, warm) = remembered.run(&cache, &[]);
     assert_eq!((again.as_str(), warnings(&said, "")), (want.as_str(), 0), "{said}");
-    assert!(warm > cold + 1.0, "{cold} % of the experts were in memory in the first run, {warm} % in the second");
+    // When reads end moves either by some tenths.
+    assert!(warm > cold + 0.5, "{cold} % of the experts were in memory in the first run, {warm} % in the second");
     let counted_twice = fs::read(&file).unwrap();
     assert_ne!(counted_twice, counted, "the second run's are added");
     // What is not asked for does without, and leaves the file as it is.
