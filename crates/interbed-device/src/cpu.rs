@@ -2,6 +2,7 @@
 //! [`submit`](Device::submit) returns.
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use interbed_kernels::{
@@ -218,14 +219,18 @@ impl Device for CpuDevice {
         self.kv.groups()
     }
 
-    fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
-        into.copy_from_slice(&self.kv.block(block)[..into.len()]);
+    fn read_block(&mut self, block: u32, begin: usize, into: &mut [u8]) -> Result<(), DeviceError> {
+        into.copy_from_slice(&self.kv.block(block)[begin..begin + into.len()]);
         Ok(())
     }
 
-    fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
-        let content = self.kv.groups().layout_of(block).content_bytes();
-        fill(&mut self.kv.block_mut(block)[..content]);
+    fn fill_block(
+        &mut self,
+        block: u32,
+        bytes: Range<usize>,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError> {
+        fill(&mut self.kv.block_mut(block)[bytes]);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The interface between the forward pass and the device that computes: a processor, a GPU, or a device that tests
 //! ordering.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use interbed_kernels::{BlockGroups, DType};
@@ -150,24 +151,31 @@ pub trait Device: Send {
     /// copies, and here.
     fn block_groups(&self) -> &BlockGroups;
 
-    /// Copies the first `into.len()` bytes of a block to the host, after everything that was submitted before.
+    /// Copies the `into.len()` bytes of a block from byte `begin` on to the host, after everything that was submitted
+    /// before.
     ///
     /// # Errors
     /// Fails if the device fails; the content of `into` is then unspecified.
     ///
     /// # Panics
-    /// Panics if there is no such block, or if `into` is longer than a block.
-    fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError>;
+    /// Panics if there is no such block, or if it has no such bytes.
+    fn read_block(&mut self, block: u32, begin: usize, into: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Replaces the content of a block by what `fill` writes, before everything that is submitted later. `fill` is
-    /// called once, with all bytes of the block but its [padding](interbed_kernels::KvLayout::padding_bytes).
+    /// Replaces some bytes of a block by what `fill` writes, before everything that is submitted later. `fill` is
+    /// called once, with as many bytes as `bytes` has. None of these is
+    /// [padding](interbed_kernels::KvLayout::padding_bytes).
     ///
     /// # Errors
     /// Fails if the device fails, or has no memory; the content of the block is then unspecified.
     ///
     /// # Panics
-    /// Panics if there is no such block.
-    fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError>;
+    /// Panics if there is no such block, or if it has no such bytes.
+    fn fill_block(
+        &mut self,
+        block: u32,
+        bytes: Range<usize>,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError>;
 
     /// Takes memory for `count` blocks of a group that are to [come](Self::resize_blocks), as far as there is any.
     /// Returns for how many of them there is memory. A device whose blocks always have memory returns `count`.
@@ -322,12 +330,17 @@ impl Device for Box<dyn Device> {
         (**self).block_groups()
     }
 
-    fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
-        (**self).read_block(block, into)
+    fn read_block(&mut self, block: u32, begin: usize, into: &mut [u8]) -> Result<(), DeviceError> {
+        (**self).read_block(block, begin, into)
     }
 
-    fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
-        (**self).fill_block(block, fill)
+    fn fill_block(
+        &mut self,
+        block: u32,
+        bytes: Range<usize>,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError> {
+        (**self).fill_block(block, bytes, fill)
     }
 
     fn prepare_blocks(&mut self, group: usize, count: usize) {

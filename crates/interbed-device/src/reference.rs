@@ -7,6 +7,7 @@ mod bytes;
 mod operations;
 mod room;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use interbed_kernels::BlockGroups;
@@ -265,21 +266,34 @@ impl Device for ReferenceDevice {
         &self.groups
     }
 
-    fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_block(&mut self, block: u32, begin: usize, into: &mut [u8]) -> Result<(), DeviceError> {
         let layout = self.groups.layout_of(block).clone();
         self.expect_memory([block]);
         let last = self.submit_on_blocks(false, Box::new(|_| ()))?;
         self.complete(last)?;
-        self.memory.read_block(&layout, block, into);
+        let mut bytes = vec![0; begin + into.len()];
+        self.memory.read_block(&layout, block, &mut bytes);
+        into.copy_from_slice(&bytes[begin..]);
         Ok(())
     }
 
-    fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
+    fn fill_block(
+        &mut self,
+        block: u32,
+        bytes: Range<usize>,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError> {
         let layout = self.groups.layout_of(block).clone();
         self.expect_memory([block]);
-        let mut bytes = vec![0; layout.content_bytes()];
-        fill(&mut bytes);
-        self.submit_on_blocks(true, Box::new(move |memory| memory.fill_block(&layout, block, &bytes))).map(|_| ())
+        let mut part = vec![0; bytes.len()];
+        fill(&mut part);
+        let fill = move |memory: &mut DeviceMemory| {
+            let mut content = vec![0; layout.content_bytes()];
+            memory.read_block(&layout, block, &mut content);
+            content[bytes].copy_from_slice(&part);
+            memory.fill_block(&layout, block, &content);
+        };
+        self.submit_on_blocks(true, Box::new(fill)).map(|_| ())
     }
 
     fn reserve_blocks(&mut self, group: usize, count: usize) -> Result<usize, DeviceError> {

@@ -24,6 +24,7 @@ mod rates;
 mod record;
 mod timestamps;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use interbed_kernels::{BlockGroup, BlockGroups, DType, GroupLayout};
@@ -172,13 +173,13 @@ impl VulkanDevice {
         &self.gpu
     }
 
-    /// Copies the first `len` bytes of a block to `room` if `is_read`, otherwise from `room` to the block.
+    /// Copies `bytes` of a block to `room` if `is_read`, otherwise from `room` to the block.
     fn copy_block(
         &mut self,
         block: u32,
         is_read: bool,
         room: (&Arc<GpuBuffer>, usize),
-        len: usize,
+        bytes: Range<usize>,
     ) -> Result<Token, GpuError> {
         // In the queue of passes, so that it is ordered with them.
         let (queue, number) = (Queue::Compute, self.submitted + 1);
@@ -187,10 +188,11 @@ impl VulkanDevice {
         let gpu_queue = &mut self.queues[COMPUTE];
         let commands = gpu_queue.operation(&[Use { place: Operand::Kv, writes: !is_read }]);
         let (slab, offset) = self.kv.place(block);
-        assert!(len <= self.kv.groups().layout_of(block).block_bytes());
+        assert!(bytes.end <= self.kv.groups().layout_of(block).block_bytes());
+        let offset = offset + bytes.start;
         let (from, to) =
             if is_read { ((&**slab, offset), (&**room.0, room.1)) } else { ((&**room.0, room.1), (&**slab, offset)) };
-        record::copy(&self.gpu, commands, from, to, len);
+        record::copy(&self.gpu, commands, from, to, bytes.len());
         if is_read {
             gpu_queue.barrier();
         }
@@ -422,7 +424,7 @@ impl Device for VulkanDevice {
         self.kv.groups()
     }
 
-    fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_block(&mut self, block: u32, begin: usize, into: &mut [u8]) -> Result<(), DeviceError> {
         let room = match self.block_room.take() {
             Some(room) => room,
             None => {
@@ -431,7 +433,7 @@ impl Device for VulkanDevice {
                 Arc::new(GpuBuffer::new(&self.gpu, Heap::Readback, longest)?)
             }
         };
-        let token = self.copy_block(block, true, (&room, 0), into.len())?;
+        let token = self.copy_block(block, true, (&room, 0), begin..begin + into.len())?;
         self.try_complete(token)?;
         self.beside[1] += into.len() as u64;
         // SAFETY: the copy into it is done, and nothing else uses it.
@@ -440,11 +442,15 @@ impl Device for VulkanDevice {
         Ok(())
     }
 
-    fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
+    fn fill_block(
+        &mut self,
+        block: u32,
+        bytes: Range<usize>,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError> {
         self.make_room()?;
-        let (submission, len) = ((COMPUTE, self.submitted + 1), self.kv.groups().layout_of(block).content_bytes());
-        let put = self.arguments.put(submission, len, |bytes| fill(bytes))?;
-        self.copy_block(block, false, (&put.buffer, put.offset), len)?;
+        let put = self.arguments.put((COMPUTE, self.submitted + 1), bytes.len(), |bytes| fill(bytes))?;
+        self.copy_block(block, false, (&put.buffer, put.offset), bytes)?;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use interbed_device::{
     AllocError, Bytes, Command, Cpu, CpuDevice, Device, DeviceError, KvPool, KvStrips, Mappings, PageAccess, Queue,
     StripChange, StripContent, StripShape, StripStats, mappings,
 };
-use interbed_kv::{BlockBytes, BlockCopy, BlockId, Hiding, Mapped, Mapping, StripConfig};
+use interbed_kv::{BlockBytes, BlockCopy, BlockPart, Hiding, Mapped, Mapping, StripConfig};
 use interbed_model::blueprint::Blueprint;
 use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits, Model};
 use interbed_weights::{StreamMonitor, WeightSource};
@@ -226,17 +226,33 @@ impl<D: Device> Runner for ModelRunner<D> {
 }
 
 impl<D: Device> BlockBytes for ModelRunner<D> {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
+    fn read(&mut self, BlockPart { block, part }: BlockPart, into: &mut [u8]) -> Result<(), String> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        self.device.read_block(block.0, into).map_err(|error| error.to_string())
+        let content = self.device.block_groups().layout_of(block.0).content_bytes();
+        let begin = part as usize * into.len();
+        let (bytes, behind) = into.split_at_mut(content.saturating_sub(begin).min(into.len()));
+        behind.fill(0);
+        self.device.read_block(block.0, begin, bytes).map_err(|error| error.to_string())
     }
 
-    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
-        if self.failure.is_none()
-            && let Err(error) = self.device.fill_block(block.0, fill)
-        {
+    fn fill(&mut self, BlockPart { block, part }: BlockPart, len: usize, fill: &mut dyn FnMut(&mut [u8])) {
+        let content = self.device.block_groups().layout_of(block.0).content_bytes();
+        let begin = part as usize * len;
+        let inside = content.saturating_sub(begin).min(len);
+        let bytes = begin..begin + inside;
+        let filled = match inside == len {
+            _ if self.failure.is_some() => return,
+            true => self.device.fill_block(block.0, bytes, fill),
+            false => {
+                // What lies behind the end of the block is dropped.
+                let mut padded = vec![0; len];
+                fill(&mut padded);
+                self.device.fill_block(block.0, bytes, &mut |to| to.copy_from_slice(&padded[..inside]))
+            }
+        };
+        if let Err(error) = filled {
             self.failure = Some(format!("a KV block could not be brought back: {error}"));
         }
     }

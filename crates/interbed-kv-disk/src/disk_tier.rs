@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, FrameTier, KeyChain, LowerTier, SlotTier, Tier,
-    TierFigures, TierPlace, Wanted,
+    BlockBytes, BlockKey, BlockLabel, BlockPart, FetchEnded, FetchId, FrameTier, KeyChain, LowerTier, MissingKeys,
+    SlotTier, Tier, TierFigures, TierPlace, Wanted, WantedTails,
 };
 
 use crate::ages::Ages;
@@ -28,7 +28,7 @@ use crate::recovery::Recovered;
 use crate::store::Store;
 use crate::workers::Workers;
 use carrying::Carrying;
-use fetches::Fetches;
+use fetches::{Brings, Fetches};
 pub use options::{DiskOptions, DiskTierError, SlotRoom};
 use reads::{Reads, by_record};
 use staging::Staging;
@@ -67,11 +67,14 @@ impl LowerTier for DiskTier {
         &self.chain
     }
 
-    /// Returns how many of `keys` the store has. These keys count as looked up, and so does the key behind them.
-    fn look_up(&mut self, keys: &[BlockKey], _computing: Option<f64>) -> usize {
-        let found = keys.iter().take_while(|&&key| self.tier.find(key).is_some()).count();
-        keys.iter().take(found + 1).for_each(|&key| self.tier.looked_up(key));
-        found
+    /// Returns how many of `keys` the store has and a sequence can use. These keys count as looked up, and so does the
+    /// key behind them.
+    fn look_up(&mut self, keys: &MissingKeys, _computing: Option<f64>) -> usize {
+        let found = keys.keys().iter().take_while(|&&key| self.tier.find(key).is_some()).count();
+        let usable = keys.usable(found, &self.chain, |key| self.tier.find(key).is_some());
+        keys.keys().iter().take(usable + 1).for_each(|&key| self.tier.looked_up(key));
+        keys.tail_keys(usable, &self.chain).for_each(|key| self.tier.looked_up(key));
+        usable
     }
 
     fn knows_contents(&self) -> bool {
@@ -83,17 +86,22 @@ impl LowerTier for DiskTier {
         (rate > 0.0).then(|| blocks as f64 * (self.store.shape.block_bytes() as f64 / rate))
     }
 
-    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, _computing: Option<f64>) {
+    fn fetch(&mut self, id: FetchId, mut wanted: Vec<Wanted>, tails: Option<WantedTails>, _computing: Option<f64>) {
+        let blocks = wanted.len();
+        if let Some(tails) = &tails {
+            wanted.extend(tails.behind(blocks, &wanted, &self.chain));
+        }
+        let kind = if tails.is_some() { Brings::AllOf { blocks } } else { Brings::FirstOf { blocks } };
         // What has gone meanwhile stays unfilled.
         let found = wanted.iter().map_while(|wanted| {
             let TierPlace { record, index } = self.tier.find(wanted.key)?;
             let content = Some((wanted.parent, wanted.tokens.clone()));
-            Some((record, (Expected { index, key: wanted.key, content }, wanted.block)))
+            Some((record, (Expected { index, key: wanted.key, content }, wanted.part)))
         });
         let records = by_record(found);
         let num_found: usize = records.iter().map(|(_, blocks)| blocks.len()).sum();
-        let blocks = wanted[..num_found].iter().map(|wanted| wanted.block).collect();
-        self.fetches.begin(id, wanted.len(), blocks, records.len());
+        let parts = wanted[..num_found].iter().map(|wanted| wanted.part).collect();
+        self.fetches.begin(id, (kind, wanted.len()), parts, records.len());
         for (record, blocks) in records {
             let (expected, into) = blocks.into_iter().unzip();
             self.read(record, expected, Purpose::Fetch(id, into));
@@ -128,13 +136,13 @@ impl LowerTier for DiskTier {
         self.staging.num_buffers
     }
 
-    fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
+    fn stage(&mut self, label: BlockLabel, class: u8, part: BlockPart, blocks: &mut dyn BlockBytes) -> bool {
         let allowed = self.writes.budget.take(self.store.shape.block_bytes() as u64, Instant::now());
         let Some(buffer) = allowed.then(|| self.staging.take_buffer()).flatten() else {
             self.figures.refused_blocks += 1;
             return false;
         };
-        self.copy(buffer, (label, class), block, blocks)
+        self.copy(buffer, (label, class), part, blocks)
     }
 
     fn flush(&mut self) {
@@ -201,16 +209,16 @@ impl DiskTier {
         self.recovered
     }
 
-    /// Copies `block` into `buffer`, to be written with the next record. Returns false if the block cannot be read; the
-    /// block is not stored then.
+    /// Copies `part` into `buffer`, to be written with the next record. Returns false if the part cannot be read; it is
+    /// not stored then.
     fn copy(
         &mut self,
         mut buffer: Vec<u8>,
         (label, class): (BlockLabel, u8),
-        block: BlockId,
+        part: BlockPart,
         blocks: &mut dyn BlockBytes,
     ) -> bool {
-        let read = blocks.read(block, &mut buffer);
+        let read = blocks.read(part, &mut buffer);
         match &read {
             Ok(()) => self.add(Staged { label, class, bytes: buffer, since: None }),
             Err(reason) => {

@@ -139,7 +139,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use interbed_kv::{BlockBytes, BlockId, BlockKey, BlockLabel, FrameTier, Gate, LowerTier};
+    use interbed_kv::{BlockBytes, BlockId, BlockKey, BlockLabel, BlockPart, FrameTier, Gate, LowerTier, MissingKeys};
 
     use super::*;
     use crate::{DiskOptions, DiskTier, RecordShape, SlotRoom};
@@ -154,12 +154,12 @@ mod tests {
     struct Of(u8);
 
     impl BlockBytes for Of {
-        fn read(&mut self, _: BlockId, into: &mut [u8]) -> Result<(), String> {
+        fn read(&mut self, _: BlockPart, into: &mut [u8]) -> Result<(), String> {
             into.fill(self.0);
             Ok(())
         }
 
-        fn fill(&mut self, _: BlockId, _: &mut dyn FnMut(&mut [u8])) {
+        fn fill(&mut self, _: BlockPart, _: usize, _: &mut dyn FnMut(&mut [u8])) {
             unreachable!("nothing is fetched");
         }
     }
@@ -206,7 +206,7 @@ mod tests {
             let (key, parent) = (BlockKey([*number; KEY_BYTES]), BlockKey([*number + 100; KEY_BYTES]));
             let owner = tier.key_chain().owner(TENANTS[tenant]);
             let label = BlockLabel { key, parent, owner, tokens: [token; 4].into() };
-            assert!(tier.stage(label, 0, BlockId(0), &mut Of(byte)));
+            assert!(tier.stage(label, 0, BlockPart::whole(BlockId(0)), &mut Of(byte)));
         }
     }
 
@@ -260,7 +260,9 @@ mod tests {
         assert_eq!(again.unwrap(), Erased::default());
         let mut tier = open(&path, None);
         assert_eq!(tier.recovered().blocks, 10);
-        let found = |tier: &mut DiskTier, number: u8| tier.look_up(&[BlockKey([number; KEY_BYTES])], None);
+        let found = |tier: &mut DiskTier, number: u8| {
+            tier.look_up(&MissingKeys::of_trunk(vec![BlockKey([number; KEY_BYTES])], 0), None)
+        };
         let there: Vec<_> = (1..=number).filter(|&number| found(&mut tier, number) > 0).collect();
         assert_eq!(there, (1..=5).chain(11..=15).collect::<Vec<_>>());
         assert!(!tier.has(BlockKey::default()));

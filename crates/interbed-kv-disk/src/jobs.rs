@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use interbed_io::{AlignedBuffer, BufferPart, IoError};
-use interbed_kv::{BlockId, BlockKey, BlockLabel, FetchId, RecordPlace, SwapId, TokenId};
+use interbed_kv::{BlockKey, BlockLabel, BlockPart, FetchId, RecordPlace, SwapId, TokenId};
 
 use crate::record::Header;
 
@@ -84,10 +84,10 @@ pub(crate) struct ReadJob {
 
 /// Purpose for which a record is read.
 pub(crate) enum Purpose {
-    /// A fetch needs the record, for these blocks.
-    Fetch(FetchId, Vec<BlockId>),
-    /// Blocks of the record are read to swap them in. The tier copies them into the listed blocks in memory.
-    Slots(SwapId, Vec<BlockId>),
+    /// A fetch needs the record, for these parts of blocks.
+    Fetch(FetchId, Vec<BlockPart>),
+    /// Blocks of the record are read to swap them in. The tier copies them into the listed parts of memory.
+    Slots(SwapId, Vec<BlockPart>),
     /// Blocks of the record are read in order to write them to another segment, because the record's segment is being
     /// emptied.
     Carry,

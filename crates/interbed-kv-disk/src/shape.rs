@@ -27,6 +27,7 @@ pub struct RecordShape {
     layers: Vec<usize>,
     block_bytes: usize,
     blocks_per_record: usize,
+    stored_together: usize,
 }
 
 impl RecordShape {
@@ -38,7 +39,19 @@ impl RecordShape {
         let block_bytes: usize = layers.iter().sum();
         assert!(block_bytes > 0 && block_size > 0, "a block holds something");
         let blocks_per_record = (RECORD_BYTES / block_bytes).clamp(1, COUNT_MAX);
-        Self { block_size, layers, block_bytes, blocks_per_record }
+        Self { block_size, layers, block_bytes, blocks_per_record, stored_together: 1 }
+    }
+
+    /// Says that up to `blocks` blocks are stored together, because none of them is of use without the others. A store
+    /// has buffers for so many.
+    #[must_use]
+    pub fn with_stored_together(self, blocks: usize) -> Self {
+        Self { stored_together: blocks.max(1), ..self }
+    }
+
+    /// Returns the number of blocks that are stored together at most.
+    pub fn stored_together(&self) -> usize {
+        self.stored_together
     }
 
     /// Creates the shape for blocks of `block_size` tokens and `block_bytes` bytes that are never read layer by layer.

@@ -138,7 +138,7 @@ impl ObjectFormat {
 
 #[cfg(test)]
 mod tests {
-    use interbed_kv::{BlockId, BlockKey};
+    use interbed_kv::{BlockId, BlockKey, BlockPart};
 
     use super::*;
 
@@ -149,7 +149,7 @@ mod tests {
 
     fn wanted() -> Wanted {
         let BlockLabel { key, parent, tokens, .. } = label();
-        Wanted { key, parent, tokens, block: BlockId(0) }
+        Wanted { key, parent, tokens, part: BlockPart::whole(BlockId(0)) }
     }
 
     fn sealed(format: &ObjectFormat) -> Vec<u8> {

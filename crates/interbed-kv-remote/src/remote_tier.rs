@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, Gate, KeyChain, LowerTier, Pause, TierFigures,
-    Wanted, WriteBudget,
+    BlockBytes, BlockKey, BlockLabel, BlockPart, FetchEnded, FetchId, Gate, KeyChain, LowerTier, MissingKeys, Pause,
+    TierFigures, Wanted, WantedTails, WriteBudget,
 };
 use thiserror::Error;
 use tokio::task::AbortHandle;
@@ -67,8 +67,14 @@ pub enum RemoteTierError {
 
 /// A fetch in flight.
 struct FetchInFlight {
+    /// The parts that are read, in order.
     wanted: Vec<Wanted>,
+    /// The number of parts that have come.
     filled: usize,
+    /// The number of blocks that were asked for.
+    blocks: usize,
+    /// If the parts behind the blocks must come as well, the number of blocks in front of them.
+    all_of: Option<usize>,
     bytes: u64,
     wait: Wait,
     began: Instant,
@@ -138,11 +144,16 @@ impl RemoteTier {
         })
     }
 
+    /// Returns the number of bytes of a block's object. `shape` is that of [`open`](Self::open).
+    pub fn object_bytes(shape: (usize, usize)) -> usize {
+        ObjectFormat::new(&[0; 32], [0; 32], shape, None).len()
+    }
+
     /// Returns the number of bytes of memory that a tier takes. This memory holds the blocks that are being read or
-    /// written, and the tier's list of the blocks that are in the store. A block holds `block_size` tokens and has
-    /// `block_bytes` bytes. `wanted` is the value of [`RemoteOptions::buffer_bytes`].
-    pub fn memory_bytes((block_size, block_bytes): (usize, usize), wanted: usize) -> usize {
-        let object = ObjectFormat::new(&[0; 32], [0; 32], (block_size, block_bytes), None).len();
+    /// written, and the tier's list of the blocks that are in the store. `shape` is that
+    /// of [`open`](Self::open), and `wanted` is the value of [`RemoteOptions::buffer_bytes`].
+    pub fn memory_bytes(shape: (usize, usize), wanted: usize) -> usize {
+        let object = Self::object_bytes(shape);
         // An entry of the hash map has 24 bytes, and the map doubles when it grows.
         2 * (wanted / object).max(1) * object + Workers::library_bytes(object) + KNOWN_MAX * 2 * 24
     }
@@ -157,8 +168,9 @@ impl LowerTier for RemoteTier {
         &self.chain
     }
 
-    fn look_up(&mut self, keys: &[BlockKey], computing: Option<f64>) -> usize {
-        if self.is_worth_asking(keys.len(), computing) { keys.len() } else { 0 }
+    fn look_up(&mut self, keys: &MissingKeys, computing: Option<f64>) -> usize {
+        let blocks = keys.keys().len();
+        if self.is_worth_asking(blocks, computing) { blocks } else { 0 }
     }
 
     fn knows_contents(&self) -> bool {
@@ -169,11 +181,15 @@ impl LowerTier for RemoteTier {
         self.rate(Instant::now()).map(|rate| (blocks * self.workers.format().block().len()) as f64 / rate)
     }
 
-    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>) {
-        let wait = self.patience.wait(wanted.len(), computing);
-        let task = self.workers.read(id, wanted.clone());
-        let began = Instant::now();
-        let flight = FetchInFlight { wanted, filled: 0, bytes: 0, wait, began, asked: None, came: None, task };
+    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, tails: Option<WantedTails>, computing: Option<f64>) {
+        let (blocks, all_of) = (wanted.len(), tails.as_ref().map(|_| 0));
+        let wait = self.patience.wait(blocks, computing);
+        let task = match tails {
+            None => self.workers.read(id, wanted.clone()),
+            Some(tails) => self.workers.read_all(id, wanted.clone(), tails, self.chain.clone()),
+        };
+        let (began, asked, came) = (Instant::now(), None, None);
+        let flight = FetchInFlight { wanted, filled: 0, blocks, all_of, bytes: 0, wait, began, asked, came, task };
         self.fetches.insert(id, flight);
     }
 
@@ -229,7 +245,7 @@ impl LowerTier for RemoteTier {
         self.buffers
     }
 
-    fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
+    fn stage(&mut self, label: BlockLabel, class: u8, part: BlockPart, blocks: &mut dyn BlockBytes) -> bool {
         let bytes = self.workers.format().len() as u64;
         if self.room() == 0 || !self.budget.take(bytes, Instant::now()) {
             self.figures.refused_blocks += 1;
@@ -237,7 +253,7 @@ impl LowerTier for RemoteTier {
         }
         let format = self.workers.format();
         let mut object = vec![0; format.len()];
-        if let Err(reason) = blocks.read(block, &mut object[format.block()]) {
+        if let Err(reason) = blocks.read(part, &mut object[format.block()]) {
             tracing::warn!("a KV block is not stored: {reason}");
             self.figures.refused_blocks += 1;
             return false;
@@ -339,6 +355,17 @@ impl RemoteTier {
             Done::Asked { fetch, at } => {
                 self.fetches.get_mut(&fetch).into_iter().for_each(|fetch| fetch.asked = Some(at));
             }
+            Done::Chose { fetch, blocks, wanted } => {
+                if let Some(flight) = self.fetches.get_mut(&fetch) {
+                    (flight.wanted, flight.all_of) = (wanted, Some(blocks));
+                }
+            }
+            Done::Lacks { fetch, at } => {
+                if let Some(began) = self.fetches.get(&fetch).map(|flight| flight.began) {
+                    self.reading.answered(at.duration_since(began), at);
+                }
+                self.end(fetch);
+            }
             Done::Read { fetch, found, at } => self.was_read(fetch, found, at, blocks),
         }
     }
@@ -352,13 +379,13 @@ impl RemoteTier {
             self.reading.answered(at.duration_since(asked), at);
         }
         let wanted = &fetch.wanted[fetch.filled];
-        let (key, into) = (wanted.key, wanted.block);
+        let (key, into) = (wanted.key, wanted.part);
         self.figures.asked_blocks += 1;
         let mut is_kept = false;
         match found {
             Found::Block(object, permit) => {
                 let block = &object[self.workers.format().block()];
-                blocks.fill(into, &mut |memory| memory.copy_from_slice(block));
+                blocks.fill(into, block.len(), &mut |memory| memory.copy_from_slice(block));
                 drop(permit);
                 fetch.filled += 1;
                 fetch.came = Some((fetch.came.map_or(at, |(first, _)| first), at));
@@ -411,7 +438,7 @@ impl RemoteTier {
 
     fn end(&mut self, id: FetchId) {
         let Some(fetch) = self.fetches.remove(&id) else { return };
-        let FetchInFlight { wanted, filled, bytes, began, came, task, .. } = fetch;
+        let FetchInFlight { wanted, filled, blocks, all_of, bytes, began, came, task, .. } = fetch;
         task.abort();
         let seconds = began.elapsed().as_secs_f64();
         if let Some((first, last)) = came.filter(|_| filled > MEASURED_BLOCKS) {
@@ -422,7 +449,9 @@ impl RemoteTier {
             let before = self.rate(last);
             self.rate = Some((before.map_or(rate, |before| before + RATE_SHARE * (rate - before)), last));
         }
-        self.ended.push_back(FetchEnded { id, filled, wanted: wanted.len(), bytes, seconds });
+        // Without all that a sequence needs to go on, blocks are of no use.
+        let filled = all_of.map_or(filled, |blocks| if filled == wanted.len() { blocks } else { 0 });
+        self.ended.push_back(FetchEnded { id, filled, wanted: blocks, bytes, seconds });
     }
 
     fn failed(pause: &mut Pause, reason: &str) {

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::{StreamExt, stream};
-use interbed_kv::{BlockKey, BlockLabel, FetchId, KEY_BYTES, Wanted};
+use interbed_kv::{BlockKey, BlockLabel, FetchId, KEY_BYTES, KeyChain, Wanted, WantedTails};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
@@ -19,6 +19,9 @@ const THREADS: usize = 2;
 /// The most blocks of a fetch that are asked for at a time.
 const ASKED: usize = 16;
 const ASKED_BYTES: usize = 16 << 20;
+
+/// The most places at a time of which the store is asked whether a sequence could go on there.
+const MARKS: usize = 32;
 
 /// The most writes that go on at a time, so that they do not keep reads waiting.
 const WRITES: usize = 2;
@@ -51,6 +54,12 @@ pub(crate) enum Done {
     /// The threads have reserved memory for the first block of a fetch, and have begun to ask the store for this block
     /// at the time `at`.
     Asked { fetch: FetchId, at: Instant },
+    /// The store is asked for what a sequence needs to go on behind the first `blocks` of the blocks that a fetch
+    /// wants. `wanted` has all parts that are read, in order.
+    Chose { fetch: FetchId, blocks: usize, wanted: Vec<Wanted> },
+    /// The store has nothing of what a sequence needs to go on behind any of the blocks that a fetch wants. No further
+    /// result follows for this fetch.
+    Lacks { fetch: FetchId, at: Instant },
     /// The next block of a fetch was looked for. `found` is the result, and `at` is the time when it arrived. Unless
     /// `found` is [`Found::Block`], no further result follows for this fetch.
     Read { fetch: FetchId, found: Found, at: Instant },
@@ -107,55 +116,58 @@ impl Workers {
     /// Begins to read `wanted` in order, up to the first that is missing. Dropping the returned handle does not stop
     /// the reads.
     pub(crate) fn read(&self, fetch: FetchId, wanted: Vec<Wanted>) -> AbortHandle {
-        let (store, format, prefix) = (Arc::clone(&self.store), Arc::clone(&self.format), Arc::clone(&self.prefix));
-        let (room, sender) = (Arc::clone(&self.room), self.sender.clone());
-        let runtime = self.runtime.as_ref().expect("it is there until it is dropped");
-        let task = runtime.spawn(async move {
-            // Memory is taken in order, so a later block never keeps an earlier one waiting.
-            let reads = stream::iter(wanted.into_iter().enumerate())
-                .then(|(index, wanted)| {
-                    let (room, sender) = (Arc::clone(&room), sender.clone());
-                    async move {
-                        let permit = room.acquire_owned().await.expect("the semaphore is never closed");
-                        if index == 0 {
-                            // The send fails only if the engine stops and no longer receives.
-                            let _ = sender.send(Done::Asked { fetch, at: Instant::now() });
-                        }
-                        (wanted, permit)
-                    }
-                })
-                .map(|(wanted, permit)| {
-                    let (store, format, name) = (Arc::clone(&store), &format, name(&prefix, wanted.key));
-                    async move {
-                        // One more byte shows that an object is too long.
-                        match store.get(&name, format.len() + 1).await {
-                            Ok(Some(object)) => match format.check(&wanted, seconds_since_1970(), &object) {
-                                Ok(()) => Found::Block(object, permit),
-                                Err(not_it) => Found::Else(not_it),
-                            },
-                            Ok(None) => Found::Nothing,
-                            Err(reason) => Found::Failed(reason),
-                        }
-                    }
-                })
-                .buffered(asked(format.len()));
-            let mut reads = std::pin::pin!(reads);
-            while let Some(found) = reads.next().await {
-                let goes_on = matches!(found, Found::Block(..));
-                if sender.send(Done::Read { fetch, found, at: Instant::now() }).is_err() || !goes_on {
-                    break;
+        let reader = self.reader(fetch);
+        self.runtime().spawn(async move { reader.read(wanted).await }).abort_handle()
+    }
+
+    /// Finds the longest part of `wanted` behind which the store has `tails`, then reads it and those in order, in the
+    /// way of [`read`](Self::read). `chain` computes the keys.
+    pub(crate) fn read_all(
+        &self,
+        fetch: FetchId,
+        wanted: Vec<Wanted>,
+        tails: WantedTails,
+        chain: KeyChain,
+    ) -> AbortHandle {
+        let reader = self.reader(fetch);
+        let task = self.runtime().spawn(async move {
+            match reader.longest(&wanted, &tails, &chain).await {
+                Ok(Some(blocks)) => {
+                    let mut parts = wanted;
+                    parts.truncate(blocks);
+                    parts.extend(tails.behind(blocks, &parts, &chain));
+                    reader.tell(Done::Chose { fetch, blocks, wanted: parts.clone() });
+                    reader.read(parts).await;
+                }
+                Ok(None) => _ = reader.tell(Done::Lacks { fetch, at: Instant::now() }),
+                Err(reason) => {
+                    _ = reader.tell(Done::Read { fetch, found: Found::Failed(reason), at: Instant::now() });
                 }
             }
         });
         task.abort_handle()
     }
 
+    fn reader(&self, fetch: FetchId) -> Reader {
+        Reader {
+            fetch,
+            store: Arc::clone(&self.store),
+            format: Arc::clone(&self.format),
+            prefix: Arc::clone(&self.prefix),
+            room: Arc::clone(&self.room),
+            sender: self.sender.clone(),
+        }
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("it is there until it is dropped")
+    }
+
     /// Seals `object`, whose block is in place, and writes it.
     pub(crate) fn write(&self, label: BlockLabel, mut object: Vec<u8>) {
         let (store, format, prefix) = (Arc::clone(&self.store), Arc::clone(&self.format), Arc::clone(&self.prefix));
         let (sender, writes) = (self.sender.clone(), Arc::clone(&self.writes));
-        let runtime = self.runtime.as_ref().expect("it is there until it is dropped");
-        runtime.spawn(async move {
+        self.runtime().spawn(async move {
             let _turn = writes.acquire().await;
             let key = label.key;
             // A task of its own: a bug must not leave a write pending for ever.
@@ -181,6 +193,85 @@ impl Workers {
     /// Returns the next event, if one comes within `wait`.
     pub(crate) fn done(&self, wait: Duration) -> Option<Done> {
         self.done.recv_timeout(wait).ok()
+    }
+}
+
+/// What a task needs to read for a fetch.
+#[derive(Clone)]
+struct Reader {
+    fetch: FetchId,
+    store: Arc<dyn BlobStore>,
+    format: Arc<ObjectFormat>,
+    prefix: Arc<str>,
+    room: Arc<Semaphore>,
+    sender: Sender<Done>,
+}
+
+impl Reader {
+    /// Reads `wanted` in order, up to the first that is missing.
+    async fn read(&self, wanted: Vec<Wanted>) {
+        // Memory is taken in order, so a later block never keeps an earlier one waiting.
+        let reads = stream::iter(wanted.into_iter().enumerate())
+            .then(|(index, wanted)| {
+                let reader = self.clone();
+                async move {
+                    let permit = Arc::clone(&reader.room).acquire_owned().await.expect("the semaphore is never closed");
+                    if index == 0 {
+                        reader.tell(Done::Asked { fetch: reader.fetch, at: Instant::now() });
+                    }
+                    (wanted, permit)
+                }
+            })
+            .map(|(wanted, permit)| {
+                let reader = self.clone();
+                async move { reader.find(&wanted, permit).await }
+            })
+            .buffered(asked(self.format.len()));
+        let mut reads = std::pin::pin!(reads);
+        while let Some(found) = reads.next().await {
+            let goes_on = matches!(found, Found::Block(..));
+            if !self.tell(Done::Read { fetch: self.fetch, found, at: Instant::now() }) || !goes_on {
+                break;
+            }
+        }
+    }
+
+    /// Looks for one part, for which `permit` reserves memory.
+    async fn find(&self, wanted: &Wanted, permit: OwnedSemaphorePermit) -> Found {
+        // One more byte shows that an object is too long.
+        match self.store.get(&name(&self.prefix, wanted.key), self.format.len() + 1).await {
+            Ok(Some(object)) => match self.format.check(wanted, seconds_since_1970(), &object) {
+                Ok(()) => Found::Block(object, permit),
+                Err(not_it) => Found::Else(not_it),
+            },
+            Ok(None) => Found::Nothing,
+            Err(reason) => Found::Failed(reason),
+        }
+    }
+
+    /// Returns how many of `wanted` come before the last place at which the store has a mark of `tails`. Returns `None`
+    /// if there is no such place.
+    async fn longest(&self, wanted: &[Wanted], tails: &WantedTails, chain: &KeyChain) -> Result<Option<usize>, String> {
+        let mark = |blocks| Some((blocks, name(&self.prefix, tails.mark(blocks, wanted, chain)?)));
+        let marks: Vec<_> = (1..=wanted.len()).rev().filter_map(mark).collect();
+        let marks = stream::iter(marks)
+            .map(|(blocks, mark)| {
+                let store = Arc::clone(&self.store);
+                async move { Ok::<_, String>(store.get(&mark, 1).await?.map(|_| blocks)) }
+            })
+            .buffered(MARKS);
+        let mut marks = std::pin::pin!(marks);
+        while let Some(found) = marks.next().await {
+            if let Some(blocks) = found? {
+                return Ok(Some(blocks));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sends an event. Returns false if nobody receives it any more, because the engine stops.
+    fn tell(&self, done: Done) -> bool {
+        self.sender.send(done).is_ok()
     }
 }
 

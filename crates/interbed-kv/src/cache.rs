@@ -20,6 +20,7 @@ use crate::{
 
 mod beside_tails;
 
+use beside_tails::Ended;
 pub(crate) use beside_tails::Need;
 
 /// Holds contents, the places where they lie, and the policy that chooses among the cached ones.
@@ -122,6 +123,7 @@ impl Cache {
             }
         }
         self.names = Some(names);
+        self.tails.iter_mut().for_each(|tails| tails.points.list_lasting());
     }
 
     pub(crate) fn names(&self) -> Option<&Names> {
@@ -386,7 +388,7 @@ impl Cache {
         match self.contents.is_findable(content) {
             true if self.tails.as_ref().is_some_and(|tails| !tails.points.leads(content)) => {
                 self.policy.forget(block);
-                self.forget(block, content, Loss::Withdrawn);
+                self.forget(block, content, Loss::Withdrawn, false);
                 self.owners.give_back(block);
                 self.blocks.free_first(block);
             }
@@ -601,17 +603,17 @@ impl Cache {
         self.owners.give_back(victim);
         let content = self.blocks.content(victim);
         let loss = taker.map_or(Loss::Withdrawn, |taker| Loss::Evicted(taker.sequence));
-        let useless = self.end_point(content);
-        self.forget(victim, content, loss);
-        self.forget_useless(useless, loss);
+        let Ended { useless, lasted } = self.end_point(content);
+        self.forget(victim, content, loss, lasted);
+        self.forget_useless(useless, loss, lasted);
         self.evictions += 1;
         victim
     }
 
     /// Ends the findable `content` of `block`, which nobody holds and no content continues. The policy has forgotten
-    /// the block.
-    fn forget(&mut self, block: BlockId, content: ContentId, loss: Loss) {
-        if let Some(names) = &mut self.names {
+    /// the block. `is_of_use` says whether a tier below memory may be asked for it.
+    fn forget(&mut self, block: BlockId, content: ContentId, loss: Loss, is_of_use: bool) {
+        if let Some(names) = self.names.as_mut().filter(|_| is_of_use) {
             let (above, tokens) = (self.contents.above(content), self.contents.tokens(content));
             names.evict(block, above, tokens, self.policy.class(block));
         }

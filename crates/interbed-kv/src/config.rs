@@ -42,6 +42,8 @@ pub struct TailConfig {
     pub keeps: Keeps,
     /// The bytes of one block of this group, 1 or more.
     pub block_bytes: usize,
+    /// The number of [parts](crate::BlockPart) in which tiers below memory keep a block, 1 or more.
+    pub parts: u32,
 }
 
 /// What layers keep of a sequence so that the next token can be computed.
@@ -101,7 +103,8 @@ impl KvConfig {
         if !(0.0..1.0).contains(&self.watermark) {
             return Err(KvConfigError::Watermark { got: self.watermark });
         }
-        let is_empty = |tail: &TailConfig| tail.block_bytes == 0 || tail.keeps == Keeps::Window { tokens: 0 };
+        let is_empty =
+            |tail: &TailConfig| tail.block_bytes == 0 || tail.parts == 0 || tail.keeps == Keeps::Window { tokens: 0 };
         if self.tails.iter().any(is_empty) || self.pass_tokens == 0 || (self.tails.is_empty() && self.block_bytes == 0)
         {
             return Err(KvConfigError::Empty);

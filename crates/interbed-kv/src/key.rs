@@ -32,7 +32,8 @@ impl fmt::Debug for BlockKey {
 pub struct BlockLabel {
     /// The key of the block itself.
     pub key: BlockKey,
-    /// The key of the block before it in its chain, or of the chain's root.
+    /// The key of the block before it in its chain, or of the chain's root. For a part of what layers keep besides the
+    /// KV of all tokens, this is the key of the content that the part belongs to.
     pub parent: BlockKey,
     /// The mark of the tenant that the block belongs to, computed by [`KeyChain::owner`].
     pub owner: BlockKey,
@@ -57,6 +58,8 @@ const TENANT: u8 = 3;
 const SALT: u8 = 4;
 const PARENT: u8 = 5;
 const TOKENS: u8 = 6;
+const GROUP: u8 = 7;
+const PART: u8 = 8;
 
 impl KeyChain {
     /// Makes keys under `secret` for the KV of the model that `fingerprint` identifies. `fingerprint` covers the
@@ -96,6 +99,16 @@ impl KeyChain {
             }
             hasher.update(&bytes[..4 * tokens.len()]);
         }
+        finish(&hasher)
+    }
+
+    /// Returns the key of part number `part` of the block that group number `group` of
+    /// [`KvConfig::tails`](crate::KvConfig::tails) keeps of the content with key `content`.
+    pub fn part(&self, content: BlockKey, group: u32, part: u32) -> BlockKey {
+        let mut hasher = self.hasher();
+        field(&mut hasher, PARENT, &content.0);
+        field(&mut hasher, GROUP, &group.to_le_bytes());
+        field(&mut hasher, PART, &part.to_le_bytes());
         finish(&hasher)
     }
 
@@ -164,6 +177,17 @@ mod tests {
             root(1, 1, Some(1), Some("a"), 2),
         ];
         assert!(others.iter().all(|other| *other != base), "{others:?}");
+    }
+
+    #[test]
+    fn parts_have_names_of_their_own() {
+        let (chain, content) = (KeyChain::new([1; 32], [2; 32]), BlockKey([7; KEY_BYTES]));
+        let mut keys = vec![content, chain.block(content, &[])];
+        keys.extend([(0, 0), (0, 1), (1, 0), (0, 256)].map(|(group, part)| chain.part(content, group, part)));
+        keys.push(chain.part(BlockKey([8; KEY_BYTES]), 0, 0));
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 7);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod key;
 mod losses;
 mod lower_tier;
 mod miss;
+mod missing_keys;
 mod names;
 mod owners;
 mod pause;
@@ -40,6 +41,7 @@ mod slots;
 mod stats;
 mod strips;
 mod tables;
+mod tail_parts;
 mod tail_pool;
 mod tail_table;
 mod tails;
@@ -48,8 +50,9 @@ pub mod testing;
 mod tier;
 mod tier_figures;
 mod transfer;
+mod wanted;
 
-pub use block_bytes::BlockBytes;
+pub use block_bytes::{BlockBytes, BlockPart};
 pub use block_manager::{Allocation, BlockManager, BlockUse, Foreseen, LookUp, TailPlace};
 pub use blocks::{Fragmentation, Resize};
 pub use changes::{CacheChange, CacheChanges, CacheWatcher};
@@ -62,9 +65,10 @@ pub use invariant_violation::InvariantViolation;
 pub use key::{BlockKey, BlockLabel, KEY_BYTES, KeyChain};
 pub use lower_tier::{
     FetchEnded, FrameBytes, FrameLost, FrameOf, FrameTier, LowerTier, SlotTier, SwapEnded, SwapFailure, SwapTook,
-    SwapTrial, Wanted,
+    SwapTrial,
 };
 pub use miss::{Miss, MissReason};
+pub use missing_keys::MissingKeys;
 pub use names::Evicted;
 pub use owners::OwnerId;
 pub use pause::Pause;
@@ -73,6 +77,8 @@ pub use sequence_state::SequenceState;
 pub use stats::{KvStats, KvUse, TailStats};
 pub use strips::{Hiding, Mapped, Mapping, StripConfig, StripMapper, StripPlace, StripPlan, StripUse};
 pub use tables::IdHasher;
+pub use tail_parts::TailParts;
 pub use tier::{Gate, KvTierConfig, NoRecords, Reclaim, RecordPlace, Tier, TierCounts, TierPlace, WriteBudget};
 pub use tier_figures::TierFigures;
 pub use transfer::{BlockCopy, BlockSwap, Fetch, Swap, SwapDirection, SwapOutcome};
+pub use wanted::{Wanted, WantedTails};

@@ -6,10 +6,12 @@ mod slot_tier;
 use std::time::Duration;
 
 use crate::{
-    block_bytes::BlockBytes,
-    ids::{BlockId, FetchId, TokenId},
+    block_bytes::{BlockBytes, BlockPart},
+    ids::FetchId,
     key::{BlockKey, BlockLabel, KeyChain},
+    missing_keys::MissingKeys,
     tier_figures::TierFigures,
+    wanted::{Wanted, WantedTails},
 };
 pub use frame_tier::{FrameBytes, FrameLost, FrameOf, FrameTier};
 pub use slot_tier::{SlotTier, SwapEnded, SwapFailure, SwapTook, SwapTrial};
@@ -24,10 +26,11 @@ pub trait LowerTier: Send {
     /// equal keys.
     fn key_chain(&self) -> &KeyChain;
 
-    /// Returns how many of `keys`, from the first on, should be fetched from the tier: those that the tier has. A tier
-    /// that learns only from a fetch what it has names all of them, or none if asking is not worth the wait. Computing
-    /// the blocks of all `keys` takes `computing` seconds, if that is known.
-    fn look_up(&mut self, keys: &[BlockKey], computing: Option<f64>) -> usize;
+    /// Returns how many of the missing contents, from the first on, should be fetched from the tier: those that the
+    /// tier has, up to the last one behind which a sequence [can go on](MissingKeys::usable). A tier that learns only
+    /// from a fetch what it has names all of them, or none if asking is not worth the wait. Computing the blocks of all
+    /// `keys` takes `computing` seconds, if that is known.
+    fn look_up(&mut self, keys: &MissingKeys, computing: Option<f64>) -> usize;
 
     /// Returns whether look-ups name only contents that the tier has.
     fn knows_contents(&self) -> bool;
@@ -36,11 +39,12 @@ pub trait LowerTier: Send {
     /// was measured.
     fn read_seconds(&self, blocks: usize) -> Option<f64>;
 
-    /// Begins to bring `wanted`, which a [look-up](Self::look_up) has named, into their blocks. [`poll`](Self::poll)
-    /// reports the end of the fetch. Only calls that are given the memory of the blocks write to them: `poll`, and
-    /// [`SlotTier::poll_swaps`] if the tier takes swaps too. Computing all of `wanted` takes `computing` seconds, if
-    /// that is known.
-    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>);
+    /// Begins to bring `wanted`, which a [look-up](Self::look_up) has named, into their blocks. Where `tails` are
+    /// given, the tier brings the blocks up to the last of `wanted` behind which it can bring `tails` too, and brings
+    /// those; it brings nothing if there is no such place. [`poll`](Self::poll) reports the end of the fetch. Only
+    /// calls that are given the memory of the blocks write to them: `poll`, and [`SlotTier::poll_swaps`] if the tier
+    /// takes swaps too. Computing all of `wanted` takes `computing` seconds, if that is known.
+    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, tails: Option<WantedTails>, computing: Option<f64>);
 
     /// Ends a fetch with what has come, if the fetch is in flight and the tier can end it early.
     fn give_up(&mut self, _id: FetchId) {}
@@ -69,10 +73,10 @@ pub trait LowerTier: Send {
     /// Returns how many blocks can be staged while nothing is being written.
     fn buffers(&self) -> usize;
 
-    /// Copies `block` of `blocks`, whose label is `label`, to be written soon. Nothing waits for the write: if no
-    /// buffer is free, or the budget of writes is used up, the block is not stored. Returns whether the block will be
-    /// stored, unless the write fails.
-    fn stage(&mut self, label: BlockLabel, class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool;
+    /// Copies `part` of `blocks`, whose label is `label`, to be written soon. Nothing waits for the write: if no buffer
+    /// is free, or the budget of writes is used up, the part is not stored. Returns whether the part will be stored,
+    /// unless the write fails.
+    fn stage(&mut self, label: BlockLabel, class: u8, part: BlockPart, blocks: &mut dyn BlockBytes) -> bool;
 
     /// Begins to write the staged blocks, instead of waiting until more blocks can be written with them.
     fn flush(&mut self) {}
@@ -100,25 +104,13 @@ pub trait LowerTier: Send {
     }
 }
 
-/// A block that a fetch must fill, with what a reader needs to check what was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// The key of the block.
-    pub key: BlockKey,
-    /// The key of the block before it in its chain, or of the chain's root.
-    pub parent: BlockKey,
-    /// The tokens of the block.
-    pub tokens: Box<[TokenId]>,
-    /// The block of memory that the fetch fills.
-    pub block: BlockId,
-}
-
 /// The report of a fetch that has ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FetchEnded {
     /// The id of the fetch.
     pub id: FetchId,
-    /// Number of blocks, counted from the first, that hold the KV that was asked for.
+    /// Number of blocks, counted from the first, that hold the KV that was asked for. If tails were asked for, they
+    /// hold what a sequence needs to go on behind these blocks, unless there is none of them.
     pub filled: usize,
     /// Number of blocks that were asked for.
     pub wanted: usize,

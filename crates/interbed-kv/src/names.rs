@@ -2,17 +2,18 @@
 //! findable, and what was evicted.
 
 use crate::{
+    block_bytes::BlockPart,
     hash::ChainRoot,
     ids::{BlockId, TokenId},
     key::{BlockKey, BlockLabel, KeyChain},
 };
 
-/// A content that memory has lost. The bytes of the content are in its block until the next copy or pass writes to the
-/// block.
+/// A content that memory has lost, or a part of what layers keep besides. The bytes are in its block until the next
+/// copy or pass writes to the block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evicted {
-    /// The block that held the content.
-    pub block: BlockId,
+    /// The place of the bytes.
+    pub part: BlockPart,
     /// The label of the content: its key, the key of the block before it, its owner and its tokens.
     pub label: BlockLabel,
     /// Class that the eviction policy gives the content for its use; see
@@ -45,12 +46,21 @@ pub(crate) struct Names {
     owners: Vec<BlockKey>,
     published: Vec<BlockId>,
     evicted: Vec<Evicted>,
+    /// The parts of the resume points that have ended, point by point.
+    evicted_points: Vec<Vec<Evicted>>,
 }
 
 impl Names {
     pub(crate) fn new(chain: KeyChain, num_blocks: usize) -> Self {
         let names = vec![Name::default(); num_blocks];
-        Self { chain, names, owners: Vec::new(), published: Vec::new(), evicted: Vec::new() }
+        Self {
+            chain,
+            names,
+            owners: Vec::new(),
+            published: Vec::new(),
+            evicted: Vec::new(),
+            evicted_points: Vec::new(),
+        }
     }
 
     pub(crate) fn chain(&self) -> &KeyChain {
@@ -74,7 +84,7 @@ impl Names {
     /// Notes that `block`, which nobody uses, is about to be evicted.
     pub(crate) fn evict(&mut self, block: BlockId, above: Above<'_>, tokens: &[TokenId], class: u8) {
         let label = self.label(block, above, tokens);
-        self.evicted.push(Evicted { block, label, class });
+        self.evicted.push(Evicted { part: BlockPart::whole(block), label, class });
     }
 
     pub(crate) fn label(&self, block: BlockId, above: Above<'_>, tokens: &[TokenId]) -> BlockLabel {
@@ -95,6 +105,7 @@ impl Names {
     /// Notes that nothing can be found any more.
     pub(crate) fn reset(&mut self) {
         self.published.clear();
+        self.evicted_points.clear();
     }
 
     pub(crate) fn take_published(&mut self) -> Vec<BlockId> {
@@ -103,6 +114,28 @@ impl Names {
 
     pub(crate) fn take_evicted(&mut self) -> Vec<Evicted> {
         std::mem::take(&mut self.evicted)
+    }
+
+    /// Notes that a resume point is about to end, and which parts of blocks it needs.
+    pub(crate) fn evict_point(&mut self, parts: Vec<(BlockLabel, BlockPart)>, class: u8) {
+        let evicted = |(label, part)| Evicted { part, label, class };
+        self.evicted_points.push(parts.into_iter().map(evicted).collect());
+    }
+
+    pub(crate) fn take_evicted_points(&mut self) -> Vec<Vec<Evicted>> {
+        std::mem::take(&mut self.evicted_points)
+    }
+
+    /// Returns the label of part number `part` of the block that group number `group` keeps of the content of `block`,
+    /// which has `tokens`.
+    pub(crate) fn part_label(&self, block: BlockId, (group, part): (u32, u32), tokens: &[TokenId]) -> BlockLabel {
+        let Name { key, owner } = self.names[block.index()];
+        BlockLabel {
+            key: self.chain.part(key, group, part),
+            parent: key,
+            owner: self.owners[owner as usize],
+            tokens: tokens.into(),
+        }
     }
 
     fn owner(&mut self, root: &ChainRoot) -> u32 {

@@ -21,6 +21,8 @@ pub(crate) struct ResumePoints {
     /// The lasting points in the order in which they are given up, with some that no longer are.
     lasting: VecDeque<ContentId>,
     num_points: usize,
+    /// The points that last since they were last taken, if anybody takes them.
+    lasted: Option<Vec<ContentId>>,
 }
 
 /// What is known of a content, in four bytes: three flags, and by how many ways it leads to points, itself included.
@@ -46,6 +48,7 @@ impl ResumePoints {
             passing: VecDeque::new(),
             lasting: VecDeque::new(),
             num_points: 0,
+            lasted: None,
         }
     }
 
@@ -85,7 +88,25 @@ impl ResumePoints {
         if !self.entry(content).has(Entry::LASTING) {
             self.entries[content.0 as usize].0 |= Entry::LASTING;
             queue(&mut self.lasting, content, &self.entries, |entry| entry.has(Entry::LASTING));
+            self.lasted.iter_mut().for_each(|lasted| lasted.push(content));
         }
+    }
+
+    /// Returns whether `content` is a point that lasts.
+    pub(crate) fn lasts(&self, content: ContentId) -> bool {
+        self.entry(content).has(Entry::LASTING)
+    }
+
+    /// Begins to list the points that last, to be [taken](Self::take_lasted), the present ones first.
+    pub(crate) fn list_lasting(&mut self) {
+        let lasts = |&content: &u32| self.lasts(ContentId(content));
+        self.lasted = Some((0..self.entries.len() as u32).filter(lasts).map(ContentId).collect());
+    }
+
+    /// Takes the points that last since the last call, as far as they are [listed](Self::list_lasting). Some may have
+    /// ended meanwhile.
+    pub(crate) fn take_lasted(&mut self) -> Vec<ContentId> {
+        self.lasted.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Notes that a hit has ended at a point.
@@ -143,7 +164,8 @@ impl ResumePoints {
 
     /// Ends all points.
     pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.entries.len());
+        let lasted = self.lasted.as_ref().map(|_| Vec::new());
+        *self = Self { lasted, ..Self::new(self.entries.len()) };
     }
 
     fn entry(&self, content: ContentId) -> Entry {

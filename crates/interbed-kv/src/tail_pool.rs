@@ -83,6 +83,11 @@ impl TailPool {
         self.config.block_bytes
     }
 
+    /// Returns in how many parts tiers below memory keep a block.
+    pub(crate) fn parts(&self) -> usize {
+        self.config.parts as usize
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

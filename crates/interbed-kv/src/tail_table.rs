@@ -30,7 +30,7 @@ pub(crate) struct WindowTable {
     /// The number of blocks of the sequence before those that are held.
     pub(crate) first: usize,
     pub(crate) blocks: VecDeque<BlockId>,
-    /// The slots of the blocks with computed tokens; empty while resident.
+    /// The slots of the parts of the blocks with computed tokens, block by block; empty while resident.
     pub(crate) slots: Vec<SwapSlot>,
 }
 
@@ -41,8 +41,9 @@ pub(crate) struct StateTable {
     pub(crate) from: Option<BlockId>,
     /// The block that the next pass writes; `None` if it writes to `from`.
     pub(crate) to: Option<BlockId>,
-    /// The slot of the state behind the computed tokens; `None` while resident, or as long as nothing is computed.
-    pub(crate) slot: Option<SwapSlot>,
+    /// The slots of the parts of the state behind the computed tokens; empty while resident, or as long as nothing is
+    /// computed.
+    pub(crate) slots: Vec<SwapSlot>,
 }
 
 impl WindowTable {
@@ -91,15 +92,16 @@ impl TailTable {
     pub(crate) fn slots(&self) -> &[SwapSlot] {
         match self {
             Self::Window(window) => &window.slots,
-            Self::State(state) => state.slot.as_slice(),
+            Self::State(state) => &state.slots,
         }
     }
 
     /// Replaces the slots, and returns those that were held.
     pub(crate) fn set_slots(&mut self, slots: Vec<SwapSlot>) -> Vec<SwapSlot> {
         match self {
-            Self::Window(window) => std::mem::replace(&mut window.slots, slots),
-            Self::State(state) => std::mem::replace(&mut state.slot, slots.first().copied()).into_iter().collect(),
+            Self::Window(WindowTable { slots: held, .. }) | Self::State(StateTable { slots: held, .. }) => {
+                std::mem::replace(held, slots)
+            }
         }
     }
 
@@ -110,7 +112,7 @@ impl TailTable {
             Self::Window(window) => window.blocks = blocks.into(),
             Self::State(state) => {
                 let mut blocks = blocks.into_iter();
-                state.from = state.slot.and_then(|_| blocks.next());
+                state.from = (!state.slots.is_empty()).then(|| blocks.next()).flatten();
                 state.to = blocks.next();
             }
         }

@@ -1,10 +1,13 @@
 //! What is kept for layers that need no more than the tail of a sequence, and the memory that these layers share with
 //! the KV of all tokens.
 
+use std::sync::Arc;
+
 use crate::{
     config::{Keeps, KvConfig, TailConfig},
     ids::BlockId,
     resume_points::ResumePoints,
+    tail_parts::TailParts,
     tail_pool::TailPool,
     tail_table::TailTable,
 };
@@ -22,6 +25,8 @@ const STRIDE_WORTH: usize = 8;
 pub(crate) struct Tails {
     pub(crate) pools: Vec<TailPool>,
     pub(crate) points: ResumePoints,
+    /// The parts of blocks that tiers below memory keep.
+    pub(crate) parts: Arc<TailParts>,
     /// The bytes of a block that is in none of `pools`.
     pub(crate) block_bytes: usize,
     /// The bytes of one unit, in which callers count.
@@ -39,9 +44,7 @@ pub(crate) struct Tails {
 impl Tails {
     /// Makes what `config` describes; `None` if all layers keep all tokens.
     pub(crate) fn new(config: &KvConfig) -> Option<Box<Self>> {
-        if config.tails.is_empty() {
-            return None;
-        }
+        let parts = TailParts::new(config)?;
         let unit_bytes = config.unit_bytes();
         let budget = config.num_blocks * unit_bytes;
         let num_contents = config.num_blocks + config.num_swap_blocks;
@@ -60,6 +63,7 @@ impl Tails {
         Some(Box::new(Self {
             pools,
             points: ResumePoints::new(num_contents),
+            parts,
             block_bytes: config.block_bytes,
             unit_bytes,
             usable: config.num_blocks,

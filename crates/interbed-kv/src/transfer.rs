@@ -15,7 +15,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::ids::{BlockId, FetchId, SequenceId, SwapId, SwapSlot};
+use crate::{
+    block_bytes::BlockPart,
+    ids::{BlockId, FetchId, SequenceId, SwapId, SwapSlot},
+};
 
 /// A copy of one block's KV to another block, which is a copy on write or a move by compaction.
 ///
@@ -31,12 +34,12 @@ pub struct BlockCopy {
     pub destination: BlockId,
 }
 
-/// A transfer of one block's KV between memory and the tier below, in the direction of its [`Swap`].
+/// A transfer of one part of a block between memory and the tier below, in the direction of its [`Swap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockSwap {
-    /// The place of the block's KV in memory.
-    pub block: BlockId,
-    /// The place of the block's KV one tier below.
+    /// The place in memory.
+    pub part: BlockPart,
+    /// The place one tier below.
     pub slot: SwapSlot,
 }
 
@@ -58,7 +61,7 @@ pub struct Swap {
     pub id: SwapId,
     /// Whether KV leaves memory or comes back to it.
     pub direction: SwapDirection,
-    /// The transfers of the swap. Each block and each slot is in them once, however many sequences share it.
+    /// The transfers of the swap. Each part and each slot is in them once, however many sequences share it.
     pub transfers: Vec<BlockSwap>,
     /// Number of blocks that need no transfer in, because their content can still be found in memory.
     pub num_spared: usize,
@@ -94,6 +97,10 @@ pub struct Fetch {
     pub sequence: SequenceId,
     /// The blocks to fill, in the order of the sequence's tokens.
     pub blocks: Vec<BlockId>,
+    /// The blocks to fill with what the sequence needs to go on behind `blocks`, for each group of
+    /// [`KvConfig::tails`](crate::KvConfig::tails): those of a window in the order of the tokens, or that of a state. A
+    /// shorter prefix may need fewer blocks of a window; it takes the first ones.
+    pub tails: Vec<Vec<BlockId>>,
 }
 
 /// All transfers that have begun and not ended.
@@ -102,7 +109,7 @@ pub(crate) struct Transfers {
     /// Copies between blocks, in the order in which they must be made.
     copies: Vec<BlockCopy>,
     flights: BTreeMap<SwapId, Flight>,
-    fetches: BTreeMap<FetchId, (SequenceId, Vec<BlockId>)>,
+    fetches: BTreeMap<FetchId, Fetch>,
     started: u64,
 }
 
@@ -116,6 +123,11 @@ impl Transfers {
     pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         copies.clear();
         std::mem::swap(copies, &mut self.copies);
+    }
+
+    /// Returns whether copies between blocks are still to be taken.
+    pub(crate) fn has_copies(&self) -> bool {
+        !self.copies.is_empty()
     }
 
     /// Returns the id of the swap that begins next.
@@ -144,32 +156,37 @@ impl Transfers {
         self.flights.iter().map(|(&id, flight)| (id, flight))
     }
 
-    /// Begins a fetch that fills `blocks` of `sequence`. The caller holds the blocks for the fetch.
-    pub(crate) fn begin_fetch(&mut self, sequence: SequenceId, blocks: Vec<BlockId>) -> Fetch {
-        let id = FetchId(self.started);
+    /// Begins a fetch that fills `blocks` and `tails` of `sequence`. The caller holds the blocks for the fetch.
+    pub(crate) fn begin_fetch(
+        &mut self,
+        sequence: SequenceId,
+        blocks: Vec<BlockId>,
+        tails: Vec<Vec<BlockId>>,
+    ) -> Fetch {
+        let fetch = Fetch { id: FetchId(self.started), sequence, blocks, tails };
         self.started += 1;
-        self.fetches.insert(id, (sequence, blocks.clone()));
-        Fetch { id, sequence, blocks }
+        self.fetches.insert(fetch.id, fetch.clone());
+        fetch
     }
 
     /// Ends a fetch. The caller must release its blocks. Returns `None` if the fetch is not in flight.
-    pub(crate) fn end_fetch(&mut self, id: FetchId) -> Option<(SequenceId, Vec<BlockId>)> {
+    pub(crate) fn end_fetch(&mut self, id: FetchId) -> Option<Fetch> {
         self.fetches.remove(&id)
     }
 
     /// Returns the sequence of a fetch in flight.
     pub(crate) fn fetch(&self, id: FetchId) -> Option<SequenceId> {
-        self.fetches.get(&id).map(|&(sequence, _)| sequence)
+        self.fetches.get(&id).map(|fetch| fetch.sequence)
     }
 
-    /// Lists the blocks that fetches in flight fill.
+    /// Lists the blocks that fetches in flight fill, those of all groups.
     pub(crate) fn fetched(&self) -> impl Iterator<Item = BlockId> {
-        self.fetches.values().flat_map(|(_, blocks)| blocks).copied()
+        self.fetches.values().flat_map(|fetch| fetch.blocks.iter().chain(fetch.tails.iter().flatten())).copied()
     }
 
     /// Returns the blocks that swaps and fetches in flight read or write.
     pub(crate) fn pinned(&self) -> HashSet<BlockId> {
-        let swapped = self.flights.values().flat_map(|flight| &flight.transfers).map(|transfer| transfer.block);
+        let swapped = self.flights.values().flat_map(|flight| &flight.transfers).map(|transfer| transfer.part.block);
         swapped.chain(self.fetched()).collect()
     }
 }

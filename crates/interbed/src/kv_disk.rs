@@ -18,7 +18,7 @@ use crate::failure::Advised;
 use crate::options::{KvDiskOptions, LimitOptions};
 use crate::report::report;
 use crate::swap;
-use crate::tier_kind::{OpenTier, PreparedTier, TierFound, TierKind};
+use crate::tier_kind::{OpenTier, PreparedTier, StoredKv, TierFound, TierKind};
 
 /// The divisor for the default size of a store, which is one part in `DISK_SHARE` of the disk's free space, and at most
 /// [`SIZE_DEFAULT`] bytes.
@@ -49,13 +49,13 @@ pub const KV_DISK: TierKind = TierKind {
 };
 
 /// Returns the memory for buffers and index of KV on disk, of a budget of `total` bytes.
-fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
+fn memory(limits: &LimitOptions, total: Bytes, stored: &StoredKv<'_>) -> Bytes {
     let Some(options) = limits.kv_disk.as_ref() else { return Bytes(0) };
     let Some(directory) = &options.kv_disk else { return Bytes(0) };
-    let shape = shape(layout);
+    let shape = shape(stored);
     let index = DiskTier::index_bytes(&shape, size(options, directory).unwrap_or(SIZE_DEFAULT));
     let wanted = buffer_bytes(limits, total, BUFFERS_SHARE);
-    Bytes(DiskTier::buffer_bytes(&shape, wanted, frames(layout, wanted)) as u64 + index)
+    Bytes(DiskTier::buffer_bytes(&shape, wanted, frames(stored.layout, wanted)) as u64 + index)
 }
 
 /// A directory that this process has locked, and the settings of the store that the directory is for.
@@ -71,7 +71,7 @@ struct DiskPlace {
 ///
 /// # Errors
 /// Fails if the directory cannot be used.
-fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<TierFound> {
+fn prepare(limits: &LimitOptions, total: Bytes, stored: &StoredKv<'_>) -> Result<TierFound> {
     let Some(options) = &limits.kv_disk else { return Ok(None) };
     let Some(path) = &options.kv_disk else { return Ok(None) };
     let directory = match Directory::open(path) {
@@ -88,16 +88,16 @@ fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Tie
         Err(error) => return Err(refused(&error)),
     };
     let bytes = size(options, path).context("cannot tell how much room the disk has")?;
-    let (num_slots, slot_bytes) = swap::slots_on_disk(limits, total, layout);
+    let (num_slots, slot_bytes) = swap::slots_on_disk(limits, total, stored.layout);
     let buffer_bytes = buffer_bytes(limits, total, BUFFERS_SHARE);
     let mut place = DiskPlace {
         directory,
         path: path.clone(),
-        shape: shape(layout),
+        shape: shape(stored),
         options: DiskOptions {
             bytes,
             buffer_bytes,
-            frames: frames(layout, buffer_bytes),
+            frames: frames(stored.layout, buffer_bytes),
             writes_per_day: options.kv_disk_writes.map(|bytes| bytes.0),
             ttl: options.kv_disk_ttl,
             // If writes are limited, only KV that is likely to be needed again is written.
@@ -163,10 +163,10 @@ fn trial(directory: &Path, bytes: usize) -> SwapTrial {
     })
 }
 
-/// Returns the shape of a store's records for blocks of this layout.
-pub fn shape(layout: &KvLayout) -> RecordShape {
+/// Returns the shape of a store's records for this KV.
+pub fn shape(&StoredKv { layout, together }: &StoredKv<'_>) -> RecordShape {
     let layers = (0..layout.num_layers()).map(|index| layout.layer(index).part_bytes());
-    RecordShape::new(layout.block_size(), layers.collect())
+    RecordShape::new(layout.block_size(), layers.collect()).with_stored_together(together)
 }
 
 fn size(options: &KvDiskOptions, directory: &Path) -> Result<u64> {
@@ -227,7 +227,8 @@ mod tests {
         let line = Line::parse_from(["interbed", "--kv-disk", path.to_str().unwrap(), "--kv-disk-size", "64M"]);
         let limits = LimitOptions { kv_disk: Some(line.kv_disk), ..line.model.limits };
         let layout = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 2, head_dim: 8 }]);
-        let place = prepare(&limits, Bytes(1 << 30), &layout).unwrap().unwrap();
+        let stored = StoredKv { layout: &layout, together: 1 };
+        let place = prepare(&limits, Bytes(1 << 30), &stored).unwrap().unwrap();
         names_of(place.open([1; 32], names).unwrap().below.tier.key_chain())
     }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use interbed_device::Bytes;
 use interbed_engine::{TierBelow, TierPolicy};
-use interbed_kernels::KvLayout;
 use interbed_kv::{Gate, KeyChain, LowerTier};
 use interbed_kv_remote::{AddressError, BlobStore, Patience, RemoteOptions, RemoteTier, StoreAddress};
 
@@ -16,7 +15,7 @@ use crate::kv_disk::{buffer_bytes, shape};
 use crate::options::{KvRemoteOptions, LimitOptions, SecretText};
 use crate::report::report;
 use crate::secret_files;
-use crate::tier_kind::{OpenTier, PreparedTier, TierFound, TierKind};
+use crate::tier_kind::{OpenTier, PreparedTier, StoredKv, TierFound, TierKind};
 
 /// The buffers of each direction take one part in this many of the budget.
 const BUFFERS_SHARE: u64 = 64;
@@ -39,10 +38,24 @@ fn is_wanted(limits: &LimitOptions) -> bool {
 }
 
 /// Returns the memory that KV in a shared store takes of a budget of `total` bytes.
-fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
-    let shape = (layout.block_size(), shape(layout).block_bytes());
-    let bytes = || RemoteTier::memory_bytes(shape, buffer_bytes(limits, total, BUFFERS_SHARE)) as u64;
+fn memory(limits: &LimitOptions, total: Bytes, stored: &StoredKv<'_>) -> Bytes {
+    let shape = object_shape(stored);
+    let bytes = || RemoteTier::memory_bytes(shape, object_buffers(limits, total, stored)) as u64;
     Bytes(if is_wanted(limits) { bytes() } else { 0 })
+}
+
+/// Returns the number of tokens and of bytes of a part of KV, which becomes an object.
+fn object_shape(stored: &StoredKv<'_>) -> (usize, usize) {
+    (stored.layout.block_size(), shape(stored).block_bytes())
+}
+
+/// Returns the bytes of each of the two buffers, within a budget of `total` bytes. Parts that are of use only together
+/// find room together, and others beside them.
+fn object_buffers(limits: &LimitOptions, total: Bytes, stored: &StoredKv<'_>) -> usize {
+    let (tokens, bytes) = object_shape(stored);
+    let object = RemoteTier::object_bytes((tokens, bytes));
+    let together = stored.together + stored.together.div_ceil(4);
+    buffer_bytes(limits, total, BUFFERS_SHARE).max(if stored.together > 1 { together * object } else { 0 })
 }
 
 /// Returns the address of the store and its secret, if the options name a store.
@@ -91,7 +104,7 @@ struct RemotePlace {
 ///
 /// # Errors
 /// Fails if the address or the key cannot be used.
-fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<TierFound> {
+fn prepare(limits: &LimitOptions, total: Bytes, stored: &StoredKv<'_>) -> Result<TierFound> {
     let Some(options) = &limits.kv_remote else { return Ok(None) };
     let Some((address, secret)) = settings(options)? else { return Ok(None) };
     if limits.no_prefix_caching {
@@ -103,7 +116,7 @@ fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Tie
     options.kv_remote_key.iter().for_each(|path| secret_files::warn_if_open(KEY_OPTION, path));
     let store = address.open(Some(options.kv_remote_ttl)).map_err(failed)?;
     let tier_options = RemoteOptions {
-        buffer_bytes: buffer_bytes(limits, total, BUFFERS_SHARE),
+        buffer_bytes: object_buffers(limits, total, stored),
         writes_per_day: options.kv_remote_writes.map(|bytes| bytes.0),
         ttl: Some(options.kv_remote_ttl),
         patience: Patience::Measured,
@@ -111,7 +124,7 @@ fn prepare(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Result<Tie
         // other servers.
         gate: Gate::new(if options.kv_remote_writes.is_some() { Gate::LEAST_WORTH } else { 0.0 }),
     };
-    let shape = (layout.block_size(), shape(layout).block_bytes());
+    let shape = object_shape(stored);
     let has_key = options.kv_remote_key.is_some();
     Ok(Some(Box::new(RemotePlace { address, store, secret, has_key, shape, options: tier_options })))
 }

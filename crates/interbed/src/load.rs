@@ -166,17 +166,13 @@ pub fn load_onto(
     let needs = dir.needs(limits, surroundings)?;
     let mut division = Division::of(&needs, budget(limits)?, place.memory(dir, limits)?)?;
     report::division(dir, &division, limits);
-    let layout = needs.layout;
+    let layout = needs.layout.clone();
     let block_bytes = layout.block_bytes().max(1);
     // Loading takes long, so options that cannot work are refused before it.
     let routes = limits.stream.record_routing.as_ref().map(|path| routing::record(dir, path)).transpose()?;
     let total = division.plan.budget.total();
-    let lower_tiers = LowerTiers::prepare(dir.identified(), limits, total, &layout, &place.computes())?;
-    let swap = match needs.tails.is_empty() {
-        true => swap::open(limits, &division.plan, division.needs.swap, &layout, lower_tiers.num_slots())?,
-        // States are not swapped yet.
-        false => SwapPlace::default(),
-    };
+    let lower_tiers = LowerTiers::prepare(dir.identified(), limits, total, &needs.stored(), &place.computes())?;
+    let swap = swap::open(limits, &division.plan, division.needs.swap, &layout, lower_tiers.num_slots())?;
     let mut device = place.open(dir, &division, layout, limits)?;
     let (source, weights, mut streamed) = if division.is_streamed() {
         let turns = lower_tiers.turns(&dir.catalog);
@@ -232,7 +228,7 @@ fn start_engine(
     let Division { needs, plan, batched_tokens, .. } = division;
     let block_size = needs.block_size;
     // KV that memory does not hold is read from disk in each pass.
-    let on_disk = below.long_tokens()?;
+    let on_disk = if tails.is_empty() { below.long_tokens()? } else { 0 };
     let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
     let context = limits.max_model_len.map_or(dir.config.blueprint.context, |asked| asked.get());
     let max_model_len = if is_beside { plan.max_model_len.max(context.min(on_disk)) } else { plan.max_model_len };

@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use interbed_device::Bytes;
 use interbed_engine::{LaterTiers, TierBelow};
 use interbed_io::DiskTurns;
-use interbed_kernels::KvLayout;
 use interbed_model::config::ModelConfig;
 use interbed_model::{ARITHMETIC_REVISION, RECORDED_LEVELS};
 use interbed_weights::Catalog;
@@ -19,7 +18,7 @@ use crate::kv_disk::KV_DISK;
 use crate::kv_remote::KV_REMOTE;
 use crate::options::LimitOptions;
 use crate::report::report;
-use crate::tier_kind::{OpenTier, PreparedTier, TierKind};
+use crate::tier_kind::{OpenTier, PreparedTier, StoredKv, TierKind};
 
 /// The kinds of tiers, nearest first. A further tier is a file that says what a [`TierKind`] has to say, and a line
 /// here.
@@ -58,7 +57,7 @@ impl LowerTiers {
         (config, weights): (&ModelConfig, Option<&WeightsIdentity>),
         limits: &LimitOptions,
         total: Bytes,
-        layout: &KvLayout,
+        stored: &StoredKv<'_>,
         computes: &str,
     ) -> Result<Self> {
         let mut fingerprint = Fingerprint::default();
@@ -69,9 +68,9 @@ impl LowerTiers {
         }
         // KV does not depend on the texts of tokens, so the tokenizer is not part of the fingerprint.
         fingerprint.field("configuration", format!("{:?}", config.blueprint).as_bytes());
-        fingerprint.field("layout", format!("{layout:?}").as_bytes());
+        fingerprint.field("layout", format!("{:?}", stored.layout).as_bytes());
         let wanted = KINDS.iter().rev().filter(|_| weights.is_some());
-        let places = wanted.map(|kind| (kind.prepare)(limits, total, layout)).filter_map(Result::transpose);
+        let places = wanted.map(|kind| (kind.prepare)(limits, total, stored)).filter_map(Result::transpose);
         let places = places.collect::<Result<_>>()?;
         Ok(Self { places, fingerprint, weights: weights.cloned() })
     }
@@ -137,8 +136,8 @@ impl LowerTiers {
     }
 
     /// Returns the memory that the tiers take of a budget of `total` bytes.
-    pub fn memory(limits: &LimitOptions, total: Bytes, layout: &KvLayout) -> Bytes {
-        KINDS.iter().fold(Bytes(0), |sum, kind| Bytes(sum.0.saturating_add((kind.memory)(limits, total, layout).0)))
+    pub fn memory(limits: &LimitOptions, total: Bytes, stored: &StoredKv<'_>) -> Bytes {
+        KINDS.iter().fold(Bytes(0), |sum, kind| Bytes(sum.0.saturating_add((kind.memory)(limits, total, stored).0)))
     }
 }
 

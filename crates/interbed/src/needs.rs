@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use interbed_device::{Bytes, HUGE_PAGE, KvPool, StripShape, page_size, usable_cores};
 use interbed_engine::{LATE_MAX, LEAST_CONTEXT, MemoryNeeds, MemoryPlan, SchemaNeeds};
 use interbed_kernels::{DType, KvDType, KvLayout};
-use interbed_kv::{BLOCK_SIZE_MAX, KvConfig, TailConfig};
+use interbed_kv::{BLOCK_SIZE_MAX, KvConfig, TailConfig, TailParts};
 use interbed_model::Model;
 use interbed_model::config::ModelConfig;
 use interbed_server::{COMPILED_BYTES, COMPILING_BYTES, COMPILING_MAX};
@@ -17,6 +17,7 @@ use crate::failure::Advised;
 use crate::lower_tiers::LowerTiers;
 use crate::options::{KvDtype, KvLayoutOption, LimitOptions};
 use crate::seed::random_seed;
+use crate::tier_kind::StoredKv;
 use crate::{kv_events, swap, tails};
 
 /// The default of the maximum number of tokens in one pass.
@@ -171,9 +172,13 @@ impl<'a> Needs<'a> {
     /// Returns the host memory of the buffers through which KV goes to lower tiers and comes back, and of the
     /// bookkeeping of these tiers, under `limits` and within a budget of `total` bytes.
     fn lower_memory(&self, limits: &LimitOptions, total: Bytes) -> Bytes {
-        // States are not swapped yet.
-        let swap = if self.tails.is_empty() { swap::memory(limits, total, &self.layout) } else { Bytes(0) };
-        Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, &self.layout).0))
+        let swap = swap::memory(limits, total, &self.layout);
+        Bytes(swap.0.saturating_add(LowerTiers::memory(limits, total, &self.stored()).0))
+    }
+
+    /// Returns the model's KV as tiers below memory store it.
+    pub fn stored(&self) -> StoredKv<'_> {
+        StoredKv { layout: &self.layout, together: TailParts::most(&self.tails, self.layout.block_size()).max(1) }
     }
 }
 

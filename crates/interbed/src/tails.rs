@@ -25,7 +25,9 @@ pub fn of(blueprint: &Blueprint, layout: &KvLayout) -> Vec<TailConfig> {
             KeptGroup::Kv { window, .. } => Keeps::Window { tokens: window.unwrap_or(blueprint.context) },
             KeptGroup::States(_) => Keeps::State,
         };
-        TailConfig { keeps, block_bytes: group.layout(layout.block_size(), layout.dtype()).block_bytes() }
+        let group = group.layout(layout.block_size(), layout.dtype());
+        let parts = group.content_bytes().div_ceil(layout.content_bytes().max(1)) as u32;
+        TailConfig { keeps, block_bytes: group.block_bytes(), parts }
     };
     kept(blueprint).groups().iter().skip(1).map(tail).collect()
 }
@@ -74,18 +76,13 @@ pub fn of_sequence(model: &Model, sequence: usize, is_first: bool) -> Vec<GroupB
 /// Refuses options that do not work with a model whose layers keep `tails`.
 ///
 /// # Errors
-/// Fails with the first of these options.
+/// Fails if such an option is given.
 pub fn check(tails: &[TailConfig], limits: &LimitOptions, name: &str) -> Result<()> {
-    let given = [
-        ("--kv-disk", limits.kv_disk.as_ref().is_some_and(|options| options.kv_disk.is_some())),
-        ("--kv-remote", limits.kv_remote.as_ref().is_some_and(|options| options.kv_remote.is_some())),
-        ("--kv-layout virtual", matches!(limits.kv_layout, KvLayoutOption::Virtual)),
-    ];
-    match given.into_iter().find(|(_, is_given)| *is_given && !tails.is_empty()) {
-        None => Ok(()),
-        Some((option, _)) => Err(Advised::input(
-            format!("{name} keeps states beside keys and values, and {option} does not go with these yet"),
-            format!("leave out {option}; everything else works"),
+    match limits.kv_layout {
+        KvLayoutOption::Virtual if !tails.is_empty() => Err(Advised::input(
+            format!("{name} keeps states beside keys and values, and --kv-layout virtual does not go with these yet"),
+            "leave out --kv-layout virtual; everything else works",
         )),
+        _ => Ok(()),
     }
 }

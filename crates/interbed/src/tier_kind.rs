@@ -17,9 +17,17 @@ pub struct TierKind {
     /// Returns whether the options ask for the tier.
     pub is_wanted: fn(&LimitOptions) -> bool,
     /// Returns the memory that the tier takes of a budget of this size.
-    pub memory: fn(&LimitOptions, Bytes, &KvLayout) -> Bytes,
+    pub memory: fn(&LimitOptions, Bytes, &StoredKv<'_>) -> Bytes,
     /// Checks what the options say of the tier, within a budget of this size.
-    pub prepare: fn(&LimitOptions, Bytes, &KvLayout) -> Result<TierFound>,
+    pub prepare: fn(&LimitOptions, Bytes, &StoredKv<'_>) -> Result<TierFound>,
+}
+
+/// The KV of a model, in the parts of equal size that tiers store.
+pub struct StoredKv<'a> {
+    /// The layout of blocks with the KV of all tokens, each of which is one part.
+    pub layout: &'a KvLayout,
+    /// The most parts that are of use only together: what layers keep besides of one sequence at one place.
+    pub together: usize,
 }
 
 /// A tier, or `None` if the options ask for no such tier, or if it cannot be used although nothing is wrong with the

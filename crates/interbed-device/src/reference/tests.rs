@@ -179,23 +179,33 @@ fn blocks_are_filled_copied_read_and_given_back_in_order() {
     for seed in 0..30 {
         let (mut device, _) = device(seed);
         let bytes = |from: u8| move |block: &mut [u8]| (from..).zip(block).for_each(|(byte, to)| *to = byte);
-        let mut read = vec![0; device.block_groups().trunk().content_bytes()];
-        device.fill_block(3, &mut bytes(1)).unwrap();
+        let len = device.block_groups().trunk().content_bytes();
+        let mut read = vec![0; len];
+        device.fill_block(3, 0..len, &mut bytes(1)).unwrap();
         device.submit(Queue::Compute, &[Command::CopyBlocks { copies: &[(3, 5)] }], &[]).unwrap();
-        device.fill_block(3, &mut bytes(100)).unwrap();
+        device.fill_block(3, 0..len, &mut bytes(100)).unwrap();
         for (block, from) in [(5, 1), (3, 100)] {
             let mut expected = read.clone();
             bytes(from)(&mut expected);
-            device.read_block(block, &mut read).unwrap();
+            device.read_block(block, 0, &mut read).unwrap();
             assert_eq!(read, expected, "seed {seed}, block {block}");
-            device.read_block(block, &mut read[..10]).unwrap();
+            device.read_block(block, 0, &mut read[..10]).unwrap();
             assert_eq!(read, expected, "the first bytes alone");
+            device.read_block(block, 6, &mut read[..10]).unwrap();
+            assert_eq!(read[..10], expected[6..16], "a part");
         }
+        // Parts are filled without the others.
+        device.fill_block(5, 4..12, &mut bytes(50)).unwrap();
+        device.read_block(5, 0, &mut read).unwrap();
+        let mut expected = vec![0; len];
+        bytes(1)(&mut expected);
+        bytes(50)(&mut expected[4..12]);
+        assert_eq!(read, expected, "seed {seed}");
         device.resize_blocks(&[], &[5]).unwrap();
-        device.read_block(5, &mut read).unwrap();
+        device.read_block(5, 0, &mut read).unwrap();
         assert!(read.chunks(4).all(|number| f32::from_ne_bytes(number.try_into().unwrap()).is_nan()));
         device.prepare_blocks(0, 4);
-        device.read_block(3, &mut read).unwrap();
+        device.read_block(3, 0, &mut read).unwrap();
         assert!(read.chunks(4).all(|number| f32::from_ne_bytes(number.try_into().unwrap()).is_nan()));
     }
 }

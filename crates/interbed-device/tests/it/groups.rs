@@ -42,14 +42,17 @@ fn pattern(block: u32, bytes: &mut [u8]) {
 }
 
 fn fill(device: &mut dyn Device, blocks: impl IntoIterator<Item = u32>) {
-    blocks.into_iter().for_each(|block| device.fill_block(block, &mut |bytes| pattern(block, bytes)).unwrap());
+    for block in blocks {
+        let len = device.block_groups().layout_of(block).content_bytes();
+        device.fill_block(block, 0..len, &mut |bytes| pattern(block, bytes)).unwrap();
+    }
 }
 
 /// Asserts that a block holds what was written to the block `of`.
 fn assert_holds(device: &mut dyn Device, block: u32, of: u32) {
     let mut got = vec![0; device.block_groups().layout_of(block).content_bytes()];
     let mut want = got.clone();
-    device.read_block(block, &mut got).unwrap();
+    device.read_block(block, 0, &mut got).unwrap();
     pattern(of, &mut want);
     assert!(got == want, "block {block} holds something else than what was written to {of}");
 }

@@ -128,7 +128,7 @@ impl Case {
     /// The state of the layer in a block.
     fn state(&self, device: &mut dyn Device, block: u32) -> Vec<f32> {
         let mut bytes = vec![0; self.groups.layout_of(block).block_bytes()];
-        device.read_block(block, &mut bytes).unwrap();
+        device.read_block(block, 0, &mut bytes).unwrap();
         let own = &bytes[self.layer.rows_offset()..][..self.layer.shape().bytes()];
         own.as_chunks().0.iter().map(|&bits| f32::from_le_bytes(bits)).collect()
     }
@@ -163,9 +163,9 @@ impl Case {
             assert_eq!(bits(&self.state(device, first + 4)), bits(&state), "{name}");
             // The state after four tokens was on the host meanwhile, and two sequences go on from it.
             let mut bytes = vec![0; self.groups.layout_of(first).block_bytes()];
-            device.read_block(first + 1, &mut bytes).unwrap();
+            device.read_block(first + 1, 0, &mut bytes).unwrap();
             device.resize_blocks(&[], &[first + 1]).unwrap();
-            device.fill_block(first + 5, &mut |to| to.copy_from_slice(&bytes)).unwrap();
+            device.fill_block(first + 5, 0..bytes.len(), &mut |to| to.copy_from_slice(&bytes)).unwrap();
             let rows: Vec<_> = (4..6).chain(4..tokens).collect();
             let spans = [span(2, Some(first + 5), first), span(tokens - 4, Some(first + 5), first + 3)];
             let both = self.pass(device, &spans, &rows);

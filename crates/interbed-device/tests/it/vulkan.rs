@@ -516,7 +516,7 @@ fn keys_and_values_of_more_tokens_than_workgroups_fit_beside_each_other_are_all_
     assert!(bench.get(q) == turned && bench.get(k) == turned, "turned");
     let mut held = [(); 3].map(|()| vec![0; layout.block_bytes()]);
     for (block, held) in held.iter_mut().enumerate() {
-        bench.device.read_block(block as u32, held).unwrap();
+        bench.device.read_block(block as u32, 0, held).unwrap();
     }
     for token in 0..tokens {
         let (block, slot) = (&held[tables[token >> 15] as usize], token % (1 << 15) * layer.slot_bytes());
@@ -564,8 +564,9 @@ fn blocks_come_and_leave() {
     device.resize_blocks(&all, &[]).unwrap();
     assert!(device.allocate(block).is_err_and(|error| error.is_full()));
     let (mut read, bytes) = (vec![0; layout.content_bytes()], |from: u32| move |to: &mut [u8]| to.fill(from as u8));
+    let len = layout.content_bytes();
     for &number in &all {
-        device.fill_block(number, &mut bytes(number)).unwrap();
+        device.fill_block(number, 0..len, &mut bytes(number)).unwrap();
     }
     // Some move, and leave their old places.
     let moved = [(all[20], all[3]), (all[21], all[4])];
@@ -575,7 +576,7 @@ fn blocks_come_and_leave() {
     assert!(weights.len() + 20 + 16 > most && weights.len() + 20 <= most, "{} of {most}", weights.len());
     for &number in &all[..20] {
         let from = moved.iter().find(|(_, to)| *to == number).map_or(number, |&(from, _)| from);
-        device.read_block(number, &mut read).unwrap();
+        device.read_block(number, 0, &mut read).unwrap();
         assert!(read.iter().all(|&byte| byte == from as u8), "block {number}");
     }
     assert_eq!(device.reserve_blocks(0, 1).unwrap(), 0);
@@ -583,8 +584,8 @@ fn blocks_come_and_leave() {
     assert_eq!(device.reserve_blocks(0, 3).unwrap(), 3);
     // The memory of one that leaves is that of one that comes.
     device.resize_blocks(&[999, 997, 995, 993], &[all[0]]).unwrap();
-    device.fill_block(993, &mut bytes(7)).unwrap();
-    device.read_block(993, &mut read).unwrap();
+    device.fill_block(993, 0..len, &mut bytes(7)).unwrap();
+    device.read_block(993, 0, &mut read).unwrap();
     assert!(read.iter().all(|&byte| byte == 7));
     assert!(matches!(device.resize_blocks(&[991], &[]), Err(DeviceError::Full)));
 }
@@ -694,12 +695,17 @@ fn blocks_come_to_the_host_and_go_back() {
     let mut bench = Bench::with_kv(&gpu, &layout, 3);
     let bytes = |seed: u8| (0..layout.block_bytes()).map(|at| at as u8 ^ seed).collect::<Vec<_>>();
     for block in 0..3 {
-        bench.device.fill_block(block, &mut |to| to.copy_from_slice(&bytes(block as u8))).unwrap();
+        // In two parts.
+        for part in [0..12, 12..layout.block_bytes()] {
+            let filled = part.clone();
+            let mut fill = |to: &mut [u8]| to.copy_from_slice(&bytes(block as u8)[filled.clone()]);
+            bench.device.fill_block(block, part, &mut fill).unwrap();
+        }
     }
     bench.run(Command::CopyBlocks { copies: &[(0, 2)] });
     let mut read = |block| {
         let mut into = vec![0; layout.block_bytes()];
-        bench.device.read_block(block, &mut into).unwrap();
+        bench.device.read_block(block, 0, &mut into).unwrap();
         into
     };
     assert_eq!([read(0), read(1), read(2)], [bytes(0), bytes(1), bytes(0)]);

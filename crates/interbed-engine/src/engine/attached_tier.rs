@@ -1,9 +1,11 @@
 //! A tier below memory that the engine uses, and the blocks that wait to be written to it.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use interbed_kv::{BlockBytes, BlockId, BlockKey, Evicted, FetchEnded, FetchId, FrameTier, LowerTier, Wanted};
+use interbed_kv::{
+    BlockBytes, BlockId, BlockKey, BlockPart, Evicted, FetchEnded, FetchId, FrameTier, LowerTier, Wanted, WantedTails,
+};
 
 use super::idle_blocks::IdleBlocks;
 use crate::scheduler::Scheduler;
@@ -17,6 +19,9 @@ const FRESH: u8 = u8::MAX;
 /// The class of blocks that are stored because nobody has used them for a while.
 const IDLE: u8 = u8::MAX - 1;
 
+/// The class of what sequences need to go on behind contents, besides the KV of all tokens.
+const POINT: u8 = u8::MAX - 2;
+
 /// The blocks that memory has given up, and the computed blocks that tiers below memory may store.
 pub(super) struct Gone {
     pub(super) evicted: Vec<Evicted>,
@@ -24,6 +29,10 @@ pub(super) struct Gone {
     pub(super) computed: Vec<(BlockId, BlockKey)>,
     /// Blocks that were computed and are to be stored when they have been idle for a while.
     pub(super) unstored: Vec<(BlockId, BlockKey)>,
+    /// What sequences need to go on behind contents that memory has given up, content by content.
+    pub(super) evicted_points: Vec<Vec<Evicted>>,
+    /// Blocks behind whose contents sequences are likely to go on.
+    pub(super) points: Vec<(BlockId, BlockKey)>,
 }
 
 /// A tier below memory, and the blocks that wait to be written to it.
@@ -35,6 +44,8 @@ pub(super) struct AttachedTier {
     /// The most blocks that `fresh` holds.
     fresh_max: usize,
     idle: IdleBlocks,
+    /// The blocks behind whose contents sequences may go on, until what they need for that is stored.
+    points: IdleBlocks,
     status: TierStatus,
 }
 
@@ -48,6 +59,11 @@ impl AttachedTier {
             fresh: VecDeque::new(),
             fresh_max: if policy.drops_fresh { num_blocks } else { usize::MAX },
             idle: IdleBlocks::new(policy.idle_after.unwrap_or_default(), idle_max),
+            points: match (policy.mode, policy.idle_after) {
+                (StoreMode::Evict, None) => IdleBlocks::new(Duration::ZERO, 0),
+                (StoreMode::Evict, Some(after)) => IdleBlocks::new(after, num_blocks),
+                _ => IdleBlocks::new(Duration::ZERO, num_blocks),
+            },
             policy,
         }
     }
@@ -58,7 +74,7 @@ impl AttachedTier {
 
     /// Returns whether no block waits to be written and nothing is in flight.
     pub(super) fn is_settled(&self) -> bool {
-        self.fresh.is_empty() && self.idle.is_empty() && self.tier.is_settled()
+        self.fresh.is_empty() && self.idle.is_empty() && self.points.is_empty() && self.tier.is_settled()
     }
 
     /// Returns how many of the first `found` blocks are to be computed rather than read. Computing all of them takes
@@ -71,9 +87,15 @@ impl AttachedTier {
 
     /// Begins to read `wanted`. Computing these blocks takes `computing` seconds, if that is known. `is_shared` says
     /// whether the blocks in front of them are computed meanwhile.
-    pub(super) fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, computing: Option<f64>, is_shared: bool) {
+    pub(super) fn fetch(
+        &mut self,
+        id: FetchId,
+        (wanted, tails): (Vec<Wanted>, Option<WantedTails>),
+        computing: Option<f64>,
+        is_shared: bool,
+    ) {
         self.status.shared += u64::from(is_shared);
-        self.tier.fetch(id, wanted, computing);
+        self.tier.fetch(id, wanted, tails, computing);
     }
 
     /// Counts a fetch that has ended. Its blocks have `block_size` tokens each.
@@ -88,13 +110,23 @@ impl AttachedTier {
     /// Stages blocks that are to be stored, as far as there are buffers: first those that were evicted, then those that
     /// were computed, then those that have been idle.
     pub(super) fn store(&mut self, gone: &Gone, scheduler: &Scheduler, blocks: &mut dyn BlockBytes) {
-        let Self { tier, policy, fresh, fresh_max, idle, .. } = self;
-        for Evicted { block, label, class } in &gone.evicted {
+        let Self { tier, policy, fresh, fresh_max, idle, points, .. } = self;
+        for Evicted { part, label, class } in &gone.evicted {
             if tier.wants(label.key, *class) {
-                tier.stage(label.clone(), *class, *block, blocks);
+                tier.stage(label.clone(), *class, *part, blocks);
             }
         }
         let now = Instant::now();
+        // Without the others, no part of them is of use.
+        for parts in &gone.evicted_points {
+            let has_room = parts.len() <= tier.room();
+            for Evicted { part, label, class } in parts.iter().filter(|_| has_room) {
+                if tier.wants(label.key, *class) {
+                    tier.stage(label.clone(), *class, *part, blocks);
+                }
+            }
+        }
+        points.add(gone.points.iter().copied(), now);
         if policy.mode == StoreMode::Evict {
             idle.add(gone.computed.iter().copied(), now);
         } else {
@@ -110,7 +142,7 @@ impl AttachedTier {
             if let Some(label) = scheduler.label(block, key)
                 && tier.wants(key, FRESH)
             {
-                tier.stage(label, FRESH, block, blocks);
+                tier.stage(label, FRESH, BlockPart::whole(block), blocks);
             }
         }
         while tier.room() > kept
@@ -120,14 +152,37 @@ impl AttachedTier {
             if scheduler.blocks().is_held(block) && !idle.is_hurried() {
                 idle.add([(block, key)], now);
             } else if tier.wants(key, IDLE) {
-                tier.stage(label, IDLE, block, blocks);
+                tier.stage(label, IDLE, BlockPart::whole(block), blocks);
+            }
+        }
+        self.store_points(scheduler, blocks, now);
+    }
+
+    /// Stores what sequences need to go on behind contents, as far as there are buffers for all that one content needs.
+    fn store_points(&mut self, scheduler: &Scheduler, blocks: &mut dyn BlockBytes, now: Instant) {
+        let Self { tier, points, .. } = self;
+        // Until copies are made, what was moved is not where the tables say.
+        if scheduler.blocks().has_copies() {
+            return;
+        }
+        while let Some((block, key)) = points.next(now) {
+            let is_there = scheduler.blocks().key(block) == Some(key);
+            let parts = scheduler.blocks().point_parts(block).filter(|_| is_there).unwrap_or_default();
+            if parts.len() > tier.room() {
+                return;
+            }
+            points.take(now);
+            for (label, part) in parts {
+                if tier.wants(label.key, POINT) {
+                    tier.stage(label, POINT, part, blocks);
+                }
             }
         }
     }
 
     /// Makes all idle blocks due for storing now, because the engine stops.
     pub(super) fn hurry(&mut self) {
-        self.idle.hurry(Instant::now());
+        [&mut self.idle, &mut self.points].into_iter().for_each(|blocks| blocks.hurry(Instant::now()));
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use interbed_kv::{BlockKey, FetchEnded, SequenceId, Wanted};
+use interbed_kv::{BlockPart, FetchEnded, MissingKeys, SequenceId, Wanted, WantedTails};
 
 use super::Worker;
 use super::attached_tier::{AttachedTier, Gone};
@@ -58,7 +58,7 @@ impl Worker {
                 continue;
             }
             let keys = self.scheduler.missing_keys(id);
-            let ToFetch { tiers, computed, found } = self.look_up_below(&keys);
+            let ToFetch { tiers, computed, found } = self.look_up_below(keys.clone());
             plan.admitted[index].below = found;
             if tiers.is_empty() {
                 continue;
@@ -71,32 +71,40 @@ impl Worker {
                 _ => self.scheduler.begin_fetch_ahead(id, first + computed, count - computed, plan),
             };
             let Some(fetch) = fetch else { continue };
-            let parents = std::iter::once(root).chain(keys.iter().copied());
-            let missing = parents.zip(&keys).zip(first..).skip(computed);
+            let parents = std::iter::once(root).chain(keys.keys().iter().copied());
+            let missing = parents.zip(keys.keys()).zip(first..).skip(computed);
+            let tokens = |index| self.scheduler.block_tokens(id, index).into();
             let mut wanted = missing.zip(&fetch.blocks).map(|(((parent, &key), index), &block)| Wanted {
                 key,
                 parent,
-                tokens: self.scheduler.block_tokens(id, index).into(),
-                block,
+                tokens: tokens(index),
+                part: BlockPart::whole(block),
             });
+            // One tier alone brings blocks where tails go with them.
+            let tails = WantedTails::new(&keys, fetch.tails, tokens);
             let waits = Waits::new(plan.admitted.remove(index), computed > 0, tiers.iter().map(|&(tier, _)| tier));
             self.waiting.insert(fetch.id, waits);
             let mut skipped = computed;
             for (tier, blocks) in tiers {
                 let of_tier: Vec<_> = wanted.by_ref().take(blocks - std::mem::take(&mut skipped)).collect();
                 let computing = self.scheduler.recompute_seconds(of_tier.len());
-                self.tiers[tier].fetch(fetch.id, of_tier, computing, computed > 0);
+                self.tiers[tier].fetch(fetch.id, (of_tier, tails.clone()), computing, computed > 0);
             }
         }
     }
 
     /// Decides which of the blocks with these keys come from which tier.
-    fn look_up_below(&mut self, keys: &[BlockKey]) -> ToFetch {
+    fn look_up_below(&mut self, keys: MissingKeys) -> ToFetch {
         let block_size = self.scheduler.blocks().block_size();
         let (mut fetch, mut behind) = (ToFetch::default(), keys);
         for (index, tier) in self.tiers.iter_mut().enumerate() {
-            let blocks = tier.tier.look_up(behind, self.scheduler.recompute_seconds(behind.len()));
-            let computed = tier.recomputed(blocks, self.scheduler.recompute_seconds(blocks));
+            let blocks = tier.tier.look_up(&behind, self.scheduler.recompute_seconds(behind.keys().len()));
+            let mut computed = tier.recomputed(blocks, self.scheduler.recompute_seconds(blocks));
+            let has_tails = behind.tails().is_some();
+            if has_tails && computed < blocks {
+                // A sequence cannot go on from what it computes until then.
+                computed = 0;
+            }
             fetch.found.push(FoundBelow {
                 tier: tier.tier.name(),
                 tokens: if tier.tier.knows_contents() { blocks * block_size } else { 0 },
@@ -110,7 +118,10 @@ impl Worker {
             if blocks > 0 {
                 fetch.tiers.push((index, blocks));
                 fetch.computed = computed;
-                behind = &behind[blocks..];
+                if has_tails {
+                    break;
+                }
+                behind = behind.behind(blocks);
             }
         }
         if fetch.tiers.len() > 1 {
@@ -148,9 +159,11 @@ impl Worker {
             return;
         }
         let evicted = self.scheduler.blocks_mut().take_evicted();
+        let evicted_points = self.scheduler.blocks_mut().take_evicted_points();
+        let points = self.scheduler.blocks_mut().take_lasting_points();
         let [computed, unstored] = self.scheduler.take_computed();
         let Some(blocks) = self.runner.block_bytes() else { return };
-        let gone = Gone { evicted, computed, unstored };
+        let gone = Gone { evicted, computed, unstored, evicted_points, points };
         self.tiers.iter_mut().for_each(|tier| tier.store(&gone, &self.scheduler, blocks));
     }
 

@@ -32,6 +32,11 @@ impl IdleBlocks {
         self.blocks.drain(..excess);
     }
 
+    /// Returns the block that [`take`](Self::take) would take at `now`.
+    pub(super) fn next(&self, now: Instant) -> Option<(BlockId, BlockKey)> {
+        self.blocks.front().filter(|(when, ..)| *when <= now).map(|&(_, block, key)| (block, key))
+    }
+
     /// Takes the next block that is due at `now`.
     pub(super) fn take(&mut self, now: Instant) -> Option<(BlockId, BlockKey)> {
         let (_, block, key) = self.blocks.pop_front_if(|(when, ..)| *when <= now)?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use interbed_device::KvFrame;
 use interbed_kernels::STRETCH;
-use interbed_kv::{BlockKey, BlockLabel, FrameOf, FrameTier, KeyChain, SequenceId, Wanted};
+use interbed_kv::{BlockKey, BlockLabel, BlockPart, FrameOf, FrameTier, KeyChain, MissingKeys, SequenceId, Wanted};
 use interbed_model::{FrameId, KvBelow, KvLost};
 
 use super::Worker;
@@ -85,7 +85,7 @@ impl Worker {
         // The last token is always computed.
         let full = (sequence.len() - 1) / block_size;
         one.name(tier.key_chain(), sequence.tokens(), block_size, full);
-        let found = tier.look_up(&one.keys[1..=full], None);
+        let found = tier.look_up(&MissingKeys::of_trunk(one.keys[1..=full].to_vec(), 0), None);
         let stretch = STRETCH / block_size;
         let kept = one.keep(tier, sequence, block_size, found).min(full / stretch);
         let tail = found.saturating_sub(kept * stretch);
@@ -100,8 +100,11 @@ impl Worker {
         let Some(fetch) = self.scheduler.begin_fetch(id, tail, plan) else { return };
         let range = kept * stretch..kept * stretch + tail;
         let contents = one.contents(range, self.scheduler.sequence(id).tokens(), block_size).zip(&fetch.blocks);
-        let wanted = contents.map(|((parent, key, tokens), &block)| Wanted { key, parent, tokens, block });
-        tier.fetch(fetch.id, wanted.collect(), None);
+        let wanted = contents.map(|((parent, key, tokens), &block)| {
+            let part = BlockPart::whole(block);
+            Wanted { key, parent, tokens, part }
+        });
+        tier.fetch(fetch.id, wanted.collect(), None, None);
         let waits = Waits::new(plan.admitted.remove(index), false, [of_tier]);
         self.waiting.insert(fetch.id, waits);
     }

@@ -29,7 +29,7 @@ impl Worker {
         }
         if let Some(tier) = slot_tier(&mut self.swap, &mut self.tiers) {
             let manager = self.scheduler.blocks();
-            plan.swaps.iter().for_each(|swap| tier.start_swap(swap, &|block| manager.label(block)));
+            plan.swaps.iter().for_each(|swap| tier.start_swap(swap, &|part| manager.label_of(part)));
         }
         self.poll_swaps(Duration::ZERO);
     }

@@ -1,6 +1,6 @@
 //! Schedules sequences whose prefix is fetched from a tier below memory, and collects blocks to be stored there.
 
-use interbed_kv::{BlockId, BlockKey, BlockLabel, Fetch, FetchId, KeyChain, SequenceId, TokenId};
+use interbed_kv::{BlockId, BlockKey, BlockLabel, Fetch, FetchId, KeyChain, MissingKeys, SequenceId, TokenId};
 
 use super::{Scheduler, StepPlan};
 use crate::sequence::{Ahead, Role, Sequence, SequenceStatus};
@@ -36,11 +36,11 @@ impl Scheduler {
 
     /// Returns the keys of the blocks of `id`, which was just admitted, that memory does not have. Returns none for
     /// beams of a search, since they make room and come back together.
-    pub(crate) fn missing_keys(&self, id: SequenceId) -> Vec<BlockKey> {
+    pub(crate) fn missing_keys(&self, id: SequenceId) -> MissingKeys {
         let sequence = &self.sequences[&id];
         match sequence.role {
             Role::Answer => self.blocks.missing_keys(id, sequence.tokens()),
-            Role::Beam { .. } | Role::Trunk { .. } => Vec::new(),
+            Role::Beam { .. } | Role::Trunk { .. } => MissingKeys::default(),
         }
     }
 

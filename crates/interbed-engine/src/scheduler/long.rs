@@ -35,7 +35,9 @@ impl Scheduler {
     pub(crate) fn allow_long(&mut self, most: usize) {
         let block_size = self.blocks.block_size();
         let least = blocks_beside_disk(block_size, self.config.max_num_batched_tokens);
-        if STRETCH.is_multiple_of(block_size) && least <= self.blocks.stats().blocks_total {
+        // Tiers stream no more than the KV of all tokens.
+        let can_stream = STRETCH.is_multiple_of(block_size) && !self.blocks.keeps_tails();
+        if can_stream && least <= self.blocks.stats().blocks_total {
             self.long = Some(LongLimits { stretch: STRETCH / block_size, least, most });
         }
         self.reconsider();
@@ -44,7 +46,7 @@ impl Scheduler {
     /// Has sequences that are longer than memory wait, if they have up to `most` tokens, because they may be allowed
     /// later. With 0, such sequences do not wait.
     pub(crate) fn await_long(&mut self, most: usize) {
-        self.long_awaited = most;
+        self.long_awaited = if self.blocks.keeps_tails() { 0 } else { most };
         self.reconsider();
     }
 

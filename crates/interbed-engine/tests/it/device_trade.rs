@@ -11,7 +11,7 @@ use interbed_engine::{
 };
 use interbed_io::EngineKind;
 use interbed_kernels::{BlockGroups, KvDType, KvLayout};
-use interbed_kv::{BlockCopy, BlockId, KvConfig};
+use interbed_kv::{BlockCopy, BlockId, BlockPart, KvConfig};
 use interbed_model::{Model, config::ModelConfig, layers};
 use interbed_weights::{
     Catalog, ElasticWeights, ResidentWeights, StreamConfig, StreamPlan, StreamPolicy, TieredWeights, open_direct,
@@ -206,7 +206,7 @@ fn blocks_that_got_no_memory_are_not_touched() {
     // Nothing was reserved for them.
     runner.resize_blocks(&[0, 1], &[]);
     runner.copy_blocks(&[BlockCopy { source: BlockId(0), destination: BlockId(1) }]);
-    runner.fill(BlockId(0), &mut |_| panic!("there is nothing to fill"));
-    let why = runner.read(BlockId(0), &mut [0; 4]).unwrap_err();
+    runner.fill(BlockPart::whole(BlockId(0)), 4, &mut |_| panic!("there is nothing to fill"));
+    let why = runner.read(BlockPart::whole(BlockId(0)), &mut [0; 4]).unwrap_err();
     assert!(why.contains("could not get their memory"), "{why}");
 }

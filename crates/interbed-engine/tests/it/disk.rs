@@ -9,13 +9,13 @@ use interbed_engine::{
     Attachments, Engine, EngineStatus, LaterTiers, Miss, MissReason, PreemptionMode, Recompute, Request, StoreMode,
     TierBelow, TierPolicy, TierStatus,
 };
-use interbed_kv::{Gate, SwapTrial};
+use interbed_kv::{Gate, SwapTrial, TailParts};
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
 use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape, SlotRoom};
 
 use crate::sim::{
-    Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
-    greedy, prompt, teach_short_answers,
+    Controls, KINDS, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually,
+    expected_greedy, greedy, prompt, teach_short_answers,
 };
 
 const BYTES: u64 = 1 << 20;
@@ -26,11 +26,11 @@ const QUICK: SwapTrial = SwapTrial { bytes: 1 << 20, write_seconds: 1e-9, read_s
 /// Longer than any test.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
 
-fn start(shape: Shape, space: &Arc<FaultySegments>, mode: StoreMode) -> (Engine, Arc<Controls>) {
+pub fn start(shape: Shape, space: &Arc<FaultySegments>, mode: StoreMode) -> (Engine, Arc<Controls>) {
     start_with(shape, space, mode, IDLE_AFTER, Recompute::Share(0.0))
 }
 
-fn start_with(
+pub fn start_with(
     shape: Shape,
     space: &Arc<FaultySegments>,
     mode: StoreMode,
@@ -40,7 +40,7 @@ fn start_with(
     let (runner, controls) = SimRunner::new(shape.block_size);
     let below = vec![kv_disk(shape, space, mode, idle_after, recompute)];
     let attachments = Attachments { below, ..Attachments::default() };
-    (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
+    (Engine::start_with(engine_config(shape), Box::new(runner.with_tails(shape)), attachments).unwrap(), controls)
 }
 
 pub fn kv_disk(
@@ -63,7 +63,9 @@ pub fn kv_disk(
         slots: SlotRoom { num_slots: shape.swap_blocks, bytes: Some(BYTES / 2), trial: QUICK },
     };
     let space = Arc::clone(space);
-    let tier = DiskTier::open(space, [1; 32], [2; 32], RecordShape::new(shape.block_size, layers), options).unwrap();
+    let records =
+        RecordShape::new(shape.block_size, layers).with_stored_together(TailParts::most(shape.tails, shape.block_size));
+    let tier = DiskTier::open(space, [1; 32], [2; 32], records, options).unwrap();
     let policy = TierPolicy { mode, recompute, idle_after: Some(idle_after), drops_fresh: false };
     TierBelow { tier: Box::new(tier), policy }
 }
@@ -73,7 +75,7 @@ pub fn on_disk(status: &EngineStatus) -> TierStatus {
 }
 
 /// Kills the engine, or stops it, and returns what is left of its disk.
-fn end(engine: Engine, space: &FaultySegments, is_killed: bool) -> Arc<FaultySegments> {
+pub fn end(engine: Engine, space: &FaultySegments, is_killed: bool) -> Arc<FaultySegments> {
     let killed = is_killed.then(|| space.after_power_failure());
     drop(engine);
     Arc::new(killed.unwrap_or_else(|| space.after_power_failure()))
@@ -131,7 +133,7 @@ fn a_tier_that_comes_later_gets_what_was_computed_before_and_gives_what_it_has()
         let (runner, controls) = SimRunner::new(shape.block_size);
         let (sender, tiers) = std::sync::mpsc::channel();
         let attachments = Attachments { later: Some(LaterTiers { tiers, long_tokens: 0 }), ..Attachments::default() };
-        let engine = Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap();
+        let engine = Engine::start_with(engine_config(shape), Box::new(runner.with_tails(shape)), attachments).unwrap();
         let expected = expected_greedy(&first.prompt, &first.params);
         assert_eq!(collect(engine.handle().submit(first.clone()).unwrap()).tokens, expected);
         // Nothing goes anywhere, and nothing comes.
@@ -280,7 +282,15 @@ fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
         let mut space = Arc::new(FaultySegments::new(seed.into()));
         let mode = [StoreMode::Evict, StoreMode::Eager, StoreMode::Mirror][seed as usize % 3];
         let swap_blocks = if seed % 2 == 0 { 0 } else { 60 };
-        let shape = Shape { blocks: 60, swap_blocks, max_num_seqs: 6, ..Shape::default() };
+        // In half of the cases, layers keep tails besides.
+        let tails = [&[], KINDS[seed as usize % KINDS.len()]][seed as usize / 4 % 2];
+        let shape = Shape {
+            blocks: if tails.is_empty() { 60 } else { 110 },
+            swap_blocks,
+            max_num_seqs: 6,
+            tails,
+            ..Shape::default()
+        };
         for _ in 0..4 {
             let recompute = Recompute::Share([0.0, 0.3, 0.8][random(3) as usize]);
             let (engine, controls) = start_with(shape, &space, mode, IDLE_AFTER, recompute);

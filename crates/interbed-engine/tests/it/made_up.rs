@@ -9,7 +9,9 @@ use std::time::Duration;
 use interbed_engine::{
     BlockBytes, Engine, Recompute, Request, StartError, StoreMode, TierBelow, TierFigures, TierPolicy,
 };
-use interbed_kv::{BlockId, BlockKey, BlockLabel, FetchEnded, FetchId, KeyChain, LowerTier, Wanted};
+use interbed_kv::{
+    BlockKey, BlockLabel, BlockPart, FetchEnded, FetchId, KeyChain, LowerTier, MissingKeys, Wanted, WantedTails,
+};
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
 use interbed_kv_remote::Patience;
 use interbed_kv_remote::testing::FaultyStore;
@@ -17,8 +19,8 @@ use interbed_kv_remote::testing::FaultyStore;
 use crate::disk::{converse, dice, kv_disk};
 use crate::remote::shared;
 use crate::sim::{
-    Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
-    greedy, prompt, with_swap,
+    Controls, KINDS, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually,
+    expected_greedy, greedy, prompt, with_swap,
 };
 
 /// Longer than any test.
@@ -33,8 +35,8 @@ struct MapTier {
     contents: Contents,
     /// Most contents. One is forgotten for each that is above.
     most: usize,
-    /// Fetches in flight, with the polls that they still take.
-    fetches: VecDeque<(FetchId, Vec<Wanted>, u32)>,
+    /// Fetches in flight, each with the tails that go with it, and with the polls that it still takes.
+    fetches: VecDeque<(FetchId, Vec<Wanted>, Vec<Wanted>, u32)>,
 }
 
 impl MapTier {
@@ -52,9 +54,10 @@ impl LowerTier for MapTier {
         &self.chain
     }
 
-    fn look_up(&mut self, keys: &[BlockKey], _computing: Option<f64>) -> usize {
+    fn look_up(&mut self, keys: &MissingKeys, _computing: Option<f64>) -> usize {
         let contents = self.contents();
-        keys.iter().take_while(|key| contents.contains_key(key)).count()
+        let found = keys.keys().iter().take_while(|key| contents.contains_key(key)).count();
+        keys.usable(found, &self.chain, |key| contents.contains_key(&key))
     }
 
     fn knows_contents(&self) -> bool {
@@ -65,8 +68,9 @@ impl LowerTier for MapTier {
         None
     }
 
-    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, _computing: Option<f64>) {
-        self.fetches.push_back((id, wanted, id.0 as u32 % 4));
+    fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, tails: Option<WantedTails>, _computing: Option<f64>) {
+        let behind = tails.map_or(Vec::new(), |tails| tails.behind(wanted.len(), &wanted, &self.chain));
+        self.fetches.push_back((id, wanted, behind, id.0 as u32 % 4));
     }
 
     fn is_reading(&self) -> bool {
@@ -74,15 +78,19 @@ impl LowerTier for MapTier {
     }
 
     fn poll(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<FetchEnded> {
-        let (_, _, polls) = self.fetches.front_mut()?;
+        let (.., polls) = self.fetches.front_mut()?;
         if *polls > 0 && wait.is_zero() {
             *polls -= 1;
             return None;
         }
-        let (id, wanted, _) = self.fetches.pop_front()?;
-        let contents = self.contents();
-        let found = wanted.iter().map_while(|wanted| Some((wanted.block, contents.get(&wanted.key)?)));
-        let filled = found.map(|(block, bytes)| blocks.fill(block, &mut |into| into.copy_from_slice(bytes))).count();
+        let (id, wanted, behind, _) = self.fetches.pop_front()?;
+        let (contents, len) = (self.contents(), self.block_bytes);
+        let found = wanted.iter().chain(&behind).map_while(|wanted| Some((wanted.part, contents.get(&wanted.key)?)));
+        let came = found.map(|(part, bytes)| blocks.fill(part, len, &mut |into| into.copy_from_slice(bytes))).count();
+        let filled = match came == wanted.len() + behind.len() {
+            false if !behind.is_empty() => 0,
+            _ => came - behind.len(),
+        };
         Some(FetchEnded { id, filled, wanted: wanted.len(), bytes: 0, seconds: 0.0 })
     }
 
@@ -98,9 +106,9 @@ impl LowerTier for MapTier {
         8
     }
 
-    fn stage(&mut self, label: BlockLabel, _class: u8, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
+    fn stage(&mut self, label: BlockLabel, _class: u8, part: BlockPart, blocks: &mut dyn BlockBytes) -> bool {
         let mut bytes = vec![0; self.block_bytes];
-        blocks.read(block, &mut bytes).unwrap();
+        blocks.read(part, &mut bytes).unwrap();
         let most = self.most;
         let mut contents = self.contents();
         let forgotten = contents.keys().next().copied().filter(|_| contents.len() >= most);
@@ -137,7 +145,7 @@ fn disk(shape: Shape, space: &Arc<FaultySegments>) -> TierBelow {
 fn start(shape: Shape, below: Vec<TierBelow>) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
     let attachments = with_swap(shape, &controls, below);
-    (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
+    (Engine::start_with(engine_config(shape), Box::new(runner.with_tails(shape)), attachments).unwrap(), controls)
 }
 
 #[test]
@@ -189,7 +197,14 @@ fn no_token_comes_from_wrong_kv_wherever_the_map_is() {
         let mut random = dice(seed);
         let (contents, space) = (Contents::default(), Arc::new(FaultySegments::new(seed.into())));
         let swap_blocks = if seed % 2 == 0 { 0 } else { 60 };
-        let shape = Shape { blocks: 60, swap_blocks, max_num_seqs: 6, ..Shape::default() };
+        let tails = [&[], KINDS[seed as usize % KINDS.len()]][seed as usize / 4 % 2];
+        let shape = Shape {
+            blocks: if tails.is_empty() { 60 } else { 110 },
+            swap_blocks,
+            max_num_seqs: 6,
+            tails,
+            ..Shape::default()
+        };
         let mut below = vec![map(shape, &contents, 120), disk(shape, &space)];
         if seed % 4 < 2 {
             below.swap(0, 1);
@@ -219,7 +234,7 @@ fn tiers_that_cannot_be_used_together_are_refused() {
     let refused = |below: Vec<TierBelow>| {
         let (runner, controls) = SimRunner::new(shape.block_size);
         let attachments = with_swap(shape, &controls, below);
-        match Engine::start_with(engine_config(shape), Box::new(runner), attachments) {
+        match Engine::start_with(engine_config(shape), Box::new(runner.with_tails(shape)), attachments) {
             Err(StartError::Tiers(reason)) => reason,
             other => panic!("it is not refused: {:?}", other.err()),
         }

@@ -21,6 +21,7 @@ mod remote;
 mod sim;
 mod streamed;
 mod tails;
+mod tails_below;
 mod trade;
 mod watched;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use interbed_engine::{
     Engine, EngineStatus, Miss, MissReason, Recompute, Request, StoreMode, TierBelow, TierPolicy, TierStatus,
 };
-use interbed_kv::Gate;
+use interbed_kv::{Gate, TailParts};
 use interbed_kv_disk::testing::FaultySegments;
 use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape, SlotRoom};
 use interbed_kv_remote::testing::{FaultyStore, StoreFaults};
@@ -16,14 +16,14 @@ use interbed_kv_remote::{Patience, RemoteOptions, RemoteTier};
 
 use crate::disk::{conversation, dice, on_disk};
 use crate::sim::{
-    Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
-    greedy, prompt, with_swap,
+    Controls, KINDS, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually,
+    expected_greedy, greedy, prompt, with_swap,
 };
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 
-fn start(shape: Shape, store: &FaultyStore, patience: Patience) -> (Engine, Arc<Controls>) {
+pub fn start(shape: Shape, store: &FaultyStore, patience: Patience) -> (Engine, Arc<Controls>) {
     start_with(shape, store, patience, None)
 }
 
@@ -48,14 +48,15 @@ fn start_with(
             turns: Arc::default(),
             slots: SlotRoom::default(),
         };
-        let records = RecordShape::new(shape.block_size, vec![shape.block_size * SLOT_BYTES / 2; 2]);
+        let records = RecordShape::new(shape.block_size, vec![shape.block_size * SLOT_BYTES / 2; 2])
+            .with_stored_together(TailParts::most(shape.tails, shape.block_size));
         let tier = DiskTier::open(Arc::clone(space) as _, [8; 32], [9; 32], records, options).unwrap();
         let (mode, recompute, idle_after) = (StoreMode::Eager, Recompute::Share(0.0), Some(LONG));
         TierBelow { tier: Box::new(tier), policy: TierPolicy { mode, recompute, idle_after, drops_fresh: false } }
     });
     let below = kv_disk.into_iter().chain([shared]).collect();
     let attachments = with_swap(shape, &controls, below);
-    (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
+    (Engine::start_with(engine_config(shape), Box::new(runner.with_tails(shape)), attachments).unwrap(), controls)
 }
 
 /// The shared store as a tier.
@@ -67,7 +68,7 @@ pub fn shared(shape: Shape, store: &FaultyStore, patience: Patience) -> TierBelo
     TierBelow { tier: Box::new(tier), policy: TierPolicy::SHARED }
 }
 
-fn remote(status: &EngineStatus) -> TierStatus {
+pub fn remote(status: &EngineStatus) -> TierStatus {
     *status.tier("remote").expect("there is a store")
 }
 
@@ -194,7 +195,15 @@ fn no_token_comes_from_wrong_kv_whatever_the_store_does() {
         let mut random = dice(seed);
         let store = FaultyStore::new(seed.into());
         let swap_blocks = if seed % 2 == 0 { 0 } else { 60 };
-        let shape = Shape { blocks: 60, swap_blocks, max_num_seqs: 6, ..Shape::default() };
+        // In half of the cases, layers keep tails besides.
+        let tails = [&[], KINDS[seed as usize % KINDS.len()]][seed as usize / 4 % 2];
+        let shape = Shape {
+            blocks: if tails.is_empty() { 60 } else { 110 },
+            swap_blocks,
+            max_num_seqs: 6,
+            tails,
+            ..Shape::default()
+        };
         let patience = Patience::Fixed(Duration::from_millis(20));
         let space = Arc::new(FaultySegments::new(seed.into()));
         let engines = [start(shape, &store, patience), start_with(shape, &store, patience, Some(&space))];

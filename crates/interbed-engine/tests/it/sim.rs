@@ -7,6 +7,7 @@ mod strips;
 mod swap;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use interbed_engine::{
     TierBelow,
 };
 use interbed_kernels::STRETCH;
-use interbed_kv::{BlockBytes, BlockCopy, BlockId, Keeps, KvConfig, TailConfig};
+use interbed_kv::{BlockBytes, BlockCopy, BlockPart, Keeps, KvConfig, TailConfig};
 use interbed_model::{BatchSequence, FrameId, GroupBlocks, KvBelow, KvLost, LogitRow, LogitRows, Logits};
 use interbed_weights::StreamMonitor;
 use strips::SimStrips;
@@ -86,6 +87,8 @@ pub struct SimRunner {
     slots: Slots,
     /// What further layers keep, which add nothing to what the first ones compute unless they read something wrong.
     tails: &'static [TailConfig],
+    /// The numbers of the blocks of each of `tails`.
+    tail_blocks: Vec<Range<u32>>,
     strips: Option<SimStrips>,
     controls: Arc<Controls>,
 }
@@ -94,13 +97,35 @@ impl SimRunner {
     pub fn new(block_size: usize) -> (Self, Arc<Controls>) {
         let controls = Arc::new(Controls::default());
         let strips = crate::IN_STRIPS.then(SimStrips::default);
-        (Self { block_size, slots: HashMap::new(), tails: &[], strips, controls: controls.clone() }, controls)
+        (
+            Self {
+                block_size,
+                slots: HashMap::new(),
+                tails: &[],
+                tail_blocks: Vec::new(),
+                strips,
+                controls: controls.clone(),
+            },
+            controls,
+        )
     }
 
-    /// Lets further layers keep `tails`. They are in no strips.
-    pub fn with_tails(self, tails: &'static [TailConfig]) -> Self {
-        let strips = if tails.is_empty() { self.strips } else { None };
-        Self { tails, strips, ..self }
+    /// Lets further layers keep the tails of `shape`. They are in no strips.
+    pub fn with_tails(self, shape: Shape) -> Self {
+        let strips = if shape.tails.is_empty() { self.strips } else { None };
+        let mut end = shape.blocks as u32;
+        let blocks = shape.tails.iter().map(|tail| {
+            let first = end;
+            end += (shape.blocks * BLOCK_BYTES / tail.block_bytes) as u32;
+            first..end
+        });
+        Self { tails: shape.tails, tail_blocks: blocks.collect(), strips, ..self }
+    }
+
+    /// Returns in how many parts tiers keep a block.
+    fn parts_of(&self, block: u32) -> usize {
+        let group = self.tail_blocks.iter().position(|blocks| blocks.contains(&block));
+        group.map_or(1, |group| self.tails[group].parts as usize)
     }
 
     /// Drops what these blocks hold: reading it is a panic from then on.
@@ -356,12 +381,27 @@ impl ShownWeights for SimRunner {
     }
 }
 
+const WINDOW: TailConfig = TailConfig { keeps: Keeps::Window { tokens: 8 }, block_bytes: 50, parts: 1 };
+const LONG_WINDOW: TailConfig = TailConfig { keeps: Keeps::Window { tokens: 23 }, block_bytes: 120, parts: 1 };
+const STATE: TailConfig = TailConfig { keeps: Keeps::State, block_bytes: 250, parts: 3 };
+/// What layers keep in models of several kinds.
+pub const KINDS: [&[TailConfig]; 4] = [&[WINDOW], &[STATE], &[WINDOW, LONG_WINDOW], &[WINDOW, STATE, STATE]];
+
+/// Bytes of a block of layers that keep all tokens, as the planner counts them beside tails.
+const BLOCK_BYTES: usize = 100;
+
 /// Bytes of one position in [`BlockBytes`]: whether anything is there, and its fingerprint.
 pub const SLOT_BYTES: usize = 16;
 
 impl BlockBytes for SimRunner {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
+    fn read(&mut self, BlockPart { block, part }: BlockPart, into: &mut [u8]) -> Result<(), String> {
+        // A part of a block is the positions of which it is the turn.
+        let parts = self.parts_of(block.0);
         for (slot, bytes) in into.chunks_exact_mut(SLOT_BYTES).enumerate() {
+            if slot % parts != part as usize {
+                bytes.fill(0);
+                continue;
+            }
             let fingerprint = self.slots.get(&(block.0, slot));
             bytes[..8].copy_from_slice(&u64::from(fingerprint.is_some()).to_le_bytes());
             bytes[8..].copy_from_slice(&fingerprint.copied().unwrap_or(0).to_le_bytes());
@@ -369,10 +409,12 @@ impl BlockBytes for SimRunner {
         Ok(())
     }
 
-    fn fill(&mut self, block: BlockId, fill: &mut dyn FnMut(&mut [u8])) {
-        let mut all = vec![0; self.block_size * SLOT_BYTES];
+    fn fill(&mut self, BlockPart { block, part }: BlockPart, len: usize, fill: &mut dyn FnMut(&mut [u8])) {
+        assert_eq!(len, self.block_size * SLOT_BYTES);
+        let (mut all, parts) = (vec![0; len], self.parts_of(block.0));
         fill(&mut all);
-        for (slot, bytes) in all.chunks_exact(SLOT_BYTES).enumerate() {
+        for (slot, bytes) in all.chunks_exact(SLOT_BYTES).enumerate().filter(|(slot, _)| slot % parts == part as usize)
+        {
             let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
             match number(0) {
                 0 => self.slots.remove(&(block.0, slot)),
@@ -434,7 +476,7 @@ impl Default for Shape {
 
 pub fn start(shape: Shape) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(shape.block_size);
-    (start_over(shape, Box::new(runner.with_tails(shape.tails)), &controls), controls)
+    (start_over(shape, Box::new(runner.with_tails(shape)), &controls), controls)
 }
 
 pub fn start_over(shape: Shape, runner: Box<dyn Runner>, controls: &Arc<Controls>) -> Engine {
@@ -474,7 +516,7 @@ pub fn engine_config(shape: Shape) -> EngineConfig {
             watermark: 0.01,
             seed: 7,
             tails: shape.tails.to_vec(),
-            block_bytes: 100,
+            block_bytes: BLOCK_BYTES,
             pass_tokens: shape.max_num_batched_tokens,
             ..KvConfig::default()
         },

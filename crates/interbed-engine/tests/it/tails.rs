@@ -4,18 +4,12 @@
 use std::sync::atomic::Ordering;
 
 use interbed_engine::PreemptionMode;
-use interbed_kv::{Keeps, TailConfig};
 use proptest::prelude::*;
 
 use crate::sim::{
-    Shape, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, prompt, start, teach_short_answers,
+    KINDS, Shape, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, prompt, start,
+    teach_short_answers,
 };
-
-const WINDOW: TailConfig = TailConfig { keeps: Keeps::Window { tokens: 8 }, block_bytes: 50 };
-const LONG_WINDOW: TailConfig = TailConfig { keeps: Keeps::Window { tokens: 23 }, block_bytes: 120 };
-const STATE: TailConfig = TailConfig { keeps: Keeps::State, block_bytes: 250 };
-/// What layers keep in models of several kinds.
-const KINDS: [&[TailConfig]; 4] = [&[WINDOW], &[STATE], &[WINDOW, LONG_WINDOW], &[WINDOW, STATE, STATE]];
 
 /// Requests, each with the seed of its prompt, the lengths of its prompt and of its answer, and how many answers are
 /// wanted.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, FrameBytes, FrameLost, FrameOf, FrameTier, TierPlace, TokenId,
+    BlockBytes, BlockId, BlockKey, BlockLabel, BlockPart, FrameBytes, FrameLost, FrameOf, FrameTier, TierPlace, TokenId,
 };
 
 use super::DiskTier;
@@ -26,7 +26,7 @@ impl FrameTier for DiskTier {
         }
         let Some(buffer) = self.staging.take_buffer() else { return false };
         self.writes.budget.spend(self.store.shape.block_bytes() as u64);
-        self.copy(buffer, (label, 0), block, blocks)
+        self.copy(buffer, (label, 0), BlockPart::whole(block), blocks)
     }
 
     fn keep_frame(&mut self, owner: u64, contents: &[(BlockKey, BlockKey, Box<[TokenId]>)]) -> bool {

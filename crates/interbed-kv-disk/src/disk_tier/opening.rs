@@ -150,8 +150,8 @@ impl DiskTier {
     fn num_buffers(shape: &RecordShape, wanted: usize) -> (usize, usize) {
         let record = shape.record_bytes(shape.blocks_per_record());
         let each = wanted / 2;
-        let blocks =
-            (each / shape.block_bytes()).max(shape.blocks_per_record() + shape.blocks_per_record().div_ceil(4));
+        let least = shape.blocks_per_record().max(shape.stored_together());
+        let blocks = (each / shape.block_bytes()).max(least + least.div_ceil(4));
         (blocks, (each / record).clamp(1, 16))
     }
 

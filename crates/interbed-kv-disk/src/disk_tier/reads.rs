@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use interbed_io::AlignedBuffer;
-use interbed_kv::{BlockBytes, BlockId, RecordPlace, SwapFailure, TierPlace};
+use interbed_kv::{BlockBytes, BlockPart, RecordPlace, SwapFailure, TierPlace};
 
 use super::DiskTier;
 use crate::jobs::{Expected, Purpose, ReadJob};
@@ -96,15 +96,16 @@ impl DiskTier {
             }
         }
         self.reads.num -= 1;
-        let into: &[BlockId] = match &purpose {
+        let into: &[BlockPart] = match &purpose {
             // Once a fetch or a swap is no longer in flight, its blocks may belong to another sequence.
             Purpose::Fetch(id, into) if outcome.is_ok() && self.fetches.has(*id) => into,
             Purpose::Slots(id, into) if outcome.is_ok() && self.swaps.takes_bytes(*id) => into,
             _ => &[],
         };
-        for (&block, Expected { index, .. }) in into.iter().zip(&expected) {
+        for (&part, Expected { index, .. }) in into.iter().zip(&expected) {
             let (shape, count, index) = (&self.store.shape, record.count.into(), usize::from(*index));
-            blocks.fill(block, &mut |block| unpack(shape, count, index, buffer.as_slice(), block));
+            let mut unpack = |to: &mut [u8]| unpack(shape, count, index, buffer.as_slice(), to);
+            blocks.fill(part, shape.block_bytes(), &mut unpack);
         }
         let filled = into.len();
         match purpose {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, BlockSwap, NoRecords, RecordPlace, SlotTier, Swap, SwapDirection,
+    BlockBytes, BlockKey, BlockLabel, BlockPart, BlockSwap, NoRecords, RecordPlace, SlotTier, Swap, SwapDirection,
     SwapEnded, SwapFailure, SwapId, SwapSlot, SwapTook, SwapTrial, TierPlace, TokenId,
 };
 
@@ -37,7 +37,7 @@ struct SwapInFlight {
 struct Leaving {
     id: SwapId,
     record: RecordPlace,
-    blocks: Vec<BlockId>,
+    parts: Vec<BlockPart>,
     labels: Vec<BlockLabel>,
 }
 
@@ -97,7 +97,7 @@ impl SlotTier for DiskTier {
         self.swaps.trial
     }
 
-    fn start_swap(&mut self, swap: &Swap, label: &dyn Fn(BlockId) -> Option<BlockLabel>) {
+    fn start_swap(&mut self, swap: &Swap, label: &dyn Fn(BlockPart) -> Option<BlockLabel>) {
         let (id, direction, began) = (swap.id, swap.direction, Instant::now());
         let slots = match direction {
             SwapDirection::Out => swap.transfers.iter().map(|transfer| transfer.slot).collect(),
@@ -134,22 +134,22 @@ impl SlotTier for DiskTier {
 }
 
 impl DiskTier {
-    fn swap_out(&mut self, swap: &Swap, label: &dyn Fn(BlockId) -> Option<BlockLabel>) -> Result<(), SwapFailure> {
+    fn swap_out(&mut self, swap: &Swap, label: &dyn Fn(BlockPart) -> Option<BlockLabel>) -> Result<(), SwapFailure> {
         let (mut all, mut owner) = (Vec::with_capacity(swap.transfers.len()), UNKNOWN_OWNER);
-        for &BlockSwap { block, slot } in &swap.transfers {
+        for &BlockSwap { part, slot } in &swap.transfers {
             self.release_slot(slot);
-            let label = label(block);
+            let label = label(part);
             // All sequences of a swap belong to one tenant.
             label.iter().for_each(|label| owner = label.owner);
             let place = label.as_ref().and_then(|label| self.tier.find(label.key));
             // A slot would keep a segment that is being emptied from becoming free.
-            all.push((block, slot, label, place.filter(|place| !self.tier.is_leaving(place.record.segment))));
+            all.push((part, slot, label, place.filter(|place| !self.tier.is_leaving(place.record.segment))));
         }
         let places: Vec<_> = all.iter().filter_map(|(.., place)| *place).collect();
         let (segments, sizes) = self.plan(all.len(), &places).ok_or(SwapFailure::NoRoom)?;
         let is_spared = |segment: u32| segments.contains(&segment);
         let mut written = Vec::new();
-        for (block, slot, label, place) in all {
+        for (part, slot, label, place) in all {
             let spared = place
                 .filter(|TierPlace { record, .. }| self.swaps.kept.holds(record.segment) || is_spared(record.segment));
             match (spared, label) {
@@ -157,18 +157,18 @@ impl DiskTier {
                     self.keep_slot(slot, place, key, Some((parent, tokens)));
                     self.figures.swap_spared_bytes += self.store.shape.block_bytes() as u64;
                 }
-                (_, label) => written.push((block, slot, label)),
+                (_, label) => written.push((part, slot, label)),
             }
         }
         segments.into_iter().for_each(|segment| self.tier.release(segment));
         self.writes.budget.spend(written.len() as u64 * self.store.shape.block_bytes() as u64);
         let mut written = written.into_iter();
         for size in sizes {
-            let (mut blocks, mut slots, mut labels) = (Vec::new(), Vec::new(), Vec::new());
-            for (block, slot, label) in written.by_ref().take(size) {
+            let (mut parts, mut slots, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+            for (part, slot, label) in written.by_ref().take(size) {
                 // What is on its way to the store has one name already.
                 let own = label.filter(|label| !self.tier.knows(label.key) && !self.staging.has(label.key));
-                blocks.push(block);
+                parts.push(part);
                 slots.push(slot);
                 labels.push(own.unwrap_or_else(|| self.nameless(owner)));
             }
@@ -179,7 +179,7 @@ impl DiskTier {
             for ((slot, label), index) in slots.into_iter().zip(&labels).zip(0..) {
                 self.keep_slot(slot, TierPlace { record, index }, label.key, None);
             }
-            self.swaps.leaving.push_back(Leaving { id: swap.id, record, blocks, labels });
+            self.swaps.leaving.push_back(Leaving { id: swap.id, record, parts, labels });
             self.swaps.flight(swap.id).into_iter().for_each(|flight| flight.records_left += 1);
         }
         Ok(())
@@ -248,11 +248,11 @@ impl DiskTier {
     fn write_leaving(&mut self, blocks: &mut dyn BlockBytes) {
         while !self.swaps.leaving.is_empty()
             && let Some(mut buffer) = self.reads.lend(self.swaps.is_stuck())
-            && let Some(Leaving { id, record, blocks: leaving, labels }) = self.swaps.leaving.pop_front()
+            && let Some(Leaving { id, record, parts, labels }) = self.swaps.leaving.pop_front()
         {
             let begin = self.store.shape.header_bytes(labels.len());
             let room = buffer.as_mut()[begin..].chunks_exact_mut(self.store.shape.block_bytes());
-            let copied = leaving.iter().zip(room).try_for_each(|(&block, bytes)| blocks.read(block, bytes));
+            let copied = parts.iter().zip(room).try_for_each(|(&part, bytes)| blocks.read(part, bytes));
             match copied {
                 Ok(()) => {
                     self.swaps.num_writing += 1;
@@ -286,15 +286,15 @@ impl DiskTier {
     }
 
     fn swap_in(&mut self, swap: &Swap) -> Result<(), SwapFailure> {
-        let kept = |&BlockSwap { block, slot }: &BlockSwap| match self.swaps.kept.get(slot) {
-            Some((record, expected)) => Ok((record, (expected, block))),
+        let kept = |&BlockSwap { part, slot }: &BlockSwap| match self.swaps.kept.get(slot) {
+            Some((record, expected)) => Ok((record, (expected, part))),
             None => Err(SwapFailure::Broken(format!("nothing was written for {slot}"))),
         };
         let records = by_record(swap.transfers.iter().map(kept).collect::<Result<Vec<_>, _>>()?);
         self.swaps.flight(swap.id).into_iter().for_each(|flight| flight.records_left = records.len());
         for (record, blocks) in records {
-            let (expected, blocks) = blocks.into_iter().unzip();
-            self.read(record, expected, Purpose::Slots(swap.id, blocks));
+            let (expected, parts) = blocks.into_iter().unzip();
+            self.read(record, expected, Purpose::Slots(swap.id, parts));
         }
         Ok(())
     }

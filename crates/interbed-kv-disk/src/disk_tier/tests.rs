@@ -1,6 +1,6 @@
 use interbed_io::DIRECT_ALIGN;
 use interbed_kv::testing::{PlainBlocks, Rng};
-use interbed_kv::{ChainRoot, FrameOf, Gate, SwapTrial, TokenId};
+use interbed_kv::{BlockId, ChainRoot, FrameOf, Gate, SwapTrial, TokenId};
 
 use super::*;
 use crate::ages::SWEEP;
@@ -8,6 +8,11 @@ use crate::jobs::now;
 use crate::record::Seal;
 use crate::testing::{FaultRates, FaultySegments};
 use crate::{Directory, RecordShape};
+
+/// Returns `keys` as those of contents that memory lacks.
+pub(super) fn trunk(keys: &[BlockKey]) -> MissingKeys {
+    MissingKeys::of_trunk(keys.to_vec(), 0)
+}
 
 const TOKENS: usize = 4;
 
@@ -80,7 +85,7 @@ pub(super) fn store(tier: &mut DiskTier, pool: &mut PlainBlocks, blocks: &[(Bloc
         }
         if tier.wants(block.2, 0) {
             pool.0[0] = kv(&shape(), block.2);
-            tier.stage(label(&keys, block), 0, BlockId(0), pool);
+            tier.stage(label(&keys, block), 0, BlockPart::whole(BlockId(0)), pool);
         }
     }
 }
@@ -88,14 +93,14 @@ pub(super) fn store(tier: &mut DiskTier, pool: &mut PlainBlocks, blocks: &[(Bloc
 /// Brings back the blocks of a chain that the store has, and checks them. Returns how many blocks came.
 fn fetch(tier: &mut DiskTier, pool: &mut PlainBlocks, id: u64, blocks: &[(BlockKey, Vec<TokenId>, BlockKey)]) -> usize {
     let names: Vec<_> = blocks.iter().map(|(.., key)| *key).collect();
-    let found = tier.look_up(&names, None);
+    let found = tier.look_up(&trunk(&names), None);
     let wanted = blocks[..found].iter().zip(0..).map(|((parent, tokens, key), block)| Wanted {
         key: *key,
         parent: *parent,
         tokens: tokens.as_slice().into(),
-        block: BlockId(block),
+        part: BlockPart::whole(BlockId(block)),
     });
-    tier.fetch(FetchId(id), wanted.collect(), None);
+    tier.fetch(FetchId(id), wanted.collect(), None, None);
     let ended = loop {
         if let Some(ended) = tier.poll(pool, Duration::from_millis(50)) {
             break ended;
@@ -283,7 +288,7 @@ fn a_disk_without_room_for_another_segment_keeps_the_latest() {
     let TierFigures { write_errors, bytes_used, .. } = tier.figures();
     assert!(!tier.figures().is_paused() && (1..8).contains(&write_errors), "{write_errors}");
     assert!(space.bytes() == bytes && bytes_used <= bytes);
-    let mut is_there = |number: usize| tier.look_up(&[chain(&keys, number, 12)[11].2], None) == 1;
+    let mut is_there = |number: usize| tier.look_up(&trunk(&[chain(&keys, number, 12)[11].2]), None) == 1;
     assert_eq!([1, 29].map(&mut is_there), [false, true], "the latest is there, and the oldest is not");
     // Once there is room again, the store grows.
     space.set_rates(FaultRates::default());
@@ -315,7 +320,7 @@ fn what_is_too_old_is_not_read() {
     written.keys().for_each(|&record| tier.ages.add(record, now() - 60, &tier.tier));
     tier.ages.swept_at = Instant::now().checked_sub(SWEEP).expect("the machine runs for a second");
     assert_eq!(fetch(&mut tier, &mut pool, 2, &blocks[..1]), 1);
-    assert_eq!((tier.figures().expired_blocks, tier.look_up(&[blocks[0].2], None)), (6, 0));
+    assert_eq!((tier.figures().expired_blocks, tier.look_up(&trunk(&[blocks[0].2]), None)), (6, 0));
     drop(tier);
     // As if they had been written long ago.
     let seal = Seal { secret: [1; 32], fingerprint: [2; 32] };

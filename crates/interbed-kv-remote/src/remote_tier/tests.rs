@@ -1,5 +1,5 @@
 use interbed_kv::testing::{PlainBlocks, Rng};
-use interbed_kv::{ChainRoot, TokenId};
+use interbed_kv::{BlockId, ChainRoot, TokenId};
 
 use super::*;
 use crate::testing::{FaultyStore, StoreFaults};
@@ -42,7 +42,7 @@ fn store(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) {
             assert_eq!(tier.poll(&mut pool, Duration::ZERO), None);
         }
         if tier.wants(label.key, 0) {
-            tier.stage(label.clone(), 0, BlockId(0), &mut pool);
+            tier.stage(label.clone(), 0, BlockPart::whole(BlockId(0)), &mut pool);
         }
     }
     settle(tier);
@@ -59,7 +59,7 @@ fn settle(tier: &mut RemoteTier) {
 fn wanted(chain: &[(BlockLabel, Vec<u8>)]) -> Vec<Wanted> {
     let all = chain.iter().zip(0..).map(|((label, _), block)| {
         let BlockLabel { key, parent, tokens, .. } = label.clone();
-        Wanted { key, parent, tokens, block: BlockId(block) }
+        Wanted { key, parent, tokens, part: BlockPart::whole(BlockId(block)) }
     });
     all.collect()
 }
@@ -68,7 +68,7 @@ fn wanted(chain: &[(BlockLabel, Vec<u8>)]) -> Vec<Wanted> {
 fn fetch(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) -> FetchEnded {
     let mut pool = PlainBlocks(vec![vec![0; BYTES]; chain.len()]);
     let id = FetchId(tier.figures().asked_blocks + 1_000_000 * tier.figures().slow_fetches);
-    tier.fetch(id, wanted(chain), None);
+    tier.fetch(id, wanted(chain), None, None);
     let ended = tier.poll(&mut pool, LONG).expect("it ends");
     assert_eq!((ended.id, ended.wanted), (id, chain.len()));
     for (memory, (_, bytes)) in pool.0.iter().zip(chain).take(ended.filled) {
@@ -189,7 +189,7 @@ fn nobody_waits_for_a_store_that_is_silent_and_it_is_left_alone_for_a_while() {
     // Whoever waits longer asks; a store that is silent for as long is left alone.
     assert!(hurried.is_worth_asking(10, Some(1000.0)));
     hurried.reading = Health::default();
-    hurried.fetch(FetchId(77), wanted(&blocks), Some(1000.0));
+    hurried.fetch(FetchId(77), wanted(&blocks), None, Some(1000.0));
     let ended = hurried.poll(&mut PlainBlocks(vec![vec![0; BYTES]; blocks.len()]), LONG).expect("it ends");
     assert!((1.0..10.0).contains(&ended.seconds), "{ended:?}");
     assert!(hurried.figures().is_paused() && !hurried.is_worth_asking(10, Some(1000.0)));
@@ -242,11 +242,11 @@ fn waiting_for_own_memory_is_not_the_stores_fault() {
     store(&mut first, &blocks);
     // The first fetch has all the memory, and nobody takes what has come.
     let mut second = tier_with(&shared, 1, options(Patience::Fixed(Duration::from_secs(1))));
-    second.fetch(FetchId(1), wanted(&blocks), None);
+    second.fetch(FetchId(1), wanted(&blocks), None, None);
     while second.workers.room() > 0 {
         std::thread::yield_now();
     }
-    second.fetch(FetchId(2), wanted(&blocks), None);
+    second.fetch(FetchId(2), wanted(&blocks), None, None);
     std::thread::sleep(Duration::from_millis(1100));
     let mut pool = PlainBlocks(vec![vec![0; BYTES]; blocks.len()]);
     let ended = [(); 2].map(|()| second.poll(&mut pool, LONG).expect("it ends"));
@@ -263,7 +263,7 @@ fn a_fetch_that_is_cut_keeps_what_has_come() {
     shared.set_faults(StoreFaults { reads_answered: Some(shared.asked().0 + 30), ..StoreFaults::default() });
     let mut hurried = tier_with(&shared, 1, options(Patience::Fixed(Duration::from_secs(5))));
     let mut pool = PlainBlocks(vec![vec![0; BYTES]; 60]);
-    hurried.fetch(FetchId(1), wanted(&blocks), None);
+    hurried.fetch(FetchId(1), wanted(&blocks), None, None);
     while hurried.figures().counts.hits < 8 {
         assert_eq!(hurried.poll(&mut pool, Duration::ZERO), None);
     }
@@ -313,7 +313,7 @@ fn whatever_the_store_does_only_right_blocks_come_and_nothing_is_lost() {
             for (label, bytes) in &chain[missing..] {
                 let mut pool = PlainBlocks(vec![bytes.clone()]);
                 if server.wants(label.key, 0) {
-                    server.stage(label.clone(), 0, BlockId(0), &mut pool);
+                    server.stage(label.clone(), 0, BlockPart::whole(BlockId(0)), &mut pool);
                 }
             }
         }

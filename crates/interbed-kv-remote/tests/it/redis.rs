@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use interbed_kv::testing::PlainBlocks;
-use interbed_kv::{BlockId, BlockLabel, ChainRoot, FetchId, Gate, LowerTier, Wanted};
+use interbed_kv::{BlockId, BlockLabel, BlockPart, ChainRoot, FetchId, Gate, LowerTier, Wanted};
 use interbed_kv_remote::{Patience, RemoteOptions, RemoteTier, StoreAddress};
 
 const TOKENS: usize = 16;
@@ -93,7 +93,7 @@ fn store(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) {
             assert_eq!(tier.poll(&mut pool, Duration::from_millis(1)), None);
         }
         if tier.wants(label.key, 0) {
-            tier.stage(label.clone(), 0, BlockId(0), &mut pool);
+            tier.stage(label.clone(), 0, BlockPart::whole(BlockId(0)), &mut pool);
         }
     }
     while !tier.is_settled() && began.elapsed() < LONG {
@@ -106,9 +106,9 @@ fn fetch(tier: &mut RemoteTier, chain: &[(BlockLabel, Vec<u8>)]) -> usize {
     let mut pool = PlainBlocks(vec![vec![0; BYTES]; chain.len()]);
     let wanted = chain.iter().zip(0..).map(|((label, _), block)| {
         let BlockLabel { key, parent, tokens, .. } = label.clone();
-        Wanted { key, parent, tokens, block: BlockId(block) }
+        Wanted { key, parent, tokens, part: BlockPart::whole(BlockId(block)) }
     });
-    tier.fetch(FetchId(1), wanted.collect(), None);
+    tier.fetch(FetchId(1), wanted.collect(), None, None);
     let filled = tier.poll(&mut pool, 4 * LONG).expect("it ends").filled;
     for (memory, (_, bytes)) in pool.0.iter().zip(chain).take(filled) {
         assert!(memory == bytes, "wrong bytes");

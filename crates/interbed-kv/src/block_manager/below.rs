@@ -1,12 +1,21 @@
 //! Tells tiers below memory about contents, and brings prefixes back from these tiers.
 
+use std::sync::Arc;
+
 use super::BlockManager;
 use crate::{
+    block_bytes::BlockPart,
+    cache::{Need, Taker},
+    config::Keeps,
     error::BlockError,
     ids::{BlockId, FetchId, SequenceId, TokenId},
     key::{BlockKey, BlockLabel, KeyChain},
+    missing_keys::MissingKeys,
     names::Evicted,
     sequence_state::SequenceState,
+    tables::Table,
+    tail_pool::TailPool,
+    tail_table::TailTable,
     transfer::Fetch,
 };
 
@@ -37,6 +46,12 @@ impl BlockManager {
         self.cache.label(block)
     }
 
+    /// Returns the label of the content of a part's block, in the way of [`label`](Self::label). What layers keep
+    /// besides the KV of all tokens has none.
+    pub fn label_of(&self, part: BlockPart) -> Option<BlockLabel> {
+        (part.block.index() < self.config.num_blocks).then(|| self.label(part.block)).flatten()
+    }
+
     /// Returns whether a sequence or a transfer holds `block`.
     pub fn is_held(&self, block: BlockId) -> bool {
         self.cache.holders(block) > 0
@@ -50,20 +65,25 @@ impl BlockManager {
     /// Returns the keys of the full blocks of `id`, whose tokens are `token_ids`, from the first block that memory does
     /// not have. The last token is in none of these blocks, since it must be computed. Returns no key if contents have
     /// no [keys](Self::name_contents), or if the sequence shares nothing.
-    pub fn missing_keys(&self, id: SequenceId, token_ids: &[TokenId]) -> Vec<BlockKey> {
-        let (Some(names), Some(table)) = (self.cache.names(), self.tables.get(id)) else { return Vec::new() };
+    pub fn missing_keys(&self, id: SequenceId, token_ids: &[TokenId]) -> MissingKeys {
+        let (Some(names), Some(table)) = (self.cache.names(), self.tables.get(id)) else {
+            return MissingKeys::default();
+        };
         if !table.is_publishing() || table.state() != SequenceState::Resident {
-            return Vec::new();
+            return MissingKeys::default();
         }
         let (block_size, found) = (self.config.block_size, table.num_published());
-        let Some(mut last) = self.parent_key(id) else { return Vec::new() };
+        let Some(mut last) = self.parent_key(id) else { return MissingKeys::default() };
         let end = token_ids.len().saturating_sub(1) / block_size * block_size;
         let missing = token_ids.get(found * block_size..end).unwrap_or_default().chunks_exact(block_size);
-        let key = |tokens| {
+        let tails = self.cache.tails().map(|tails| Arc::clone(&tails.parts));
+        let before = tails.as_ref().map_or(0, |tails| tails.reach().min(found));
+        let mut keys: Vec<_> = table.blocks()[found - before..found].iter().map(|&block| names.key(block)).collect();
+        keys.extend(missing.map(|tokens| {
             last = names.chain().block(last, tokens);
             last
-        };
-        missing.map(key).collect()
+        }));
+        MissingKeys::new(keys, before, found, tails)
     }
 
     /// Returns the key of the block before the first of the [missing blocks](Self::missing_keys) of `id`, or the key of
@@ -90,11 +110,25 @@ impl BlockManager {
         if first + count > full {
             return Err(BlockError::OutOfBlocks { need: count, available: full - first });
         }
-        let blocks = table.blocks()[first - below..first - below + count].to_vec();
+        let (blocks, taker) =
+            (table.blocks()[first - below..first - below + count].to_vec(), Taker::new(id, table.root()));
+        let tails = self.take_fetched_tails(first + count, taker)?;
         blocks.iter().for_each(|&block| self.cache.hold(block));
-        let fetch = self.transfers.begin_fetch(id, blocks);
-        table.begin_fetching(fetch.id);
+        let fetch = self.transfers.begin_fetch(id, blocks, tails);
+        self.tables.get_mut(id).into_iter().for_each(|table| table.begin_fetching(fetch.id));
         Ok(fetch)
+    }
+
+    /// Takes the blocks in which a fetch leaves what a sequence needs to go on behind `num_blocks` blocks, group by
+    /// group.
+    fn take_fetched_tails(&mut self, num_blocks: usize, taker: Taker) -> Result<Vec<Vec<BlockId>>, BlockError> {
+        let Some(tails) = self.cache.tails() else { return Ok(Vec::new()) };
+        let count = |pool: &TailPool| pool.keeps().tail_blocks(num_blocks, self.config.block_size);
+        let counts: Vec<_> = tails.pools.iter().map(count).collect();
+        let tail_bytes = tails.pools.iter().zip(&counts).map(|(pool, count)| pool.block_bytes() * count).sum();
+        self.expect_room(Need { tail_bytes, ..Need::default() })?;
+        let take = |(pool, count): (usize, usize)| (0..count).map(|_| self.cache.take_tail(pool, taker)).collect();
+        Ok(counts.into_iter().enumerate().map(take).collect())
     }
 
     /// Begins to fill `count` blocks of `id` from block number `first` on. The sequence must have neither found nor
@@ -112,29 +146,86 @@ impl BlockManager {
         }
         let blocks = table.blocks()[first - below..first - below + count].to_vec();
         blocks.iter().for_each(|&block| self.cache.hold(block));
-        Ok(self.transfers.begin_fetch(id, blocks))
+        Ok(self.transfers.begin_fetch(id, blocks, Vec::new()))
     }
 
     /// Takes the driver's report that a fetch [ahead](Self::begin_fetch_ahead) has ended, well or not. The driver
     /// reports each of these fetches once.
     pub fn finish_fetch_ahead(&mut self, id: FetchId) {
-        if let Some((_, blocks)) = self.transfers.end_fetch(id) {
+        if let Some(Fetch { blocks, .. }) = self.transfers.end_fetch(id) {
             blocks.iter().rev().for_each(|&block| self.cache.release(block));
         }
     }
 
     /// Takes the driver's report that a fetch has ended and that the first `num_filled` of its blocks hold the KV that
-    /// was asked for; these blocks become findable. The driver reports each fetch once. Returns the fetch's sequence,
-    /// if that still waits for the fetch, and how many of the sequence's tokens are computed now.
+    /// was asked for; these blocks become findable. Where the fetch has [tails](Fetch::tails), these hold what the
+    /// sequence needs to go on behind the blocks. The driver reports each fetch once. Returns the fetch's sequence, if
+    /// that still waits for the fetch, and how many of the sequence's tokens are computed now.
     pub fn finish_fetch(&mut self, id: FetchId, num_filled: usize) -> Option<(SequenceId, usize)> {
-        let (sequence, blocks) = self.transfers.end_fetch(id)?;
+        let Fetch { sequence, blocks, tails, .. } = self.transfers.end_fetch(id)?;
         blocks.iter().rev().for_each(|&block| self.cache.release(block));
-        let table = self.tables.get_mut(sequence).filter(|table| table.state() == SequenceState::Fetching(id))?;
+        let waits = |table: &&mut Table| table.state() == SequenceState::Fetching(id);
+        let Some(table) = self.tables.get_mut(sequence).filter(waits) else {
+            tails.into_iter().flatten().for_each(|block| self.cache.release_any(block));
+            self.cache.settle();
+            return None;
+        };
         table.finish_fetching();
-        let computed = table.num_computed() + num_filled.min(blocks.len()) * self.config.block_size;
-        self.counters.fetched_blocks += num_filled.min(blocks.len()) as u64;
+        let num_filled = num_filled.min(blocks.len());
+        let computed = table.num_computed() + num_filled * self.config.block_size;
+        self.counters.fetched_blocks += num_filled as u64;
+        self.go_on_behind(sequence, computed, tails);
         self.commit(sequence, computed);
+        self.cache.settle();
         Some((sequence, computed))
+    }
+
+    /// Puts `fetched`, the blocks of each group, in the place of the tails of `id`, of which `computed` tokens are
+    /// computed then. If these are no more than before, the tails stay as they are.
+    fn go_on_behind(&mut self, id: SequenceId, computed: usize, fetched: Vec<Vec<BlockId>>) {
+        let Self { tables, cache, config, .. } = self;
+        let Some(table) = tables.get_mut(id) else { return };
+        let (goes_on, num_blocks) = (computed > table.num_computed(), computed / config.block_size);
+        for (index, (mut blocks, group)) in fetched.into_iter().zip(&mut table.tails_mut().groups).enumerate() {
+            let keeps = cache.tails().map_or(Keeps::State, |tails| tails.pools[index].keeps());
+            let used = if goes_on { keeps.tail_blocks(num_blocks, config.block_size) } else { 0 };
+            let unused = blocks.split_off(used);
+            let replaced = if goes_on { group.take_blocks() } else { Vec::new() };
+            unused.into_iter().chain(replaced).for_each(|block| cache.release_tail(index, block));
+            match group {
+                _ if !goes_on => {}
+                TailTable::Window(window) => (window.first, window.blocks) = (num_blocks - used, blocks.into()),
+                TailTable::State(state) => state.from = blocks.pop(),
+            }
+        }
+        if goes_on {
+            // Others are likely to go on there, too.
+            table.tails_mut().branch = num_blocks;
+        }
+    }
+
+    /// Returns the blocks whose contents have become resume points that last since the last call, with their keys. None
+    /// unless contents have [keys](Self::name_contents). Some of the points may have ended meanwhile.
+    pub fn take_lasting_points(&mut self) -> Vec<(BlockId, BlockKey)> {
+        self.cache.take_lasting_points()
+    }
+
+    /// Returns the parts of blocks that a sequence needs to go on behind the content of `block` and that tiers below
+    /// memory keep, with their labels. Returns `None` if the content is no resume point. The bytes are there only if no
+    /// copies [wait to be made](Self::has_copies).
+    pub fn point_parts(&self, block: BlockId) -> Option<Vec<(BlockLabel, BlockPart)>> {
+        self.cache.point_parts(block)
+    }
+
+    /// Returns whether copies are still to be [taken](Self::take_copies).
+    pub fn has_copies(&self) -> bool {
+        self.transfers.has_copies()
+    }
+
+    /// Returns the parts of the lasting resume points that have ended since the last call, point by point, in the way
+    /// of [`take_evicted`](Self::take_evicted).
+    pub fn take_evicted_points(&mut self) -> Vec<Vec<Evicted>> {
+        self.cache.names_mut().map(|names| names.take_evicted_points()).unwrap_or_default()
     }
 }
 
@@ -195,7 +286,7 @@ mod tests {
                         let root = random.below(2);
                         let hashes = manager.hash_prefix(&roots[root], &tokens);
                         if manager.allocate(id, &tokens, &hashes).is_ok() {
-                            let missing = manager.missing_keys(id, &tokens);
+                            let missing = manager.missing_keys(id, &tokens).keys().to_vec();
                             assert!(number >= named_at || missing.is_empty());
                             let all = keys(&chain, &roots[root], &tokens);
                             let end = (tokens.len() - 1) / BLOCK;
@@ -216,7 +307,7 @@ mod tests {
                         if let Some((id, computed)) = manager.finish_fetch(id, filled) {
                             let (_, tokens) = &alive[&id];
                             assert_eq!(
-                                manager.missing_keys(id, tokens).len(),
+                                manager.missing_keys(id, tokens).keys().len(),
                                 (tokens.len() - 1) / BLOCK - computed / BLOCK
                             );
                             fetched += filled;

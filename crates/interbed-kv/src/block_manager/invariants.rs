@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::BlockManager;
 use crate::{
+    block_bytes::BlockPart,
     config::Keeps,
     ids::{BlockId, SequenceId},
     invariant_violation::{InvariantViolation, count},
@@ -30,14 +31,19 @@ impl BlockManager {
         }
         let mut tail_holders = HashMap::new();
         let in_flight = self.transfers.flights().flat_map(|(_, flight)| &flight.transfers);
-        for &BlockSwap { block, slot } in in_flight {
+        for &BlockSwap { part: BlockPart { block, .. }, slot } in in_flight {
             match holders.get_mut(block.index()) {
                 Some(holders) => *holders += 1,
                 None => *tail_holders.entry(block).or_default() += 1,
             }
             slot_holders[slot.index()] += 1;
         }
-        self.transfers.fetched().for_each(|block| holders[block.index()] += 1);
+        for block in self.transfers.fetched() {
+            match holders.get_mut(block.index()) {
+                Some(holders) => *holders += 1,
+                None => *tail_holders.entry(block).or_default() += 1,
+            }
+        }
         self.cache.check(&holders, &slot_holders)?;
         for group in self.tables.iter().flat_map(|(_, table)| &table.tails().groups) {
             group.blocks().for_each(|block| *tail_holders.entry(block).or_default() += 1);
@@ -60,7 +66,7 @@ impl BlockManager {
         count("number of sequences swapped out", self.tables.num_swapped(), swapped)?;
         for (swap, flight) in self.transfers.flights().filter(|(_, flight)| flight.direction == SwapDirection::In) {
             let of_trunk = |block: &BlockId| block.index() < self.cache.blocks().len();
-            let mut blocks = flight.transfers.iter().map(|transfer| transfer.block).filter(of_trunk);
+            let mut blocks = flight.transfers.iter().map(|transfer| transfer.part.block).filter(of_trunk);
             if let Some(block) = blocks.find(|&block| self.cache.continues(block).is_some()) {
                 return Err(InvariantViolation::FoundTooEarly { block, swap });
             }

@@ -60,9 +60,11 @@ impl BlockManager {
             (true, false) => BlockUse::FREE,
             (true, true) => BlockUse::CACHED,
         }));
-        let moving = self.transfers.flights().flat_map(|(_, flight)| &flight.transfers).map(|transfer| transfer.block);
+        let moving =
+            self.transfers.flights().flat_map(|(_, flight)| &flight.transfers).map(|transfer| transfer.part.block);
         for block in moving.chain(self.transfers.fetched()) {
-            uses[block.index()] = BlockUse::MOVING;
+            // The map has the blocks of the KV of all tokens alone.
+            uses.get_mut(block.index()).into_iter().for_each(|place| *place = BlockUse::MOVING);
         }
         for (id, table) in self.tables.iter() {
             let number = number(id);

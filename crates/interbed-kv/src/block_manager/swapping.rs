@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{BlockManager, tails};
 use crate::{
+    block_bytes::BlockPart,
     cache::{Need, Taker},
     error::{AllocStatus, BlockError},
     ids::{BlockId, SequenceId, SwapId, SwapSlot},
@@ -43,15 +44,18 @@ impl BlockManager {
         }
     }
 
-    /// Returns how many blocks a swap of `group` copies if every block must be copied. These are the blocks with
-    /// computed tokens, with shared ones counted once.
+    /// Returns how many parts of blocks a swap of `group` copies if every block must be copied. These are the blocks
+    /// with computed tokens, with shared ones counted once.
     pub fn swap_cost(&self, group: &[SequenceId]) -> usize {
         match group {
             // A table holds each block once.
-            [_] => self.locations(group).count() + self.tail_locations(group).count(),
+            [_] => {
+                self.locations(group).count() + self.tail_locations(group).map(|(pool, _)| pool.parts()).sum::<usize>()
+            }
             _ => {
-                let places = self.locations(group).map(|(_, _, place)| place);
-                places.chain(self.tail_locations(group).map(|(_, place)| place)).collect::<HashSet<_>>().len()
+                let places = self.locations(group).map(|(_, _, place)| (place, 1));
+                let tails = self.tail_locations(group).map(|(pool, place)| (place, pool.parts()));
+                places.chain(tails).collect::<HashMap<_, _>>().values().sum()
             }
         }
     }
@@ -66,10 +70,15 @@ impl BlockManager {
         };
         let computed: HashSet<_> = self.locations(group).map(|(_, _, place)| place).collect();
         let fresh = computed.len() + self.members(group).map(uncomputed).sum::<usize>();
-        let tails: HashMap<_, _> = self.tail_locations(group).map(|(bytes, place)| (place, bytes)).collect();
-        let tail_bytes =
-            tails.values().sum::<usize>() + self.members(group).map(|one| self.bytes_ahead(one)).sum::<usize>();
+        let tail_bytes = self.tail_bytes_required(group);
         self.cache.cost(Need { fresh, revived: 0, tail_bytes })
+    }
+
+    /// Returns the bytes of tails that `group` holds once it is back.
+    fn tail_bytes_required(&self, group: &[SequenceId]) -> usize {
+        let tails = self.tail_locations(group).map(|(pool, place)| (place, pool.block_bytes()));
+        let computed = tails.collect::<HashMap<_, _>>().values().sum::<usize>();
+        computed + self.members(group).map(|one| self.bytes_ahead(one)).sum::<usize>()
     }
 
     /// Returns how many blocks only `group` holds, and neither another sequence nor a swap in flight. These blocks
@@ -137,16 +146,18 @@ impl BlockManager {
         let Self { config, cache, tables, transfers: ledger, .. } = self;
         let (id, block_size) = (ledger.next_id(), config.block_size);
         let mut transfers = Vec::with_capacity(need);
-        let mut taken: HashMap<BlockId, SwapSlot> = HashMap::with_capacity(need);
+        let mut taken: HashMap<BlockPart, SwapSlot> = HashMap::with_capacity(need);
+        let cache_parts: Vec<_> = tails::parts_of(cache).collect();
         for &member in &group {
             let table = tables.resident(member)?;
             let filled = &table.blocks()[..table.num_filled(block_size)];
             let (computed, uncomputed) = filled.split_at(table.num_computed_blocks(block_size));
             let slot_of = |&block: &BlockId| {
-                let slot = *taken.entry(block).or_insert_with(|| {
+                let part = BlockPart::whole(block);
+                let slot = *taken.entry(part).or_insert_with(|| {
                     cache.hold(block);
                     let slot = cache.take_slot(block);
-                    transfers.push(BlockSwap { block, slot });
+                    transfers.push(BlockSwap { part, slot });
                     slot
                 });
                 cache.hold_slot(slot);
@@ -156,18 +167,20 @@ impl BlockManager {
             let uncomputed = uncomputed.iter().flat_map(|&block| cache.tokens(block)).copied().collect();
             let num_blocks = blocks_for(table.num_computed(), block_size);
             table.begin_leaving(id, slots, uncomputed);
-            for group in &mut table.tails_mut().groups {
-                let slot_of = |block: BlockId| {
-                    let slot = *taken.entry(block).or_insert_with(|| {
-                        cache.hold_any(block);
+            for (pool, group) in table.tails_mut().groups.iter_mut().enumerate() {
+                let slot_of = |part: BlockPart| {
+                    let slot = *taken.entry(part).or_insert_with(|| {
+                        cache.hold_any(part.block);
                         let slot = cache.take_tail_slot();
-                        transfers.push(BlockSwap { block, slot });
+                        transfers.push(BlockSwap { part, slot });
                         slot
                     });
                     cache.hold_slot(slot);
                     slot
                 };
-                let slots = group.computed(num_blocks).map(slot_of).collect();
+                let parts = cache_parts[pool];
+                let of_block = |block| (0..parts).map(move |part| BlockPart { block, part });
+                let slots = group.computed(num_blocks).flat_map(of_block).map(slot_of).collect();
                 group.set_slots(slots);
             }
         }
@@ -210,6 +223,7 @@ impl BlockManager {
         let mut transfers = Vec::with_capacity(arrival.need.fresh);
         // The block that each slot is read into; the transfer holds it.
         let mut taken: HashMap<SwapSlot, BlockId> = HashMap::with_capacity(arrival.need.fresh);
+        let parts: Vec<_> = tails::parts_of(cache).collect();
         for (&member, hits) in group.iter().zip(arrival.hits) {
             let table = tables.get(member).expect("the group is held");
             let taker = Taker::new(member, table.root());
@@ -218,7 +232,7 @@ impl BlockManager {
                 let block = *taken.entry(slot).or_insert_with(|| {
                     cache.hold_slot(slot);
                     let block = cache.fetch(slot, taker);
-                    transfers.push(BlockSwap { block, slot });
+                    transfers.push(BlockSwap { part: BlockPart::whole(block), slot });
                     block
                 });
                 cache.hold(block);
@@ -232,11 +246,17 @@ impl BlockManager {
             let ahead: Vec<_> = tails::blocks_ahead(table, cache, config.block_size).collect();
             for (pool, (group, ahead)) in table.tails_mut().groups.iter_mut().zip(ahead).enumerate() {
                 let mut blocks: Vec<_> = Vec::with_capacity(group.slots().len() + ahead);
-                for &slot in group.slots() {
-                    let block = *taken.entry(slot).or_insert_with(|| {
-                        cache.hold_slot(slot);
+                for slots in group.slots().chunks(parts[pool] as usize) {
+                    let block = *taken.entry(slots[0]).or_insert_with(|| {
                         let block = cache.take_tail(pool, taker);
-                        transfers.push(BlockSwap { block, slot });
+                        for (part, &slot) in (0..).zip(slots) {
+                            // Each transfer holds its slot and its block.
+                            cache.hold_slot(slot);
+                            if part > 0 {
+                                cache.hold_any(block);
+                            }
+                            transfers.push(BlockSwap { part: BlockPart { block, part }, slot });
+                        }
                         block
                     });
                     cache.hold_any(block);
@@ -259,8 +279,8 @@ impl BlockManager {
         let Some(Flight { direction, mut group, transfers }) = self.transfers.end(id) else { return Vec::new() };
         // The deepest block is released first, as when a sequence is freed, because the transfer may be the last
         // holder.
-        for &BlockSwap { block, slot } in transfers.iter().rev() {
-            self.cache.release_any(block);
+        for &BlockSwap { part, slot } in transfers.iter().rev() {
+            self.cache.release_any(part.block);
             self.cache.release_slot(slot);
         }
         let waiting = match direction {
@@ -332,16 +352,17 @@ impl BlockManager {
         })
     }
 
-    /// Lists the blocks or slots of the group's tails that hold what was computed, each with the bytes of a block.
-    fn tail_locations(&self, group: &[SequenceId]) -> impl Iterator<Item = (usize, Location)> {
+    /// Lists the blocks of the group's tails that hold what was computed, or the slots of their first parts, each with
+    /// its pool.
+    fn tail_locations(&self, group: &[SequenceId]) -> impl Iterator<Item = (&TailPool, Location)> {
         let pools = self.cache.tails().map_or(&[][..], |tails| &tails.pools);
         self.members(group).flat_map(move |table| {
             let num_blocks = blocks_for(table.num_computed(), self.config.block_size);
             table.tails().groups.iter().zip(pools).flat_map(move |(group, pool)| {
-                let slots = group.slots().iter().map(|&slot| Location::Slot(slot));
+                let slots = group.slots().iter().step_by(pool.parts()).map(|&slot| Location::Slot(slot));
                 let is_resident = group.slots().is_empty();
                 let blocks = group.computed(num_blocks).filter(move |_| is_resident).map(Location::Block);
-                slots.chain(blocks).map(|place| (pool.block_bytes(), place))
+                slots.chain(blocks).map(move |place| (pool, place))
             })
         })
     }
@@ -374,9 +395,7 @@ impl BlockManager {
             hits
         };
         let hits = self.members(group).map(&mut find).collect();
-        let tails: HashMap<_, _> = self.tail_locations(group).map(|(bytes, place)| (place, bytes)).collect();
-        let tail_bytes =
-            tails.values().sum::<usize>() + self.members(group).map(|one| self.bytes_ahead(one)).sum::<usize>();
+        let tail_bytes = self.tail_bytes_required(group);
         Arrival { hits, need: Need { fresh: copied.len() + num_uncomputed, revived: revived.len(), tail_bytes } }
     }
 }

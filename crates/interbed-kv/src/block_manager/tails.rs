@@ -126,6 +126,11 @@ impl BlockManager {
         table.is_some_and(|table| self.num_placed_tokens(id) <= table.num_computed())
     }
 
+    /// Returns whether any layer needs no more than the tail of a sequence.
+    pub fn keeps_tails(&self) -> bool {
+        self.cache.tails().is_some()
+    }
+
     /// Returns whether any layer keeps a state. Such a state cannot go back to an earlier token.
     pub fn keeps_states(&self) -> bool {
         self.cache.tails().is_some_and(|tails| tails.pools.iter().any(|pool| pool.keeps() == Keeps::State))
@@ -240,7 +245,7 @@ impl BlockManager {
                 }
                 Keeps::State => {
                     let to = (num_tokens > 0).then(|| self.cache.take_tail(pool, taker));
-                    TailTable::State(StateTable { from: blocks.pop_front(), to, slot: None })
+                    TailTable::State(StateTable { from: blocks.pop_front(), to, slots: Vec::new() })
                 }
             });
         }
@@ -370,6 +375,11 @@ fn leave_room(state: &mut StateTable, cache: &mut Cache, pool: usize, taker: Tak
     }
 }
 
+/// Returns in how many parts tiers below memory keep a block, for each pool.
+pub(super) fn parts_of(cache: &Cache) -> impl Iterator<Item = u32> {
+    cache.tails().into_iter().flat_map(|tails| &tails.pools).map(|pool| pool.parts() as u32)
+}
+
 /// Returns the bytes of tails that `table` must take before `count` more tokens are computed.
 pub(super) fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> usize {
     let Some(tails) = cache.tails() else { return 0 };
@@ -454,7 +464,7 @@ pub(super) fn blocks_ahead(table: &Table, cache: &Cache, block_size: usize) -> i
         }
         TailTable::State(state) => {
             // Another sequence of the group may go on from the same state.
-            let is_shared = state.slot.is_none_or(|slot| cache.slots().holders(slot) > 1);
+            let is_shared = state.slots.first().is_none_or(|&slot| cache.slots().holders(slot) > 1);
             usize::from(is_shared && table.num_computed() < table.num_tokens())
         }
     };

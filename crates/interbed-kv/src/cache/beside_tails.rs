@@ -3,8 +3,10 @@
 
 use super::{Cache, Taker};
 use crate::{
+    block_bytes::BlockPart,
     contents::ContentId,
     ids::{BlockId, SwapSlot},
+    key::{BlockKey, BlockLabel},
     losses::Loss,
     tail_table::TailTable,
     tails::Tails,
@@ -19,6 +21,16 @@ pub(crate) struct Need {
     pub(crate) revived: usize,
     /// The bytes, in blocks of tails, of both kinds.
     pub(crate) tail_bytes: usize,
+}
+
+/// What is left of a resume point that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// The contents that are of no use any more.
+    pub(super) useless: Vec<ContentId>,
+    /// Whether the point was one that lasts, so that tiers below memory may have what it needs. Contents of models of
+    /// which all layers keep all tokens count as such points.
+    pub(super) lasted: bool,
 }
 
 impl Cache {
@@ -219,16 +231,26 @@ impl Cache {
 
     /// Ends a resume point. Contents that lead to no other are forgotten if nobody holds them.
     fn drop_point(&mut self, content: ContentId, loss: Loss) {
-        let useless = self.end_point(content);
-        self.forget_useless(useless, loss);
+        let Ended { useless, lasted } = self.end_point(content);
+        self.forget_useless(useless, loss, lasted);
     }
 
-    /// Ends the resume point at `content`, if there is one. Returns the contents that are of no use any more.
-    pub(super) fn end_point(&mut self, content: ContentId) -> Vec<ContentId> {
-        let Self { tails: Some(tails), contents, block_size, .. } = self else { return Vec::new() };
+    /// Ends the resume point at `content`, if there is one.
+    pub(super) fn end_point(&mut self, content: ContentId) -> Ended {
+        let Some(tails) = self.tails() else { return Ended { useless: Vec::new(), lasted: true } };
+        let lasted = tails.points.lasts(content);
         if !tails.points.contains(content) {
-            return Vec::new();
+            return Ended { useless: Vec::new(), lasted };
         }
+        if let Some(block) = self.contents.block(content).filter(|_| lasted)
+            && let Some(parts) = self.point_parts(block)
+            && let Some(names) = &mut self.names
+        {
+            names.evict_point(parts, self.policy.class(block));
+        }
+        let Self { tails: Some(tails), contents, block_size, .. } = self else {
+            return Ended { useless: Vec::new(), lasted };
+        };
         for pool in &mut tails.pools {
             let mut last = Some(content);
             for _ in 0..pool.keeps().tail_blocks(usize::MAX, *block_size) {
@@ -237,7 +259,37 @@ impl Cache {
                 last = contents.parent_content(content);
             }
         }
-        tails.points.remove(content, |content| contents.parent_content(content))
+        Ended { useless: tails.points.remove(content, |content| contents.parent_content(content)), lasted }
+    }
+
+    /// Returns the blocks of the points that last since the last call, with their keys.
+    pub(crate) fn take_lasting_points(&mut self) -> Vec<(BlockId, BlockKey)> {
+        let Self { tails: Some(tails), contents, names: Some(names), .. } = self else { return Vec::new() };
+        let lasted = tails.points.take_lasted().into_iter().filter(|&content| tails.points.lasts(content));
+        let block = |content| contents.block(content).map(|block| (block, names.key(block)));
+        lasted.filter_map(block).collect()
+    }
+
+    /// Returns the parts that a sequence needs to go on behind the content of `block`, with their labels. Returns
+    /// `None` if that is no resume point, or contents have no names.
+    pub(crate) fn point_parts(&self, block: BlockId) -> Option<Vec<(BlockLabel, BlockPart)>> {
+        let (tails, names) = (self.tails()?, self.names.as_ref()?);
+        let point = self.blocks.content_of(block).filter(|&content| tails.points.contains(content))?;
+        let mut parts = Vec::new();
+        for (group, pool) in (0..).zip(&tails.pools) {
+            let mut last = Some(point);
+            for _ in 0..pool.keeps().tail_blocks(usize::MAX, self.block_size) {
+                let Some(content) = last else { break };
+                let (block, companion) = (self.contents.block(content)?, pool.companion(content)?);
+                let tokens = self.contents.tokens(content);
+                parts.extend((0..pool.parts() as u32).map(|part| {
+                    let label = names.part_label(block, (group, part), tokens);
+                    (label, BlockPart { block: companion, part })
+                }));
+                last = self.contents.parent_content(content);
+            }
+        }
+        Some(parts)
     }
 
     /// Ends all resume points, because no content can be found from now on.
@@ -250,8 +302,9 @@ impl Cache {
         self.tails.iter_mut().for_each(|tails| tails.points.clear());
     }
 
-    /// Forgets those of `useless`, each of which comes before what it continues, that nobody holds.
-    pub(super) fn forget_useless(&mut self, useless: Vec<ContentId>, loss: Loss) {
+    /// Forgets those of `useless`, each of which comes before what it continues, that nobody holds. `lasted` says
+    /// whether the point to which they led was one that lasts.
+    pub(super) fn forget_useless(&mut self, useless: Vec<ContentId>, loss: Loss, lasted: bool) {
         for content in useless {
             if !self.contents.is_findable(content) || self.contents.users(content) > 0 {
                 continue;
@@ -260,7 +313,7 @@ impl Cache {
             self.policy.forget(block);
             self.owners.revive(block);
             self.owners.give_back(block);
-            self.forget(block, content, loss);
+            self.forget(block, content, loss, lasted);
             self.blocks.free_last(block);
         }
     }

@@ -20,7 +20,7 @@ fn bookkeeping_takes_less_than_100_bytes_a_block() {
 
 #[test]
 fn bookkeeping_takes_no_more_than_110_bytes_a_block_of_any_group() {
-    let window = TailConfig { keeps: Keeps::Window { tokens: 128 }, block_bytes: 12 };
+    let window = TailConfig { keeps: Keeps::Window { tokens: 128 }, block_bytes: 12, parts: 1 };
     let config = KvConfig { num_blocks: 100_000, tails: vec![window], block_bytes: 12, ..KvConfig::default() };
     let mut tails = Tails::new(&config).expect("there is a window");
     let (num_blocks, of_window) = (config.num_blocks, tails.pools[0].bytes());

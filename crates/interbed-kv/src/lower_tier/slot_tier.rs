@@ -1,13 +1,13 @@
 //! Interface to a tier that swaps sequences out and in.
 //!
-//! A *slot* is the right to have one block below memory. The block manager gives out slots; where the bytes of a slot
-//! lie is the tier's business. A tier that has the content of a block already need not write it again.
+//! A *slot* is the right to have one part of a block below memory. The block manager gives out slots; where the bytes
+//! of a slot lie is the tier's business. A tier that has the content of a block already need not write it again.
 
 use std::time::Duration;
 
 use crate::{
-    block_bytes::BlockBytes,
-    ids::{BlockId, SwapId, SwapSlot},
+    block_bytes::{BlockBytes, BlockPart},
+    ids::{SwapId, SwapSlot},
     key::BlockLabel,
     transfer::Swap,
 };
@@ -21,11 +21,11 @@ pub trait SlotTier: Send {
     /// Returns how long writing and reading took in a trial at the start.
     fn trial(&self) -> SwapTrial;
 
-    /// Takes over a swap. `label` returns the label of a block's content, if the content has one. Until the swap has
-    /// ended, its blocks are neither written to nor reused, and its slots belong to it. The tier reads or writes blocks
-    /// of the swap only in calls that are given the memory of the blocks: [`poll_swaps`](Self::poll_swaps), and the
-    /// calls for fetches if the tier has fetches too. Swaps may end in any order.
-    fn start_swap(&mut self, swap: &Swap, label: &dyn Fn(BlockId) -> Option<BlockLabel>);
+    /// Takes over a swap. `label` returns the label of what a part of a block holds, if that has one. Until the swap
+    /// has ended, its blocks are neither written to nor reused, and its slots belong to it. The tier reads or writes
+    /// blocks of the swap only in calls that are given the memory of the blocks: [`poll_swaps`](Self::poll_swaps), and
+    /// the calls for fetches if the tier has fetches too. Swaps may end in any order.
+    fn start_swap(&mut self, swap: &Swap, label: &dyn Fn(BlockPart) -> Option<BlockLabel>);
 
     /// Continues the swaps in flight, and returns one that has ended, or `None`. The call waits up to `wait` for such a
     /// swap while any is in flight. The tier may also fill `blocks` for fetches that are in flight.

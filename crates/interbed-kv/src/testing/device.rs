@@ -1,7 +1,7 @@
 //! A device and a swap pool in which the KV of a token is a fingerprint of that token and all tokens before it. They
 //! carry out the manager's lists at random times, and fail now and then.
 
-use crate::{BlockCopy, BlockId, BlockManager, BlockSwap, Resize, Swap, SwapDirection, SwapId, SwapOutcome};
+use crate::{BlockCopy, BlockId, BlockManager, BlockPart, BlockSwap, Resize, Swap, SwapDirection, SwapId, SwapOutcome};
 
 use super::{Rng, naive::Print};
 
@@ -77,7 +77,8 @@ impl Device {
         let mut swap = self.swaps.swap_remove(chosen);
         let count = if fails { swap.transfers.len() } else { 1 + rng.below(swap.transfers.len() + 1) };
         for _ in 0..count.min(swap.transfers.len()) {
-            let BlockSwap { block, slot } = swap.transfers.swap_remove(rng.below(swap.transfers.len()));
+            let BlockSwap { part: BlockPart { block, .. }, slot } =
+                swap.transfers.swap_remove(rng.below(swap.transfers.len()));
             let (block, slot) = (self.range(block), slot.index() * self.block_size);
             let (block, slot) = (&mut self.blocks[block], &mut self.slots[slot..slot + self.block_size]);
             match (swap.direction, fails) {

@@ -49,7 +49,15 @@ pub struct TailCounts {
     pub forks: u64,
     /// Number of swaps out.
     pub swaps: u64,
+    /// Number of fetches that brought something from below.
+    pub fetches: u64,
+    /// Number of lasting points that were offered to the tier below when they ended.
+    pub evicted: u64,
 }
+
+mod below;
+
+use below::Below;
 
 const STEPS_PER_EPISODE: usize = 1000;
 const SEQUENCES: usize = 6;
@@ -83,6 +91,8 @@ impl TailCounts {
             refused: self.refused + other.refused,
             forks: self.forks + other.forks,
             swaps: self.swaps + other.swaps,
+            fetches: self.fetches + other.fetches,
+            evicted: self.evicted + other.evicted,
         }
     }
 }
@@ -104,8 +114,8 @@ struct TailEpisode {
     manager: BlockManager,
     /// What each block of any group holds.
     memory: BTreeMap<BlockId, Vec<Print>>,
-    /// What each slot below memory holds.
-    slots: BTreeMap<SwapSlot, Vec<Print>>,
+    /// What each slot below memory holds: the number of a part, and its content.
+    slots: BTreeMap<SwapSlot, (u32, Vec<Print>)>,
     /// The swaps in flight, each with its remaining transfers, and with all of its blocks.
     swaps: Vec<(Swap, Vec<BlockId>)>,
     running: BTreeMap<u64, Running>,
@@ -114,6 +124,7 @@ struct TailEpisode {
     ends: BTreeSet<Print>,
     /// Whether any content or point may be missing that was once there.
     is_lossy: bool,
+    below: Below,
     counts: TailCounts,
 }
 
@@ -133,7 +144,9 @@ impl TailEpisode {
         };
         let policy = EvictionKind::ADAPTIVE.build(config.num_blocks);
         let hasher = ChainHasher::truncated(config.seed, case.hash_bits);
-        let manager = BlockManager::with_parts(config.clone(), hasher, policy).expect("a good configuration");
+        let mut manager = BlockManager::with_parts(config.clone(), hasher, policy).expect("a good configuration");
+        let below = Below::new();
+        manager.name_contents(below.chain.clone());
         let blocks = (0..config.num_blocks as u32).map(|block| (BlockId(block), vec![POISON; config.block_size]));
         Self {
             memory: blocks.collect(),
@@ -150,6 +163,7 @@ impl TailEpisode {
             running: BTreeMap::new(),
             ends: BTreeSet::new(),
             is_lossy: case.hash_bits < 64,
+            below,
             counts: TailCounts::default(),
         }
     }
@@ -161,8 +175,9 @@ impl TailEpisode {
             34..64 => self.compute_one(),
             64..67 => self.swap_out(),
             67..70 => self.swap_in(),
-            70..76 => self.go_on_with_swaps(),
-            76..82 => self.free(),
+            70..75 => self.go_on_with_swaps(),
+            75..77 => self.end_fetch(),
+            77..82 => self.free(),
             82..90 => self.fork(),
             90..93 => self.ensure(),
             93..96 => self.flush(),
@@ -199,6 +214,9 @@ impl TailEpisode {
                 }
                 self.counts.hit_tokens += cached as u64;
                 self.running.insert(id, Running { root, tokens, prints, computed: cached, is_silent: false });
+                if self.rng.once_in(2) {
+                    self.begin_fetch(id);
+                }
             }
             Err(_) => {
                 assert!(!matches!(found.status, AllocStatus::Ok));
@@ -302,7 +320,7 @@ impl TailEpisode {
     }
 
     fn begin(&mut self, swap: Swap) {
-        let blocks = swap.transfers.iter().map(|transfer| transfer.block).collect();
+        let blocks = swap.transfers.iter().map(|transfer| transfer.part.block).collect();
         self.swaps.push((swap, blocks));
     }
 
@@ -324,15 +342,19 @@ impl TailEpisode {
         let (mut swap, blocks) = self.swaps.swap_remove(self.rng.below(self.swaps.len()));
         let fails = self.rng.once_in(16);
         let count = if fails { swap.transfers.len() } else { self.rng.below(swap.transfers.len() + 2) };
-        for BlockSwap { block, slot } in swap.transfers.drain(..count.min(swap.transfers.len())) {
+        for BlockSwap { part, slot } in swap.transfers.drain(..count.min(swap.transfers.len())) {
             let content = match (swap.direction, fails) {
                 (_, true) => vec![POISON; self.config.block_size],
-                (SwapDirection::Out, false) => self.memory[&block].clone(),
-                (SwapDirection::In, false) => self.slots[&slot].clone(),
+                (SwapDirection::Out, false) => self.part(part),
+                (SwapDirection::In, false) => {
+                    let (of, content) = &self.slots[&slot];
+                    assert_eq!(*of, part.part, "{slot} holds another part");
+                    content.clone()
+                }
             };
             match swap.direction {
-                SwapDirection::Out => drop(self.slots.insert(slot, content)),
-                SwapDirection::In => assert!(self.memory.insert(block, content).is_some(), "{block} has no memory"),
+                SwapDirection::Out => drop(self.slots.insert(slot, (part.part, content))),
+                SwapDirection::In => self.fill(part, &content),
             }
         }
         if !swap.transfers.is_empty() {
@@ -368,7 +390,8 @@ impl TailEpisode {
     /// Lets the toy layers compute the next tokens of a sequence, which read what the tables name.
     fn compute(&mut self, id: u64) {
         if self.manager.state(SequenceId(id)) != Some(SequenceState::Resident) {
-            return self.go_on_with_swaps();
+            self.go_on_with_swaps();
+            return self.end_fetch();
         }
         self.flush();
         let sequence = &self.running[&id];
@@ -433,6 +456,7 @@ impl TailEpisode {
 
     /// Carries out pending copies and changes of memory, as the engine does before each pass.
     fn flush(&mut self) {
+        self.offer_below();
         let Resize { came, left } = self.manager.take_resize();
         let mut copies = Vec::new();
         self.manager.take_copies(&mut copies);
@@ -496,8 +520,9 @@ impl TailEpisode {
         for id in std::mem::take(&mut self.running).into_keys() {
             assert!(self.manager.free(SequenceId(id)));
         }
-        while !self.swaps.is_empty() {
+        while !self.swaps.is_empty() || !self.has_fetched() {
             self.go_on_with_swaps();
+            self.end_fetch();
         }
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
         assert_eq!(self.manager.available(), self.manager.usable());
@@ -506,7 +531,8 @@ impl TailEpisode {
         self.manager.reset_cache();
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
         assert_eq!((self.manager.stats().blocks_cached, self.manager.tail_stats().blocks_cached), (0, 0));
-        TailCounts { given_up: self.manager.tail_stats().points_given_up, ..self.counts }
+        let (given_up, fetches) = (self.manager.tail_stats().points_given_up, self.below.num_filled);
+        TailCounts { given_up, fetches, evicted: self.below.num_evicted, ..self.counts }
     }
 
     /// Returns the bytes of all blocks that sequences hold, each counted once.
@@ -517,6 +543,7 @@ impl TailEpisode {
             held.extend(self.manager.tail_blocks(id));
         }
         held.extend(self.swaps.iter().flat_map(|(_, blocks)| blocks));
+        held.extend(self.below.blocks());
         held.into_iter().map(|block| self.bytes_of(block)).sum()
     }
 

@@ -44,7 +44,7 @@ fn out_and_in_again() {
 
     let out = swap_out(&mut manager, &[id(1)]);
     assert_eq!((out.direction, out.num_spared), (SwapDirection::Out, 0));
-    assert_eq!(out.transfers.iter().map(|transfer| transfer.block.0).collect::<Vec<_>>(), held);
+    assert_eq!(out.transfers.iter().map(|transfer| transfer.part.block.0).collect::<Vec<_>>(), held);
     assert_eq!(manager.state(id(1)), Some(SequenceState::Leaving(out.id)));
     // Before the copies are there, its blocks are not reused, and it may not compute.
     assert_eq!((used_and_swapped(&manager), manager.block_table(id(1))), ((3, 3), None));

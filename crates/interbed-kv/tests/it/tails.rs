@@ -5,9 +5,9 @@
 use interbed_kv::testing::{TailCase, TailCounts, run_tails};
 use interbed_kv::{Keeps, TailConfig};
 
-const WINDOW: TailConfig = TailConfig { keeps: Keeps::Window { tokens: 8 }, block_bytes: 100 };
-const SHORT: TailConfig = TailConfig { keeps: Keeps::Window { tokens: 1 }, block_bytes: 30 };
-const STATE: TailConfig = TailConfig { keeps: Keeps::State, block_bytes: 250 };
+const WINDOW: TailConfig = TailConfig { keeps: Keeps::Window { tokens: 8 }, block_bytes: 100, parts: 1 };
+const SHORT: TailConfig = TailConfig { keeps: Keeps::Window { tokens: 1 }, block_bytes: 30, parts: 1 };
+const STATE: TailConfig = TailConfig { keeps: Keeps::State, block_bytes: 250, parts: 3 };
 
 const CASE: TailCase =
     TailCase { block_size: 2, units_max: 40, block_bytes: 100, tails: &[WINDOW], hash_bits: 64, steps: 300_000 };
@@ -23,6 +23,7 @@ fn a_window_beside_all_tokens() {
     let counts = run(&CASE);
     assert!(counts.full_hits > 100 && counts.given_up > 1000 && counts.refused > 1000, "{counts:?}");
     assert!(counts.forks > 1000 && counts.copies > 1000 && counts.swaps > 1000, "{counts:?}");
+    assert!(counts.fetches > 100 && counts.evicted > 100, "{counts:?}");
 }
 
 #[test]

@@ -223,7 +223,8 @@ impl Compared {
     /// Maps the blocks of the table side by side in strip 0.
     fn map(&mut self) -> Result<()> {
         for block in 0..self.runner.device.block_groups().num_blocks() as u32 {
-            self.runner.device.fill_block(block, &mut |bytes| bytes.fill(SMALL_NUMBERS))?;
+            let len = self.runner.device.block_groups().layout_of(block).content_bytes();
+            self.runner.device.fill_block(block, 0..len, &mut |bytes| bytes.fill(SMALL_NUMBERS))?;
         }
         for (index, &block) in self.table.iter().enumerate() {
             let to = Mapped::Write(BlockId(block));

@@ -60,7 +60,7 @@ pub(super) fn replay(trace: &Trace, sizes: &[usize], gated: bool) -> Result<Tier
         let Ok(allocation) = manager.allocate(id, &tokens, &hashes) else { continue };
         found[0] += allocation.num_cached_tokens as u64;
         let mut fetched = 0;
-        for key in manager.missing_keys(id, &tokens) {
+        for &key in manager.missing_keys(id, &tokens).keys() {
             let Some(index) = below.iter().position(|tier| tier.find(key).is_some()) else {
                 below.iter_mut().for_each(|tier| tier.looked_up(key));
                 break;

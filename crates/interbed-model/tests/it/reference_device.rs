@@ -86,12 +86,17 @@ macro_rules! passes_the_rest_on {
             self.device.resize_blocks(came, left)
         }
 
-        fn read_block(&mut self, block: u32, into: &mut [u8]) -> Result<(), DeviceError> {
-            self.device.read_block(block, into)
+        fn read_block(&mut self, block: u32, begin: usize, into: &mut [u8]) -> Result<(), DeviceError> {
+            self.device.read_block(block, begin, into)
         }
 
-        fn fill_block(&mut self, block: u32, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
-            self.device.fill_block(block, fill)
+        fn fill_block(
+            &mut self,
+            block: u32,
+            bytes: std::ops::Range<usize>,
+            fill: &mut dyn FnMut(&mut [u8]),
+        ) -> Result<(), DeviceError> {
+            self.device.fill_block(block, bytes, fill)
         }
     };
 }

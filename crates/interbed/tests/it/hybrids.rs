@@ -1,10 +1,14 @@
 //! Models that keep states beside keys and values.
 
 use std::fs;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::kv_disk::{metric, survive_kills};
 use crate::serve::Server;
 use crate::support::{refused, succeeded};
 
@@ -89,11 +93,120 @@ fn a_model_with_states_is_measured_beside_what_the_machine_allows() {
 }
 
 #[test]
+fn states_survive_kills_on_disk() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (model, disk) = (hybrid(dir.path()), dir.path().join("kv").display().to_string());
+    let options = ["--memory", "512M", "--kv-disk", &disk, "--kv-disk-size", "64M", "--kv-disk-mode", "mirror"];
+    survive_kills(&Server::of(&model, &["--memory", "512M"]), &|| Server::of(&model, &options));
+}
+
+/// A Redis server that ends with the test.
+struct Redis(Child);
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a Redis server, and returns it with its address; `None` where there is no `redis-server` program.
+fn redis() -> Option<(Redis, String)> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = Command::new("redis-server");
+    command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port.to_string()]);
+    let server = match command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
+        Ok(server) => Redis(server),
+        Err(error) => {
+            assert!(std::env::var_os("INTERBED_REQUIRE_REDIS").is_none(), "redis-server cannot be run: {error}");
+            return None;
+        }
+    };
+    let began = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(30), "redis-server does not listen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Some((server, format!("redis://127.0.0.1:{port}")))
+}
+
+#[test]
+fn servers_share_states_in_redis() {
+    let Some((_redis, address)) = redis() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (model, key) = (hybrid(dir.path()), dir.path().join("key"));
+    fs::write(&key, [7; 32]).unwrap();
+    let options = ["--memory", "512M", "--kv-remote", &address, "--kv-remote-key", key.to_str().unwrap()];
+    let prompt = |length: usize| (0..length).map(|at| (at * 7 + at * at) % 500 + 20).collect::<Vec<_>>();
+    let ask = |server: &Server, length: usize| {
+        let body = json!({"prompt": prompt(length), "max_tokens": 20, "temperature": 0, "ignore_eos": true});
+        let (status, answer) = server.json("/v1/completions", &body.to_string());
+        assert_eq!(status, 200, "{answer:#}");
+        answer
+    };
+    let text = |answer: &Value| answer["choices"][0]["text"].as_str().unwrap().to_owned();
+    let alone = Server::of(&model, &["--memory", "512M"]);
+    let want = [90, 140].map(|length| text(&ask(&alone, length)));
+    drop(alone);
+    let first = Server::of(&model, &options);
+    assert_eq!(text(&ask(&first, 90)), want[0]);
+    let began = Instant::now();
+    // The prompt's five full blocks, and the state behind them in its parts.
+    while metric(&first, "interbed:kv_remote_stored_blocks_total") <= 5 {
+        assert!(began.elapsed() < Duration::from_secs(30), "nothing is stored");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    first.stop("-TERM");
+    let second = Server::of(&model, &options);
+    let answer = ask(&second, 140);
+    assert_eq!(text(&answer), want[1]);
+    assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 80);
+    assert!(metric(&second, "interbed:kv_remote_hit_blocks_total") > 5);
+}
+
+#[test]
+fn states_that_are_swapped_out_come_back() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (model, swap) = (hybrid(dir.path()), dir.path().display().to_string());
+    let ask_until = |server: &Server, number: usize, stop: Option<String>| {
+        let prompt: Vec<_> = (0..70).map(|at| (at * 7 + number * 31) % 500 + 20).collect();
+        let mut body = json!({"prompt": prompt, "max_tokens": 180, "temperature": 0, "ignore_eos": true});
+        stop.into_iter().for_each(|stop| body["stop"] = json!([stop]));
+        let (status, answer) = server.json("/v1/completions", &body.to_string());
+        assert_eq!(status, 200, "{answer:#}");
+        answer["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let ask = |server: &Server, number: usize| ask_until(server, number, None);
+    let ample = Server::of(&model, &["--memory", "512M"]);
+    let want: Vec<_> = (0..24).map(|number| ask(&ample, number)).collect();
+    // Room for a few of them.
+    let options = ["--memory", "512M", "--max-num-batched-tokens", "64", "--max-model-len", "256"];
+    // Swapping takes most of its memory for buffers.
+    let swapping = ["--kv-memory", "10M", "--preemption", "swap", "--swap-dir", &swap];
+    let computing = ["--kv-memory", "1100K", "--preemption", "recompute"];
+    for (more, name) in [(&swapping[..], "swap"), (&computing[..], "recompute")] {
+        let server = Server::of(&model, &[&options[..], more].concat());
+        // Answers seem to be short, so that more are admitted than there is room for.
+        for (number, want) in want.iter().enumerate() {
+            ask_until(&server, number, Some(want.chars().skip(2).take(3).collect()));
+        }
+        std::thread::scope(|scope| {
+            for (number, want) in want.iter().enumerate() {
+                let server = &server;
+                scope.spawn(move || assert_eq!(&ask(server, number), want, "{name}, prompt {number}"));
+            }
+        });
+        let page = server.ask("GET /metrics HTTP/1.1", "");
+        let mut kinds = page.lines().filter(|line| line.starts_with("interbed:preemptions_total{"));
+        let line = kinds.find(|line| line.contains(&format!("kind=\"{name}\""))).unwrap();
+        assert!(!line.ends_with(" 0"), "nothing was preempted: {line}");
+    }
+}
+
+#[test]
 fn what_states_do_not_go_with_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let model = hybrid(dir.path());
-    let disk = dir.path().join("kv").display().to_string();
     let why = "keeps states beside keys and values";
-    refused(&["serve", &model, "--kv-disk", &disk], &[why, "leave out --kv-disk"]);
     refused(&["serve", &model, "--kv-layout", "virtual"], &[why, "leave out --kv-layout virtual"]);
 }

@@ -56,13 +56,17 @@ impl Drop for SetWhenDropped<'_> {
 fn whoever_comes_after_a_killed_server_finds_what_was_durable_and_answers_alike() {
     let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let directory = parent.path().join("kv");
-    let plain = Server::start(&[]);
-    let expected: Vec<_> = (0..12).map(|number| answer(&plain, number).unwrap()).collect();
-    drop(plain);
+    survive_kills(&Server::start(&[]), &|| start(&directory, &[]));
+}
+
+/// Kills servers that `start` starts at any moment. Those that come after must find what was durable, and answer like
+/// `plain`.
+pub fn survive_kills(plain: &Server, start: &dyn Fn() -> Server) {
+    let expected: Vec<_> = (0..12).map(|number| answer(plain, number).unwrap()).collect();
     let kills = std::env::var("INTERBED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
     let (mut least, mut random) = (0, fastrand::Rng::with_seed(1));
     for _ in 0..kills {
-        let server = start(&directory, &[]);
+        let server = start();
         assert!(found(&server) >= least, "{} blocks are left of {least}", found(&server));
         least = found(&server);
         let over = AtomicBool::new(false);
@@ -90,7 +94,7 @@ fn whoever_comes_after_a_killed_server_finds_what_was_durable_and_answers_alike(
         });
     }
     assert!(least > 20, "{least} blocks were stored");
-    let server = start(&directory, &[]);
+    let server = start();
     assert!(found(&server) >= least);
     for (number, expected) in (0..).zip(&expected) {
         assert_eq!(answer(&server, number).as_ref(), Some(expected));

@@ -89,8 +89,8 @@ fn random_loads_always_progress_and_leave_nothing_behind() {
         let blocks = 6 + random.below(30) as usize;
         let max_num_seqs = 1 + random.below(6) as usize;
         let max_num_batched_tokens = max_num_seqs + random.below(20) as usize;
-        let window = TailConfig { keeps: Keeps::Window { tokens: 9 }, block_bytes: 2 };
-        let state = TailConfig { keeps: Keeps::State, block_bytes: 5 };
+        let window = TailConfig { keeps: Keeps::Window { tokens: 9 }, block_bytes: 2, parts: 1 };
+        let state = TailConfig { keeps: Keeps::State, block_bytes: 5, parts: 1 };
         let kv = KvConfig {
             num_blocks: blocks,
             block_size: 4,

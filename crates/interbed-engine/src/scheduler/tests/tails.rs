@@ -21,7 +21,7 @@ impl Layers {
         let layers = self.of_all_tokens + self.of_window;
         let bytes = 10 * TOKENS / BLOCK * layers;
         let block_bytes = if grouped { self.of_all_tokens } else { layers };
-        let window = TailConfig { keeps: Keeps::Window { tokens: self.window }, block_bytes: self.of_window };
+        let window = TailConfig { keeps: Keeps::Window { tokens: self.window }, block_bytes: self.of_window, parts: 1 };
         KvConfig {
             num_blocks: bytes / block_bytes,
             block_size: BLOCK,

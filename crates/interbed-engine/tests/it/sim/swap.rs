@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockLabel, BlockSwap, SlotTier, Swap, SwapDirection, SwapEnded, SwapFailure, SwapSlot,
+    BlockBytes, BlockLabel, BlockPart, BlockSwap, SlotTier, Swap, SwapDirection, SwapEnded, SwapFailure, SwapSlot,
     SwapTook, SwapTrial,
 };
 
@@ -19,7 +19,7 @@ pub struct SimSwap {
     /// What slots hold. [slot]
     slots: HashMap<u32, Vec<u8>>,
     /// Blocks that are to be filled, and are forgotten at the next opportunity.
-    stale: Vec<BlockId>,
+    stale: Vec<BlockPart>,
     /// Swaps in flight, with the polls that they still take.
     in_flight: VecDeque<(Swap, u64)>,
     started: u64,
@@ -42,16 +42,17 @@ impl SlotTier for SimSwap {
         SwapTrial { bytes: 1 << 20, write_seconds: 1e-9, read_seconds: 1e-9 }
     }
 
-    fn start_swap(&mut self, swap: &Swap, _label: &dyn Fn(BlockId) -> Option<BlockLabel>) {
+    fn start_swap(&mut self, swap: &Swap, _label: &dyn Fn(BlockPart) -> Option<BlockLabel>) {
         if swap.direction == SwapDirection::In {
-            self.stale.extend(swap.transfers.iter().map(|transfer| transfer.block));
+            self.stale.extend(swap.transfers.iter().map(|transfer| transfer.part));
         }
         self.started += 1;
         self.in_flight.push_back((swap.clone(), self.started * 7 % 5));
     }
 
     fn poll_swaps(&mut self, blocks: &mut dyn BlockBytes, wait: Duration) -> Option<SwapEnded> {
-        self.stale.drain(..).for_each(|block| blocks.fill(block, &mut |bytes| bytes.fill(0)));
+        let len = self.block_bytes;
+        self.stale.drain(..).for_each(|part| blocks.fill(part, len, &mut |bytes| bytes.fill(0)));
         if self.controls.hold_swaps.load(Ordering::Relaxed) {
             std::thread::sleep(wait.min(Duration::from_millis(1)));
             return None;
@@ -72,14 +73,16 @@ impl SlotTier for SimSwap {
                 outcome: Err(if is_refused { SwapFailure::NoRoom } else { broken() }),
             });
         }
-        for &BlockSwap { block, slot } in &swap.transfers {
+        for &BlockSwap { part, slot } in &swap.transfers {
             match swap.direction {
                 SwapDirection::Out => {
                     let mut bytes = vec![0; self.block_bytes];
-                    blocks.read(block, &mut bytes).unwrap();
+                    blocks.read(part, &mut bytes).unwrap();
                     self.slots.insert(slot.0, bytes);
                 }
-                SwapDirection::In => blocks.fill(block, &mut |bytes| bytes.copy_from_slice(&self.slots[&slot.0])),
+                SwapDirection::In => {
+                    blocks.fill(part, len, &mut |bytes| bytes.copy_from_slice(&self.slots[&slot.0]));
+                }
             }
         }
         let bytes = (swap.transfers.len() * self.block_bytes) as u64;

@@ -8,7 +8,7 @@ use interbed_io::{DirectRead, SwapFile};
 use interbed_kv::testing::{PlainBlocks, Rng};
 use interbed_kv::{BlockId, FetchId, LowerTier, SwapSlot, Wanted};
 
-use super::super::tests::{chain, dice, kv, label, open, settle, shape, store};
+use super::super::tests::{chain, dice, kv, label, open, settle, shape, store, trunk};
 use super::*;
 use crate::record::{Header, Seal};
 use crate::testing::{FaultRates, FaultySegments};
@@ -83,7 +83,7 @@ impl Bench {
 }
 
 fn swap(id: SwapId, direction: SwapDirection, copies: &[(u32, u32)]) -> Swap {
-    let transfer = |&(block, slot)| BlockSwap { block: BlockId(block), slot: SwapSlot(slot) };
+    let transfer = |&(block, slot)| BlockSwap { part: BlockPart::whole(BlockId(block)), slot: SwapSlot(slot) };
     Swap { id, direction, transfers: copies.iter().map(transfer).collect(), num_spared: 0, num_freed: 0 }
 }
 
@@ -393,7 +393,7 @@ fn what_the_store_has_is_not_written_and_what_it_lacks_is_found_from_then_on() {
     settle(&mut tier, &mut pool);
     let block_bytes = shape().block_bytes() as u64;
     // The last of eight blocks is not full, and has no name.
-    let name = |block: BlockId| blocks.get(block.index()).map(|block| label(&keys, block));
+    let name = |part: BlockPart| blocks.get(part.block.index()).map(|block| label(&keys, block));
     (0..7).for_each(|at| pool.0[at] = kv(&shape(), blocks[at].2));
     pool.0[7].fill(99);
     // What was written for a swap need not be written for the next one.
@@ -408,7 +408,7 @@ fn what_the_store_has_is_not_written_and_what_it_lacks_is_found_from_then_on() {
     }
     assert_eq!(tier.figures().swap_spared_bytes, 10 * block_bytes);
     let names: Vec<_> = blocks.iter().map(|(.., key)| *key).collect();
-    assert_eq!(tier.look_up(&names, None), 7, "others find them too");
+    assert_eq!(tier.look_up(&trunk(&names), None), 7, "others find them too");
     // What cannot be read is a swap that failed.
     space.set_rates(FaultRates { read_error: 1000, ..FaultRates::default() });
     tier.start_swap(&swap(SwapId(10), SwapDirection::In, &same(0..5)), &|_| None);
@@ -422,7 +422,7 @@ fn what_the_store_has_is_not_written_and_what_it_lacks_is_found_from_then_on() {
     drop(tier);
     let mut tier = open(space, 200 << 20);
     assert_eq!(
-        (tier.look_up(&names, None), tier.look_up(&[BlockKey::NAMELESS], None), tier.num_kept_slots()),
+        (tier.look_up(&trunk(&names), None), tier.look_up(&trunk(&[BlockKey::NAMELESS]), None), tier.num_kept_slots()),
         (7, 0, 0)
     );
 }
@@ -439,7 +439,7 @@ fn what_is_swapped_out_is_erased_for_its_tenant_or_for_anyone() {
     let (blocks, mut pool) = (chain(&keys, 1, 1), PlainBlocks::zeroed(3, shape().block_bytes()));
     (0..3).for_each(|block| pool.0[block].fill(0xA1 + block as u8));
     // A full block of the tenant with one that is not full, and a block of which nobody knows whose it is.
-    let name = |block: BlockId| blocks.get(block.index()).map(|block| label(&keys, block));
+    let name = |part: BlockPart| blocks.get(part.block.index()).map(|block| label(&keys, block));
     for (id, copies) in [(1, vec![(0, 0), (1, 1)]), (2, vec![(2, 2)])] {
         tier.start_swap(&swap(SwapId(id), SwapDirection::Out, &copies), &name);
         ended(&mut tier, &mut pool, SwapId(id)).unwrap();
@@ -462,7 +462,8 @@ fn slots_hold_a_part_of_the_segments_until_they_are_used_for_something_else() {
     let space = Arc::new(FaultySegments::new(1));
     let (mut tier, mut pool) = (open(Arc::clone(&space), 64 << 20), PlainBlocks::zeroed(8, shape().block_bytes()));
     let keys = tier.key_chain().clone();
-    let is_there = |tier: &mut DiskTier, number: usize| tier.look_up(&[chain(&keys, number, 3)[2].2], None) == 1;
+    let is_there =
+        |tier: &mut DiskTier, number: usize| tier.look_up(&trunk(&[chain(&keys, number, 3)[2].2]), None) == 1;
     let fill = |tier: &mut DiskTier, pool: &mut PlainBlocks, numbers: std::ops::Range<usize>| {
         for number in numbers {
             store(tier, pool, &chain(&keys, number, 12));
@@ -532,8 +533,8 @@ fn a_prefix_in_many_segments_leaves_room_for_what_must_be_written() {
     (0..2).for_each(|block| pool.0[block] = kv(&shape(), labels[block].key));
     pool.0[2].fill(99);
     let before = tier.figures();
-    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..3)), &|block| {
-        (block.index() < 2).then(|| labels[block.index()].clone())
+    tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..3)), &|part| {
+        (part.block.index() < 2).then(|| labels[part.block.index()].clone())
     });
     let took = ended(&mut tier, &mut pool, SwapId(0)).unwrap();
     assert_eq!(took.bytes, 2 * shape().block_bytes() as u64, "one of the two is written again");
@@ -552,7 +553,7 @@ fn no_slot_keeps_a_segment_that_is_being_emptied() {
     let mut pool = PlainBlocks::zeroed(1, shape().block_bytes());
     let (mut tier, labels) = filled(Arc::new(FaultySegments::new(1)), &mut pool);
     let (oldest, segment) = (&labels[0], tier.tier.find(labels[0].key).expect("it is there").record.segment);
-    assert_eq!(tier.look_up(&[oldest.key], None), 1);
+    assert_eq!(tier.look_up(&trunk(&[oldest.key]), None), 1);
     tier.reclaim_for(usize::MAX);
     assert!(tier.tier.is_leaving(segment));
     pool.0[0] = kv(&shape(), oldest.key);
@@ -572,7 +573,7 @@ fn blocks_of_slots_do_not_become_too_old() {
     let blocks = chain(&keys, 1, 1);
     pool.0[0] = kv(&shape(), blocks[0].2);
     pool.0[1].fill(99);
-    let name = |block: BlockId| blocks.get(block.index()).map(|block| label(&keys, block));
+    let name = |part: BlockPart| blocks.get(part.block.index()).map(|block| label(&keys, block));
     tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &same(0..2)), &name);
     ended(&mut tier, &mut pool, SwapId(0)).unwrap();
     settle(&mut tier, &mut pool);
@@ -584,8 +585,8 @@ fn blocks_of_slots_do_not_become_too_old() {
     assert!(pool.0[0] == kv(&shape(), blocks[0].2) && pool.0[1].iter().all(|&byte| byte == 99));
     // Others do not read it.
     let (parent, tokens, key) = blocks[0].clone();
-    let wanted = Wanted { key, parent, tokens: tokens.into(), block: BlockId(0) };
-    tier.fetch(FetchId(0), vec![wanted], None);
+    let wanted = Wanted { key, parent, tokens: tokens.into(), part: BlockPart::whole(BlockId(0)) };
+    tier.fetch(FetchId(0), vec![wanted], None, None);
     let ended = (0..100).find_map(|_| tier.poll(&mut pool, Duration::from_millis(100))).expect("it ends");
     assert_eq!((ended.filled, ended.wanted), (0, 1));
 }
@@ -623,9 +624,9 @@ fn a_swap_out_does_not_wait_for_all_reads() {
         key: *key,
         parent: *parent,
         tokens: tokens.as_slice().into(),
-        block: BlockId(block),
+        part: BlockPart::whole(BlockId(block)),
     });
-    tier.fetch(FetchId(0), wanted.collect(), None);
+    tier.fetch(FetchId(0), wanted.collect(), None, None);
     tier.start_swap(&swap(SwapId(0), SwapDirection::Out, &[(40, 0)]), &|_| None);
     while !tier.swaps.leaving.is_empty() {
         assert_eq!(tier.poll_swaps(&mut pool, Duration::ZERO), None);
@@ -668,8 +669,9 @@ fn whatever_fails_no_swap_brings_anything_wrong() {
                     let (out, back) = (SwapId(2 * step), SwapId(2 * step + 1));
                     (0..blocks.len()).for_each(|at| pool.0[at] = kv(&shape(), blocks[at].2));
                     // The last block is not full.
-                    let name = |block: BlockId| {
-                        (block.index() + 1 < blocks.len()).then(|| label(&keys, &blocks[block.index()]))
+                    let name = |part: BlockPart| {
+                        let block = part.block.index();
+                        (block + 1 < blocks.len()).then(|| label(&keys, &blocks[block]))
                     };
                     tier.start_swap(&swap(out, SwapDirection::Out, &all), &name);
                     match ended(&mut tier, &mut pool, out) {

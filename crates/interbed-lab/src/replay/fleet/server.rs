@@ -101,7 +101,7 @@ impl Server {
     fn changes(&mut self, new: &[ContentNumber]) -> KvChanges {
         // Both lists are empty unless the manager was asked to keep them. Every eviction came before the first
         // publication.
-        let removed = self.manager.take_evicted().iter().map(|evicted| self.held[evicted.block.index()]).collect();
+        let removed = self.manager.take_evicted().iter().map(|evicted| self.held[evicted.part.block.index()]).collect();
         let published = self.manager.take_published();
         for (block, &content) in published.iter().zip(new) {
             self.held[block.index()] = content;
