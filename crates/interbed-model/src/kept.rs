@@ -67,9 +67,12 @@ pub struct KeptGroups {
 
 impl KeptGroups {
     /// Groups what layers keep. `layers` is a list for each layer. With `windows_apart`, layers with windows of the
-    /// same length form a group of their own. Otherwise, the trunk has their keys and values too, those of all
-    /// positions.
+    /// same length form a group of their own. Otherwise, or if no layer keeps all positions, the trunk has their keys
+    /// and values too, those of all positions.
     pub fn new(layers: &[Vec<Kept>], windows_apart: bool) -> Self {
+        // A trunk without layers would number blocks that hold nothing.
+        let has_trunk = layers.iter().flatten().any(|kept| matches!(kept, Kept::Kv { window: None, .. }));
+        let windows_apart = windows_apart && has_trunk;
         let mut groups = vec![KeptGroup::Kv { window: None, layers: Vec::new() }];
         for kept in layers.iter().flatten() {
             if let &Kept::Kv { window: window @ Some(_), .. } = kept
@@ -188,6 +191,6 @@ mod tests {
         assert_eq!((groups.groups().len(), windows), (2, vec![Some(8), None, Some(4), Some(8), None]));
         assert_eq!(groups.place(5, 1), KeptPlace { group: 0, index: 3 });
         let alone = KeptGroups::new(&[vec![kv(Some(8))]], true);
-        assert_eq!(alone.groups()[TRUNK], KeptGroup::Kv { window: None, layers: vec![] });
+        assert_eq!(alone.groups(), [KeptGroup::Kv { window: None, layers: vec![(KV, Some(8))] }]);
     }
 }

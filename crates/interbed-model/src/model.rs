@@ -86,10 +86,10 @@ impl Model {
         self.ropes[0].cache_namespace(prompt_len)
     }
 
-    /// Returns the layout of blocks with the keys and values of all layers, those with windows included. Each block
-    /// holds `block_size` tokens.
+    /// Returns the layout of the blocks of the trunk, which has the keys and values of all positions. Each block holds
+    /// `block_size` tokens.
     pub fn kv_layout(blueprint: &Blueprint, block_size: usize, dtype: KvDType) -> KvLayout {
-        match Self::groups_of(blueprint, false).groups()[TRUNK].layout(block_size, dtype) {
+        match Self::groups_of(blueprint, true).groups()[TRUNK].layout(block_size, dtype) {
             GroupLayout::Kv(layout) => layout,
             GroupLayout::States(_) => unreachable!("the trunk has keys and values"),
         }

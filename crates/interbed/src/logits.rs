@@ -14,7 +14,7 @@ use crate::hub;
 use crate::load::Runnable;
 use crate::model_dir::ModelDir;
 use crate::options::{ComputeOptions, LimitOptions};
-use crate::tails;
+use crate::tails::PassBlocks;
 
 /// Print the logits of every position of a sequence of tokens, as JSON
 #[derive(Debug, Args)]
@@ -58,10 +58,12 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     write!(out, "{{\"logits\": [")?;
     let mut written = Ok(());
     for (index, tokens) in args.tokens.chunks(chunk).enumerate() {
-        let groups = tails::of_sequence(&runner.model, 0, index == 0);
+        let start = index * chunk;
+        let blocks = PassBlocks::of(&runner.model, 0, start..start + tokens.len(), chunk);
+        let groups = blocks.groups();
         let batch = [BatchSequence {
             tokens,
-            first_position: index * chunk,
+            first_position: start,
             prompt_len: args.tokens.len(),
             below: 0,
             blocks: SequenceBlocks::From(0),

@@ -105,7 +105,7 @@ impl<'a> Needs<'a> {
             block: Bytes(block_bytes as u64 + BLOCK_BOOKKEEPING),
             blocks_most: usize::MAX,
             block_size: layout.block_size(),
-            blocks_beside: tails::blocks_beside(&tails, &layout, batched_tokens(limits, BATCHED_TOKENS)),
+            blocks_beside: tails::blocks_beside(&tails, &layout, batched_tokens(limits, BATCHED_TOKENS), max_model_len),
             max_model_len,
             max_num_seqs: limits.max_num_seqs.get(),
         };

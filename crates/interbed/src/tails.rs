@@ -1,10 +1,12 @@
 //! What layers keep of a sequence besides the KV of all its tokens: blocks of their own, which share the memory of KV.
 
+use std::ops::Range;
+
 use anyhow::Result;
 use interbed_kernels::{BlockGroups, KvLayout};
 use interbed_kv::{Keeps, TailConfig};
 use interbed_model::blueprint::Blueprint;
-use interbed_model::{GroupBlocks, KeptGroup, KeptGroups, Model};
+use interbed_model::{GroupBlocks, KeptGroup, KeptGroups, Model, SequenceBlocks};
 
 use crate::failure::Advised;
 use crate::options::{KvLayoutOption, LimitOptions};
@@ -13,9 +15,9 @@ use crate::options::{KvLayoutOption, LimitOptions};
 /// stays, and writes one of its own.
 const STATES_OF_ONE: usize = 2;
 
-/// Returns what the layers of a model keep. Layers with windows keep the KV of all tokens.
+/// Returns what the layers of a model keep.
 fn kept(blueprint: &Blueprint) -> KeptGroups {
-    Model::groups_of(blueprint, false)
+    Model::groups_of(blueprint, true)
 }
 
 /// Returns what layers keep besides the KV of all tokens, in blocks of `layout`.
@@ -32,14 +34,23 @@ pub fn of(blueprint: &Blueprint, layout: &KvLayout) -> Vec<TailConfig> {
     kept(blueprint).groups().iter().skip(1).map(tail).collect()
 }
 
-/// Returns how many blocks of `layout` take the memory of what one sequence keeps in `tails`, if a pass computes up to
-/// `pass_tokens` of its tokens.
-pub fn blocks_beside(tails: &[TailConfig], layout: &KvLayout, pass_tokens: usize) -> usize {
+/// Returns how many blocks of `layout` take the memory of what one sequence of up to `context` tokens keeps in `tails`,
+/// if a pass computes up to `pass_tokens` of its tokens.
+pub fn blocks_beside(tails: &[TailConfig], layout: &KvLayout, pass_tokens: usize, context: usize) -> usize {
     let bytes = tails.iter().map(|tail| match tail.keeps {
-        Keeps::Window { tokens } => (tokens + pass_tokens).div_ceil(layout.block_size()) * tail.block_bytes,
+        Keeps::Window { tokens } => {
+            let most = context.div_ceil(layout.block_size());
+            blocks_of_window(tokens, layout.block_size(), pass_tokens).min(most) * tail.block_bytes
+        }
         Keeps::State => STATES_OF_ONE * tail.block_bytes,
     });
     bytes.sum::<usize>().div_ceil(layout.block_bytes().max(1))
+}
+
+/// Returns the most blocks of a window of `tokens` tokens that a sequence holds, if a pass computes up to `pass_tokens`
+/// of its tokens.
+fn blocks_of_window(tokens: usize, block_size: usize, pass_tokens: usize) -> usize {
+    (tokens - 1).div_ceil(block_size) + pass_tokens.div_ceil(block_size) + 1
 }
 
 /// Returns the blocks of a device whose memory `num_blocks` blocks of `layout` fill: these, and as many blocks of each
@@ -54,23 +65,78 @@ pub fn block_groups(blueprint: &Blueprint, layout: KvLayout, num_blocks: usize) 
     })
 }
 
-/// Returns the bytes of all states of one sequence.
-pub fn state_bytes(tails: &[TailConfig]) -> usize {
-    tails.iter().filter(|tail| tail.keeps == Keeps::State).map(|tail| tail.block_bytes).sum()
+/// Returns the bytes that layers keep in `tails` of a sequence of `context` tokens and that a pass reads, besides the
+/// KV of all tokens: first those of windows, then those of states.
+pub fn bytes_read(tails: &[TailConfig], block_size: usize, context: usize) -> [u64; 2] {
+    let mut bytes = [0; 2];
+    for tail in tails {
+        match tail.keeps {
+            Keeps::Window { tokens } => bytes[0] += (context.min(tokens) * tail.block_bytes / block_size) as u64,
+            Keeps::State => bytes[1] += tail.block_bytes as u64,
+        }
+    }
+    bytes
 }
 
-/// Returns block number `sequence` of each further group of `model`, for a program that computes a few sequences
-/// without an engine. `is_first` says whether nothing of the sequence is computed yet.
-pub fn of_sequence(model: &Model, sequence: usize, is_first: bool) -> Vec<GroupBlocks<'static>> {
-    let groups = model.groups().groups().iter().zip(model.blocks().groups()).skip(1);
-    let state = |(group, blocks): (&KeptGroup, &interbed_kernels::BlockGroup)| {
-        let to = (blocks.numbers().start + sequence) as u32;
-        match group {
-            KeptGroup::States(_) => GroupBlocks::State { from: (!is_first).then_some(to), to },
-            KeptGroup::Kv { .. } => unreachable!("layers with windows keep all tokens"),
-        }
-    };
-    groups.map(state).collect()
+/// The blocks of further groups for one pass over one sequence, in a program that computes a few sequences without an
+/// engine.
+pub struct PassBlocks(Vec<Held>);
+
+/// What a sequence holds of one group.
+enum Held {
+    /// The number of the first token in a window's blocks, and the blocks.
+    Window(usize, Vec<u32>),
+    /// The block of a state, or of no state yet, and whether there is one.
+    State(u32, bool),
+}
+
+impl PassBlocks {
+    /// Returns the blocks of sequence number `sequence` of `model` for a pass over these `tokens`, by their positions.
+    /// A pass computes up to `pass_tokens` tokens of a sequence. The blocks of a window are used in turn.
+    pub fn of(model: &Model, sequence: usize, tokens: Range<usize>, pass_tokens: usize) -> Self {
+        let block_size = model.blocks().trunk().block_size();
+        let groups = model.groups().groups().iter().zip(model.blocks().groups()).skip(1);
+        let held = groups.map(|(group, blocks)| {
+            let of_one = blocks_of_one(group, block_size, pass_tokens);
+            let begin = blocks.numbers().start + sequence * of_one;
+            match group {
+                KeptGroup::States(_) => Held::State(begin as u32, tokens.start > 0),
+                KeptGroup::Kv { window, .. } => {
+                    let first = (tokens.start + 1).saturating_sub(window.unwrap_or(usize::MAX)) / block_size;
+                    let turns = (first..tokens.end.div_ceil(block_size)).map(|block| (begin + block % of_one) as u32);
+                    Held::Window(first * block_size, turns.collect())
+                }
+            }
+        });
+        Self(held.collect())
+    }
+
+    /// Returns the blocks, group by group.
+    pub fn groups(&self) -> Vec<GroupBlocks<'_>> {
+        let groups = self.0.iter().map(|held| match held {
+            &Held::State(block, is_there) => GroupBlocks::State { from: is_there.then_some(block), to: block },
+            Held::Window(first, blocks) => {
+                GroupBlocks::Window { first: *first, blocks: SequenceBlocks::Listed(blocks) }
+            }
+        });
+        groups.collect()
+    }
+}
+
+/// Returns how many blocks of each further group of `model` the [blocks of passes](PassBlocks) over `sequences`
+/// sequences need.
+pub fn counts_of_passes(model: &Model, sequences: usize, pass_tokens: usize) -> Vec<usize> {
+    let block_size = model.blocks().trunk().block_size();
+    let groups = model.groups().groups().iter().skip(1);
+    groups.map(|group| sequences * blocks_of_one(group, block_size, pass_tokens)).collect()
+}
+
+/// Returns how many blocks of a group one sequence holds, if a pass computes up to `pass_tokens` of its tokens.
+fn blocks_of_one(group: &KeptGroup, block_size: usize, pass_tokens: usize) -> usize {
+    match group {
+        KeptGroup::States(_) => 1,
+        KeptGroup::Kv { window, .. } => blocks_of_window(window.unwrap_or(1), block_size, pass_tokens),
+    }
 }
 
 /// Refuses options that do not work with a model whose layers keep `tails`.

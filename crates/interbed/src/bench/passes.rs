@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::work::{ModelWork, Work};
 use crate::division::Division;
 use crate::load::Runnable;
-use crate::tails;
+use crate::tails::PassBlocks;
 
 /// A model runner whose forward passes are measured.
 pub struct MeasuredPasses {
@@ -232,8 +232,9 @@ impl MeasuredPasses {
     fn pass(&mut self, first: usize, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<()> {
         let tokens: Vec<u32> = (0..count).map(|i| ((start + i) * 7919 % self.vocab) as u32).collect();
         let tokens = vec![tokens; tables.len()];
-        let of = |index| tails::of_sequence(&self.runner.model, first + index, start == 0);
-        let groups: Vec<_> = (0..tables.len()).map(of).collect();
+        let of = |index| PassBlocks::of(&self.runner.model, first + index, start..start + count, self.chunk);
+        let blocks: Vec<_> = (0..tables.len()).map(of).collect();
+        let groups: Vec<_> = blocks.iter().map(PassBlocks::groups).collect();
         timed(&mut self.runner, (tables, &groups), &tokens, [start, start + count], logits).map(|_| ())
     }
 }

@@ -1,6 +1,7 @@
 //! The bytes that a pass must read, and the operations that it must compute.
 
 use interbed_kernels::DType;
+use interbed_kv::TailConfig;
 use interbed_model::blueprint::{Mixture, Part};
 use interbed_weights::{Access, Role};
 
@@ -36,10 +37,13 @@ pub struct ModelWork {
     /// The number of the last layer's parameters after its attention. Only rows whose logits are read use them.
     last_parameters: u64,
     head_parameters: u64,
-    /// The number of bytes of the keys and values of one token.
+    /// The number of bytes of the keys and values of one token, in layers that keep those of all tokens.
     kv_bytes: u64,
-    /// The number of bytes of the states of one sequence, which each pass reads and writes.
-    state_bytes: u64,
+    /// What layers keep besides the keys and values of all tokens. Each pass reads windows, and reads and writes
+    /// states.
+    tails: Vec<TailConfig>,
+    /// The number of tokens in a block of keys and values.
+    block_size: usize,
 }
 
 impl ModelWork {
@@ -85,7 +89,8 @@ impl ModelWork {
             last_parameters,
             head_parameters: embedding,
             kv_bytes: dir.kv_layout(limits).token_bytes() as u64,
-            state_bytes: tails::state_bytes(&tails::of(blueprint, &dir.kv_layout(limits))) as u64,
+            tails: tails::of(blueprint, &dir.kv_layout(limits)),
+            block_size: dir.kv_layout(limits).block_size(),
         }
     }
 
@@ -106,7 +111,8 @@ impl ModelWork {
     /// Returns the work of decoding one token of each of `batch` sequences. Each token attends to `context` tokens,
     /// itself included. Reading one row of the embedding for each token is negligible and left out.
     pub fn decode(&self, batch: usize, context: usize) -> Work {
-        let kept = self.kv_bytes as f64 * context as f64 + 2.0 * self.state_bytes as f64;
+        let [windows, states] = tails::bytes_read(&self.tails, self.block_size, context);
+        let kept = self.kv_bytes as f64 * context as f64 + windows as f64 + 2.0 * states as f64;
         let (expert_bytes, expert_parameters) = self.of_experts(batch);
         let parameters = (self.layer_parameters + self.head_parameters) as f64 + expert_parameters;
         Work {
@@ -124,8 +130,9 @@ impl ModelWork {
         let all = self.layer_parameters as f64 + expert_parameters;
         let whole = (all - self.last_parameters as f64).max(0.0) * tokens as f64;
         let last = self.last_parameters as f64 * passes as f64;
+        let [_, states] = tails::bytes_read(&self.tails, self.block_size, 0);
         Work {
-            bytes: (self.layer_bytes as f64 + expert_bytes + 2.0 * self.state_bytes as f64) * passes as f64
+            bytes: (self.layer_bytes as f64 + expert_bytes + 2.0 * states as f64) * passes as f64
                 + self.head_bytes as f64,
             flops: 2.0 * (whole + last + self.head_parameters as f64),
         }
