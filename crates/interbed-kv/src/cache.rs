@@ -123,7 +123,7 @@ impl Cache {
             }
         }
         self.names = Some(names);
-        self.tails.iter_mut().for_each(|tails| tails.points.list_lasting());
+        self.tails.iter_mut().for_each(|tails| tails.points.list_wanted());
     }
 
     pub(crate) fn names(&self) -> Option<&Names> {
@@ -603,9 +603,9 @@ impl Cache {
         self.owners.give_back(victim);
         let content = self.blocks.content(victim);
         let loss = taker.map_or(Loss::Withdrawn, |taker| Loss::Evicted(taker.sequence));
-        let Ended { useless, lasted } = self.end_point(content);
-        self.forget(victim, content, loss, lasted);
-        self.forget_useless(useless, loss, lasted);
+        let Ended { useless, was_wanted } = self.end_point(content);
+        self.forget(victim, content, loss, was_wanted);
+        self.forget_useless(useless, loss, was_wanted);
         self.evictions += 1;
         victim
     }

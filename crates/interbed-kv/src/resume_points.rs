@@ -12,6 +12,17 @@ use std::collections::{HashSet, VecDeque};
 
 use crate::contents::ContentId;
 
+/// The reason why a resume point lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lasts {
+    /// Nothing says yet that the point is of use.
+    No,
+    /// The point is at some distance from others. Memory keeps it.
+    AtDistance,
+    /// A hit has ended there, or is likely to end there. Tiers below memory keep it, too.
+    Wanted,
+}
+
 /// All resume points, and which contents lead to them.
 #[derive(Debug)]
 pub(crate) struct ResumePoints {
@@ -21,11 +32,11 @@ pub(crate) struct ResumePoints {
     /// The lasting points in the order in which they are given up, with some that no longer are.
     lasting: VecDeque<ContentId>,
     num_points: usize,
-    /// The points that last since they were last taken, if anybody takes them.
-    lasted: Option<Vec<ContentId>>,
+    /// The points that tiers below memory keep since they were last taken, if anybody takes them.
+    new_wanted: Option<Vec<ContentId>>,
 }
 
-/// What is known of a content, in four bytes: three flags, and by how many ways it leads to points, itself included.
+/// What is known of a content, in four bytes: four flags, and by how many ways it leads to points, itself included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry(u32);
 
@@ -34,7 +45,9 @@ impl Entry {
     const LASTING: u32 = 1 << 30;
     /// Whether a hit has ended at the point since it was last considered.
     const HIT: u32 = 1 << 29;
-    const WAYS: u32 = Self::HIT - 1;
+    /// Whether tiers below memory keep the point.
+    const WANTED: u32 = 1 << 28;
+    const WAYS: u32 = Self::WANTED - 1;
 
     fn has(self, flag: u32) -> bool {
         self.0 & flag != 0
@@ -48,7 +61,7 @@ impl ResumePoints {
             passing: VecDeque::new(),
             lasting: VecDeque::new(),
             num_points: 0,
-            lasted: None,
+            new_wanted: None,
         }
     }
 
@@ -82,36 +95,44 @@ impl ResumePoints {
         }
     }
 
-    /// Makes a point last.
-    pub(crate) fn make_lasting(&mut self, content: ContentId) {
+    /// Makes a point last for this reason.
+    pub(crate) fn make_lasting(&mut self, content: ContentId, reason: Lasts) {
         debug_assert!(self.contains(content));
+        if reason == Lasts::No {
+            return;
+        }
         if !self.entry(content).has(Entry::LASTING) {
             self.entries[content.0 as usize].0 |= Entry::LASTING;
             queue(&mut self.lasting, content, &self.entries, |entry| entry.has(Entry::LASTING));
-            self.lasted.iter_mut().for_each(|lasted| lasted.push(content));
+        }
+        if reason == Lasts::Wanted && !self.is_wanted(content) {
+            self.entries[content.0 as usize].0 |= Entry::WANTED;
+            self.new_wanted.iter_mut().for_each(|wanted| wanted.push(content));
         }
     }
 
-    /// Returns whether `content` is a point that lasts.
-    pub(crate) fn lasts(&self, content: ContentId) -> bool {
-        self.entry(content).has(Entry::LASTING)
+    /// Returns whether `content` is a point that tiers below memory keep.
+    pub(crate) fn is_wanted(&self, content: ContentId) -> bool {
+        self.entry(content).has(Entry::WANTED)
     }
 
-    /// Begins to list the points that last, to be [taken](Self::take_lasted), the present ones first.
-    pub(crate) fn list_lasting(&mut self) {
-        let lasts = |&content: &u32| self.lasts(ContentId(content));
-        self.lasted = Some((0..self.entries.len() as u32).filter(lasts).map(ContentId).collect());
+    /// Begins to list the points that tiers below memory keep, to be [taken](Self::take_wanted), the present ones
+    /// first.
+    pub(crate) fn list_wanted(&mut self) {
+        let is_wanted = |&content: &u32| self.is_wanted(ContentId(content));
+        self.new_wanted = Some((0..self.entries.len() as u32).filter(is_wanted).map(ContentId).collect());
     }
 
-    /// Takes the points that last since the last call, as far as they are [listed](Self::list_lasting). Some may have
-    /// ended meanwhile.
-    pub(crate) fn take_lasted(&mut self) -> Vec<ContentId> {
-        self.lasted.as_mut().map(std::mem::take).unwrap_or_default()
+    /// Takes the points that tiers below memory keep since the last call, as far as they are
+    /// [listed](Self::list_wanted). Some may have ended meanwhile.
+    pub(crate) fn take_wanted(&mut self) -> Vec<ContentId> {
+        self.new_wanted.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Notes that a hit has ended at a point.
     pub(crate) fn hit(&mut self, content: ContentId) {
         self.entries[content.0 as usize].0 |= Entry::HIT;
+        self.make_lasting(content, Lasts::Wanted);
     }
 
     /// Ends a point. Returns the contents that led to it and lead to no other, each before the content that it
@@ -135,12 +156,11 @@ impl ResumePoints {
         useless
     }
 
-    /// Returns the passing point that is given up next. Points at which hits have ended last instead.
+    /// Returns the passing point that is given up next.
     pub(crate) fn oldest_passing(&mut self) -> Option<ContentId> {
         while let Some(content) = self.passing.pop_front() {
             match self.entry(content) {
                 entry if !entry.has(Entry::POINT) || entry.has(Entry::LASTING) => {}
-                entry if entry.has(Entry::HIT) => self.make_lasting(content),
                 _ => return Some(content),
             }
         }
@@ -164,8 +184,8 @@ impl ResumePoints {
 
     /// Ends all points.
     pub(crate) fn clear(&mut self) {
-        let lasted = self.lasted.as_ref().map(|_| Vec::new());
-        *self = Self { lasted, ..Self::new(self.entries.len()) };
+        let new_wanted = self.new_wanted.as_ref().map(|_| Vec::new());
+        *self = Self { new_wanted, ..Self::new(self.entries.len()) };
     }
 
     fn entry(&self, content: ContentId) -> Entry {

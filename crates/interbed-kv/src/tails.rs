@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::{
     config::{Keeps, KvConfig, TailConfig},
     ids::BlockId,
-    resume_points::ResumePoints,
+    resume_points::{Lasts, ResumePoints},
     tail_parts::TailParts,
     tail_pool::TailPool,
     tail_table::TailTable,
@@ -16,6 +16,8 @@ use crate::{
 const STRIDE_MIN: usize = 1024;
 /// The least ratio of the bytes of the KV between two such points to the bytes that each of them keeps.
 const STRIDE_WORTH: usize = 8;
+/// One of so many of these points is kept by tiers below memory, where room is cheap, but writes are not.
+const STRIDES_BELOW: usize = 4;
 
 /// The groups of layers that need tails, the resume points, and the bytes of all blocks.
 ///
@@ -100,8 +102,12 @@ impl Tails {
     }
 
     /// Returns whether a point behind `num_blocks` blocks of a prompt lasts because of the distance alone.
-    pub(crate) fn is_milestone(&self, num_blocks: usize) -> bool {
-        num_blocks.is_multiple_of(self.stride)
+    pub(crate) fn milestone(&self, num_blocks: usize) -> Lasts {
+        match num_blocks.is_multiple_of(self.stride) {
+            true if num_blocks.is_multiple_of(self.stride * STRIDES_BELOW) => Lasts::Wanted,
+            true => Lasts::AtDistance,
+            false => Lasts::No,
+        }
     }
 
     /// Returns the first milestone behind `num_blocks` blocks.

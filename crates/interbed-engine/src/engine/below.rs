@@ -160,7 +160,7 @@ impl Worker {
         }
         let evicted = self.scheduler.blocks_mut().take_evicted();
         let evicted_points = self.scheduler.blocks_mut().take_evicted_points();
-        let points = self.scheduler.blocks_mut().take_lasting_points();
+        let points = self.scheduler.blocks_mut().take_wanted_points();
         let [computed, unstored] = self.scheduler.take_computed();
         let Some(blocks) = self.runner.block_bytes() else { return };
         let gone = Gone { evicted, computed, unstored, evicted_points, points };

@@ -204,10 +204,10 @@ impl BlockManager {
         }
     }
 
-    /// Returns the blocks whose contents have become resume points that last since the last call, with their keys. None
-    /// unless contents have [keys](Self::name_contents). Some of the points may have ended meanwhile.
-    pub fn take_lasting_points(&mut self) -> Vec<(BlockId, BlockKey)> {
-        self.cache.take_lasting_points()
+    /// Returns the blocks whose contents have become resume points since the last call that tiers below memory keep, with
+    /// their keys. None unless contents have [keys](Self::name_contents). Some of the points may have ended meanwhile.
+    pub fn take_wanted_points(&mut self) -> Vec<(BlockId, BlockKey)> {
+        self.cache.take_wanted_points()
     }
 
     /// Returns the parts of blocks that a sequence needs to go on behind the content of `block` and that tiers below
@@ -222,7 +222,7 @@ impl BlockManager {
         self.transfers.has_copies()
     }
 
-    /// Returns the parts of the lasting resume points that have ended since the last call, point by point, in the way
+    /// Returns the parts of such resume points that have ended since the last call, point by point, in the way
     /// of [`take_evicted`](Self::take_evicted).
     pub fn take_evicted_points(&mut self) -> Vec<Vec<Evicted>> {
         self.cache.names_mut().map(|names| names.take_evicted_points()).unwrap_or_default()

@@ -11,6 +11,7 @@ use crate::{
     hash::ChainRoot,
     ids::{BlockId, SequenceId, TokenId},
     prefix_hashes::PrefixHashes,
+    resume_points::Lasts,
     stats::{KvUse, TailStats},
     tables::{Table, blocks_for, position},
     tail_pool::TailPool,
@@ -277,8 +278,9 @@ impl BlockManager {
         for count in before.1 + 1..=chain.len() {
             let mut groups = tails.groups.iter().enumerate();
             if groups.all(|(pool, group)| can_resume(group, cache, pool, count, computed)) {
-                let is_lasting = count == tails.prompt || count == tails.branch || cache.is_milestone(count);
-                cache.add_point(&chain[..count], &tails.groups, is_lasting);
+                let is_likely = count == tails.prompt || count == tails.branch;
+                let lasts = if is_likely { Lasts::Wanted } else { cache.milestone(count) };
+                cache.add_point(&chain[..count], &tails.groups, lasts);
             }
         }
         let taker = Taker::new(id, table.root());

@@ -8,6 +8,7 @@ use crate::{
     ids::{BlockId, SwapSlot},
     key::{BlockKey, BlockLabel},
     losses::Loss,
+    resume_points::Lasts,
     tail_table::TailTable,
     tails::Tails,
 };
@@ -28,9 +29,9 @@ pub(crate) struct Need {
 pub(super) struct Ended {
     /// The contents that are of no use any more.
     pub(super) useless: Vec<ContentId>,
-    /// Whether the point was one that lasts, so that tiers below memory may have what it needs. Contents of models of
-    /// which all layers keep all tokens count as such points.
-    pub(super) lasted: bool,
+    /// Whether tiers below memory keep what the point needs. Contents of models of which all layers keep all tokens count
+    /// as such points.
+    pub(super) was_wanted: bool,
 }
 
 impl Cache {
@@ -139,7 +140,7 @@ impl Cache {
 
     /// Makes the content of the last of `chain` a resume point, unless it is one. `chain` is all blocks of a sequence
     /// up to there, all of which can be found; `tables` holds what each group needs to go on behind them.
-    pub(crate) fn add_point(&mut self, chain: &[BlockId], tables: &[TailTable], is_lasting: bool) {
+    pub(crate) fn add_point(&mut self, chain: &[BlockId], tables: &[TailTable], lasts: Lasts) {
         let Self { tails: Some(tails), blocks, contents, block_size, .. } = self else { return };
         let Some(&last) = chain.last() else { return };
         let content = blocks.content(last);
@@ -156,9 +157,7 @@ impl Cache {
             }
             tails.points.add(content, |content| contents.parent_content(content));
         }
-        if is_lasting {
-            tails.points.make_lasting(content);
-        }
+        tails.points.make_lasting(content, lasts);
     }
 
     /// Releases a block of pool number `pool` that one table held. [`settle`](Self::settle) is to follow.
@@ -203,8 +202,8 @@ impl Cache {
     }
 
     /// Returns whether a point behind `num_blocks` blocks lasts because of the distance from others alone.
-    pub(crate) fn is_milestone(&self, num_blocks: usize) -> bool {
-        self.tails().is_some_and(|tails| tails.is_milestone(num_blocks))
+    pub(crate) fn milestone(&self, num_blocks: usize) -> Lasts {
+        self.tails().map_or(Lasts::No, |tails| tails.milestone(num_blocks))
     }
 
     /// Notes that a hit has ended at the content of `block`, which is a resume point.
@@ -217,7 +216,7 @@ impl Cache {
     pub(crate) fn keep_last_point(&mut self, chain: &[BlockId]) {
         let resumable = self.resumable(chain);
         if let (Some(tails), Some(last)) = (&mut self.tails, resumable.checked_sub(1)) {
-            tails.points.make_lasting(self.blocks.content(chain[last]));
+            tails.points.make_lasting(self.blocks.content(chain[last]), Lasts::Wanted);
         }
     }
 
@@ -231,25 +230,25 @@ impl Cache {
 
     /// Ends a resume point. Contents that lead to no other are forgotten if nobody holds them.
     fn drop_point(&mut self, content: ContentId, loss: Loss) {
-        let Ended { useless, lasted } = self.end_point(content);
-        self.forget_useless(useless, loss, lasted);
+        let Ended { useless, was_wanted } = self.end_point(content);
+        self.forget_useless(useless, loss, was_wanted);
     }
 
     /// Ends the resume point at `content`, if there is one.
     pub(super) fn end_point(&mut self, content: ContentId) -> Ended {
-        let Some(tails) = self.tails() else { return Ended { useless: Vec::new(), lasted: true } };
-        let lasted = tails.points.lasts(content);
+        let Some(tails) = self.tails() else { return Ended { useless: Vec::new(), was_wanted: true } };
+        let was_wanted = tails.points.is_wanted(content);
         if !tails.points.contains(content) {
-            return Ended { useless: Vec::new(), lasted };
+            return Ended { useless: Vec::new(), was_wanted };
         }
-        if let Some(block) = self.contents.block(content).filter(|_| lasted)
+        if let Some(block) = self.contents.block(content).filter(|_| was_wanted)
             && let Some(parts) = self.point_parts(block)
             && let Some(names) = &mut self.names
         {
             names.evict_point(parts, self.policy.class(block));
         }
         let Self { tails: Some(tails), contents, block_size, .. } = self else {
-            return Ended { useless: Vec::new(), lasted };
+            return Ended { useless: Vec::new(), was_wanted };
         };
         for pool in &mut tails.pools {
             let mut last = Some(content);
@@ -259,15 +258,15 @@ impl Cache {
                 last = contents.parent_content(content);
             }
         }
-        Ended { useless: tails.points.remove(content, |content| contents.parent_content(content)), lasted }
+        Ended { useless: tails.points.remove(content, |content| contents.parent_content(content)), was_wanted }
     }
 
-    /// Returns the blocks of the points that last since the last call, with their keys.
-    pub(crate) fn take_lasting_points(&mut self) -> Vec<(BlockId, BlockKey)> {
+    /// Returns the blocks of the points that tiers below memory keep since the last call, with their keys.
+    pub(crate) fn take_wanted_points(&mut self) -> Vec<(BlockId, BlockKey)> {
         let Self { tails: Some(tails), contents, names: Some(names), .. } = self else { return Vec::new() };
-        let lasted = tails.points.take_lasted().into_iter().filter(|&content| tails.points.lasts(content));
+        let wanted = tails.points.take_wanted().into_iter().filter(|&content| tails.points.is_wanted(content));
         let block = |content| contents.block(content).map(|block| (block, names.key(block)));
-        lasted.filter_map(block).collect()
+        wanted.filter_map(block).collect()
     }
 
     /// Returns the parts that a sequence needs to go on behind the content of `block`, with their labels. Returns
@@ -302,9 +301,9 @@ impl Cache {
         self.tails.iter_mut().for_each(|tails| tails.points.clear());
     }
 
-    /// Forgets those of `useless`, each of which comes before what it continues, that nobody holds. `lasted` says
+    /// Forgets those of `useless`, each of which comes before what it continues, that nobody holds. `was_wanted` says
     /// whether the point to which they led was one that lasts.
-    pub(super) fn forget_useless(&mut self, useless: Vec<ContentId>, loss: Loss, lasted: bool) {
+    pub(super) fn forget_useless(&mut self, useless: Vec<ContentId>, loss: Loss, was_wanted: bool) {
         for content in useless {
             if !self.contents.is_findable(content) || self.contents.users(content) > 0 {
                 continue;
@@ -313,7 +312,7 @@ impl Cache {
             self.policy.forget(block);
             self.owners.revive(block);
             self.owners.give_back(block);
-            self.forget(block, content, loss, lasted);
+            self.forget(block, content, loss, was_wanted);
             self.blocks.free_last(block);
         }
     }

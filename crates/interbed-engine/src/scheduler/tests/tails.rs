@@ -1,5 +1,7 @@
 //! Sequences of models of which most layers see a window: how many find room at once.
 
+use interbed_kv::KeyChain;
+
 use super::*;
 
 const BLOCK: usize = 16;
@@ -88,4 +90,43 @@ fn the_bytes_of_a_window_do_not_grow_with_the_sequence() {
         }
     }
     assert!((window / BLOCK..=window / BLOCK + 2).contains(&most), "{most} blocks of a window of {window} tokens");
+}
+
+/// Returns the number of bytes that a tier below memory keeps of a conversation of one prompt of `tokens` tokens and its
+/// answer.
+fn bytes_below(kv: KvConfig, tokens: usize) -> usize {
+    let (block_bytes, tails) = (kv.block_bytes, kv.tails.clone());
+    let mut bench = Bench::over(kv, Bench::config(1, 2048, PreemptionMode::Recompute));
+    bench.scheduler.name_contents(KeyChain::new([1; 32], [2; 32]), true);
+    bench.scheduler.add(Arrival { max_tokens: 16, ..arrival(0, tokens - 16) });
+    let (mut trunk, mut parts) = (HashSet::new(), HashSet::new());
+    while bench.scheduler.has_sequences() {
+        bench.scheduler.schedule(&mut bench.plan);
+        for entry in std::mem::take(&mut bench.plan.entries) {
+            bench.scheduler.complete(&entry, 1);
+            if entry.samples() {
+                bench.scheduler.push_token(entry.id, 7);
+            }
+            if bench.scheduler.sequence(entry.id).len() >= tokens {
+                bench.scheduler.remove(entry.id);
+            }
+        }
+        trunk.extend(bench.scheduler.take_computed().into_iter().flatten().map(|(_, key)| key));
+        for (block, key) in bench.scheduler.blocks_mut().take_wanted_points() {
+            assert_eq!(bench.scheduler.blocks().key(block), Some(key));
+            let of_point = bench.scheduler.blocks().point_parts(block).expect("it is a point");
+            parts.extend(of_point.into_iter().map(|(label, _)| label.key));
+        }
+    }
+    trunk.len() * block_bytes + parts.len() * tails.first().map_or(0, |tail| tail.block_bytes)
+}
+
+#[test]
+fn tiers_below_keep_windows_where_hits_are_likely_to_end_alone() {
+    for (tokens, most) in [(TOKENS, 0.52), (512, 0.65)] {
+        let [before, now] = [false, true].map(|grouped| bytes_below(GPT_OSS_20B.memory_of_ten(grouped), tokens));
+        let share = now as f64 / before as f64;
+        println!("{tokens} tokens: {share:.3} of the bytes that all layers take if they keep all tokens");
+        assert!(share <= most, "{share} at {tokens} tokens");
+    }
 }

@@ -73,7 +73,7 @@ impl TailEpisode {
                 self.keep_below(label, BlockPart::whole(block));
             }
         }
-        self.below.points.extend(self.manager.take_lasting_points());
+        self.below.points.extend(self.manager.take_wanted_points());
         while !self.manager.has_copies()
             && self.rng.once_in(2)
             && let Some((block, key)) = self.below.points.pop_front()
