@@ -239,9 +239,10 @@ impl Cache {
 
     /// Returns how many blocks a look-up finds, and why it does not find the next one.
     pub(crate) fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> (usize, MissReason) {
-        let mut last = None;
-        let num_matched = self.walk(token_ids, hashes, |block, _| last = Some(block));
-        let last = last.and_then(|block| self.contents.hash(self.blocks.content(block)));
+        let mut found = Vec::new();
+        self.walk(token_ids, hashes, |block, _| found.push(block));
+        let num_matched = self.resumable(&found);
+        let last = num_matched.checked_sub(1).and_then(|last| self.contents.hash(self.blocks.content(found[last])));
         (num_matched, self.explain_behind(token_ids, hashes, num_matched, last))
     }
 
@@ -257,6 +258,11 @@ impl Cache {
         let Some(root) = hashes.root_hash() else { return MissReason::NotCacheable };
         let blocks = findable(token_ids).chunks_exact(self.block_size);
         let Some(missed) = blocks.clone().nth(num_found) else { return MissReason::PartialBlock };
+        if let Some(tails) = self.tails()
+            && self.walk(token_ids, hashes, |_, _| ()) > num_found
+        {
+            return if tails.keep_states() { MissReason::NoState } else { MissReason::NoWindow };
+        }
         let previous = last.unwrap_or_else(|| {
             let found = blocks.take(num_found).enumerate();
             found.fold(root, |previous, (index, tokens)| hashes.get_or_hash(index, previous, tokens))

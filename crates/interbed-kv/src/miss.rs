@@ -38,6 +38,10 @@ pub enum MissReason {
     /// Every full block was found. The tokens that are left are fewer than a block, or end with the last token, which
     /// is always computed.
     PartialBlock,
+    /// The next block was found, but behind it lacks the state that a sequence needs to go on.
+    NoState,
+    /// The next block was found, but behind it lack the blocks of windows that a sequence needs to go on.
+    NoWindow,
     /// Prefix caching is off, or the sequence shares nothing with others.
     NotCacheable,
 }
@@ -63,6 +67,8 @@ impl fmt::Display for MissReason {
             Self::CacheReset { lookups_ago } => write!(f, "cache reset {lookups_ago} look-ups ago"),
             Self::OtherSalt => f.write_str("other salt"),
             Self::PartialBlock => f.write_str("partial block"),
+            Self::NoState => f.write_str("no state to go on from"),
+            Self::NoWindow => f.write_str("no window to go on from"),
             Self::NotCacheable => f.write_str("not cacheable"),
         }
     }

@@ -96,6 +96,11 @@ impl Tails {
         self.pools.iter().map(|pool| pool.num_cached() * pool.block_bytes()).sum()
     }
 
+    /// Returns whether any layer keeps a state.
+    pub(crate) fn keep_states(&self) -> bool {
+        self.pools.iter().any(|pool| pool.keeps() == Keeps::State)
+    }
+
     /// Returns the number of units that hold `bytes`.
     pub(crate) fn units(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.unit_bytes)

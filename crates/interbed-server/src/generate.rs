@@ -447,6 +447,8 @@ fn cache_miss(miss: Miss, below: &[FoundBelow], lookups_told: bool) -> Value {
         MissReason::Evicted { lookups_ago, .. } => ("evicted", Some(lookups_ago)),
         MissReason::CacheReset { lookups_ago } => ("cache_reset", Some(lookups_ago)),
         MissReason::PartialBlock => ("partial_block", None),
+        MissReason::NoState => ("no_state", None),
+        MissReason::NoWindow => ("no_window", None),
         MissReason::NotCacheable => ("not_cacheable", None),
     };
     let mut entry = json!({"matched_tokens": miss.matched_tokens, "reason": reason});
@@ -621,6 +623,8 @@ mod tests {
         check(MissReason::OtherSalt, told("never_seen"), told("never_seen"));
         check(MissReason::NeverSeen, told("never_seen"), told("never_seen"));
         check(MissReason::PartialBlock, told("partial_block"), told("partial_block"));
+        check(MissReason::NoState, told("no_state"), told("no_state"));
+        check(MissReason::NoWindow, told("no_window"), told("no_window"));
         check(MissReason::NotCacheable, told("not_cacheable"), told("not_cacheable"));
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use interbed_engine::{Recompute, StoreMode};
+use interbed_engine::{MissReason, Recompute, Request, StoreMode};
+use interbed_kv::Keeps;
 use interbed_kv_disk::testing::FaultySegments;
 use interbed_kv_remote::Patience;
 use interbed_kv_remote::testing::FaultyStore;
@@ -48,12 +49,16 @@ fn a_prompt_and_an_answer_come_back_after_a_restart() {
         );
         assert_eq!(controls.tokens_computed.load(Ordering::Relaxed), 11 + 19);
         // One that branches goes on where all that it needs was kept.
-        let mut branch = first.clone();
+        let mut branch = Request { explain_miss: true, ..first.clone() };
         branch.prompt.truncate(50);
         branch.prompt.extend(prompt(5, 30));
         let ended = collect(engine.handle().submit(branch.clone()).unwrap());
         assert_eq!(ended.tokens, expected_greedy(&branch.prompt, &branch.params));
+        let keeps_states = tails.iter().any(|tail| tail.keeps == Keeps::State);
+        let reason = if keeps_states { MissReason::NoState } else { MissReason::NoWindow };
+        // Windows are kept behind every block, if they come from computing.
         assert!(ended.cached_tokens <= 48);
+        assert!(ended.miss.is_some_and(|miss| miss.reason == reason || miss.matched_tokens == 48), "{:?}", ended.miss);
         let again = collect(engine.handle().submit(branch.clone()).unwrap());
         assert_eq!(again.cached_tokens, 76, "{mode:?} {tails:?}");
         assert_idle_and_whole(&engine);

@@ -16,6 +16,7 @@ use crate::{
     tables::{Table, blocks_for, position},
     tail_pool::TailPool,
     tail_table::{StateTable, TailTable, TailTables, WindowTable},
+    tails::Tails,
     transfer::Transfers,
 };
 
@@ -134,7 +135,7 @@ impl BlockManager {
 
     /// Returns whether any layer keeps a state. Such a state cannot go back to an earlier token.
     pub fn keeps_states(&self) -> bool {
-        self.cache.tails().is_some_and(|tails| tails.pools.iter().any(|pool| pool.keeps() == Keeps::State))
+        self.cache.tails().is_some_and(Tails::keep_states)
     }
 
     /// Returns how many of the blocks that [`KvConfig::num_blocks`](crate::KvConfig::num_blocks) counts a sequence of
