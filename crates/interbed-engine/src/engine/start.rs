@@ -126,10 +126,16 @@ impl Engine {
             _ => {}
         }
         let mut blocks = BlockManager::new(config.kv.clone())?;
-        if let Some(memory) = runner.kv_memory() {
-            blocks.set_usable(memory.blocks_at_start());
+        let left = match runner.kv_memory() {
+            Some(memory) => {
+                blocks.set_usable(memory.blocks_at_start());
+                Some(blocks.take_resize().left)
+            }
+            // Groups of blocks trade memory, of which the first has all at the start.
+            None => (!config.kv.tails.is_empty()).then(Vec::new),
+        };
+        if let Some(left) = left {
             // A manager begins with all blocks present, and reports none of those that stay.
-            let left = blocks.take_resize().left;
             let came = (0..config.kv.num_blocks as u32).map(BlockId).filter(|block| left.binary_search(block).is_err());
             tell(&Resize { came: came.collect(), left: Vec::new() }, runner.as_mut());
         }
