@@ -91,3 +91,57 @@ pub(super) fn tell(resize: &Resize, runner: &mut dyn Runner) {
         runner.resize_blocks(&came, &left);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits};
+
+    use super::*;
+    use crate::runner::PassError;
+
+    /// A runner that has memory for two blocks.
+    struct TwoBlocks {
+        present: BTreeSet<u32>,
+        copied: Vec<(u32, u32)>,
+    }
+
+    impl Runner for TwoBlocks {
+        fn forward(
+            &mut self,
+            _: &[BatchSequence<'_>],
+            _: &mut dyn KvBelow,
+            _: &mut dyn FnMut(LogitRow, Logits<'_>),
+        ) -> Result<(), PassError> {
+            unreachable!("nothing is computed")
+        }
+
+        fn resize_blocks(&mut self, came: &[u32], left: &[u32]) {
+            self.present.retain(|block| !left.contains(block));
+            self.present.extend(came);
+            assert!(self.present.len() <= 2, "{:?} have memory", self.present);
+        }
+
+        fn copy_blocks(&mut self, copies: &[BlockCopy]) {
+            for copy in copies {
+                assert!(self.present.contains(&copy.source.0) && self.present.contains(&copy.destination.0));
+                self.copied.push((copy.source.0, copy.destination.0));
+            }
+        }
+    }
+
+    /// The block manager has withdrawn block 1 for 2, copied 0 to 2, withdrawn 0 for 1, copied 2 to 1, and withdrawn 2
+    /// for 3. Only one of these steps fits into the memory at a time.
+    #[test]
+    fn copies_into_memory_that_other_blocks_have_left_need_no_more() {
+        let blocks = |numbers: &[u32]| numbers.iter().copied().map(BlockId).collect::<Vec<_>>();
+        let copy = |source, destination| BlockCopy { source: BlockId(source), destination: BlockId(destination) };
+        let mut resize = Resize { came: blocks(&[1, 3]), left: blocks(&[0, 2]) };
+        let mut runner = TwoBlocks { present: BTreeSet::from([0, 1]), copied: Vec::new() };
+        copy_one_by_one(&[copy(0, 2), copy(2, 1)], &mut resize, &mut runner);
+        tell(&resize, &mut runner);
+        assert_eq!(runner.copied, [(0, 2), (2, 1)]);
+        assert_eq!(runner.present, BTreeSet::from([1, 3]));
+    }
+}
