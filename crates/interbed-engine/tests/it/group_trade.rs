@@ -74,7 +74,7 @@ impl Parts {
         let kv = KvConfig {
             num_blocks: self.groups.groups()[0].num_blocks(),
             block_size: BLOCK_SIZE,
-            tails: vec![TailConfig { keeps: Keeps::State, block_bytes: state }],
+            tails: vec![TailConfig { keeps: Keeps::State, block_bytes: state, parts: 1 }],
             block_bytes: trunk,
             pass_tokens: self.batched_tokens,
             ..KvConfig::default()
