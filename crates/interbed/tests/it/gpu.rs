@@ -126,8 +126,8 @@ fn a_server_on_a_gpu_gives_the_same_answers_alone_and_in_a_crowd() {
 #[test]
 fn states_and_kv_share_the_memory_of_a_gpu_and_change_nothing() {
     let Some(gpu) = gpu() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let model = hybrid(dir.path());
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (model, disk) = (hybrid(dir.path()), dir.path().join("kv").display().to_string());
     let args = [&model, "--raw", "--prompt", "what goes where, and who knows why", "--max-tokens", "40"];
     let exact = ["--temperature", "0", "--kv-dtype", "f32"];
     let told = text(&[&args[..], &exact].concat());
@@ -139,11 +139,24 @@ fn states_and_kv_share_the_memory_of_a_gpu_and_change_nothing() {
     refused(&[&["run"], &args[..], &["--device", &gpu, "--gpu-memory", "2M"]].concat(), &["GPU memory cannot work"]);
     let serving = ["--device", &gpu, "--gpu-memory", "64M", "--kv-dtype", "f32", "--max-model-len", "256"];
     let expected = answers(&Server::of(&model, &serving), 0..3);
-    let few = ["--kv-memory", "2M", "--preemption", "recompute", "--max-num-batched-tokens", "70"];
-    let server = Server::of(&model, &[&serving[..], &few].concat());
+    // Little KV, beside a disk for what has to make room, and for what comes back after a kill.
+    let few = ["--kv-memory", "2M", "--preemption", "swap", "--max-num-batched-tokens", "70"];
+    let kept = ["--kv-disk", &disk, "--kv-disk-size", "64M", "--kv-disk-mode", "mirror"];
+    let start = || Server::of(&model, &[&serving[..], &few, &kept].concat());
+    let server = start();
     assert_eq!(answers(&server, 0..1), expected[..2]);
     assert_eq!(answers(&server, 0..3), expected);
     assert!(metric(&server, "vllm:num_preemptions_total") > 0, "{}", server.ask("GET /metrics HTTP/1.1", ""));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while metric(&server, "interbed:kv_disk_durable_blocks_total") == 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.kill();
+    // Its directory is free once it is gone.
+    drop(server);
+    let server = start();
+    assert_eq!(answers(&server, 0..1), expected[..2]);
+    assert!(metric(&server, "interbed:kv_disk_fetched_tokens_total") > 0);
     drop(server);
     let apart = logits(&model, &["--device", &gpu, "--gpu-memory", "64M"]).into_iter().zip(logits(&model, &[]));
     let [largest, apart] =
