@@ -197,9 +197,9 @@ pub trait Device: Send {
     fn prepare_blocks(&mut self, _group: usize, _count: usize) {}
 
     /// Gives the blocks `came` memory: what was [reserved](Self::reserve_blocks), and what the blocks `left` had. The
-    /// rest goes back to the system, or to the weights of the device. A block that came and has memory keeps memory and
-    /// content, and a block that left and has no memory stays as it is. The content of all others is lost. Copies of
-    /// blocks that were submitted before are still carried out.
+    /// rest goes back to the system, or to the weights of the device or the blocks of other groups. A block that came
+    /// and has memory keeps memory and content, and a block that left and has no memory stays as it is. The content of
+    /// all others is lost. Copies of blocks that were submitted before are still carried out.
     ///
     /// # Errors
     /// Fails if the system or the device refuses. Blocks that left may then still have their memory, and blocks that

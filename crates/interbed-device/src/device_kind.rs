@@ -2,7 +2,7 @@
 
 use interbed_kernels::BlockGroups;
 
-use crate::{Bytes, CopyRates, Device, GpuError, GpuInfo, PassNeeds, ProductArithmetic};
+use crate::{BlockMemory, Bytes, CopyRates, Device, GpuError, GpuInfo, PassNeeds, ProductArithmetic};
 
 /// A kind of device beside the processor, as `--device` names it. [`DEVICE_KINDS`](crate::DEVICE_KINDS) lists all
 /// kinds.
@@ -32,8 +32,8 @@ pub struct DeviceRequest<'a> {
     pub needs: &'a PassNeeds,
     /// The groups of blocks, and how many there can be of each.
     pub groups: &'a BlockGroups,
-    /// Whether blocks get memory only when they [come](Device::resize_blocks).
-    pub is_elastic: bool,
+    /// Where blocks have their memory from.
+    pub blocks: BlockMemory,
     /// The arithmetic of products with quantised weights.
     pub arithmetic: ProductArithmetic,
 }

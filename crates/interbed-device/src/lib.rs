@@ -1,6 +1,7 @@
 //! Devices, and the parts of which passes are made: commands on tensors and KV blocks, buffers, budgets, and the
 //! operating system's figures for memory and cores.
 
+mod block_chunks;
 mod budget;
 mod buffer;
 mod bytes;
@@ -23,6 +24,7 @@ mod vulkan;
 mod vulkan_kind;
 mod weights;
 
+pub use block_chunks::{BlockMemory, ChunkShape};
 pub use budget::{Budget, OverBudget};
 pub use buffer::{AllocError, HUGE_PAGE, HostBuffer, page_size};
 pub use bytes::{BadSize, Bytes};

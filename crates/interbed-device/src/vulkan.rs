@@ -30,8 +30,8 @@ use std::sync::Arc;
 use interbed_kernels::{BlockGroup, BlockGroups, DType, GroupLayout};
 
 use crate::{
-    Bytes, Command, Cpu, Device, DeviceError, DeviceEvent, DeviceStats, HostBuffer, HostRates, Operand, PassNeeds,
-    PlacedBytes, Queue, Tensor, Token, Use,
+    BlockMemory, Bytes, Command, Cpu, Device, DeviceError, DeviceEvent, DeviceStats, HostBuffer, HostRates, Operand,
+    PassNeeds, PlacedBytes, Queue, Tensor, Token, Use,
 };
 use arguments::{Arguments, PIECE_MAX};
 use block_tables::BlockTables;
@@ -41,7 +41,7 @@ use gpu_queue::GpuQueue;
 use host_queue::{HostQueue, Input};
 use integers::Integers;
 use kernels::Kernels;
-use kv::GpuKv;
+use kv::{GpuKv, Place, Resized};
 use record::Recorder;
 use timestamps::Clock;
 
@@ -117,24 +117,22 @@ impl VulkanDevice {
         groups: &BlockGroups,
         arithmetic: ProductArithmetic,
     ) -> Result<Self, GpuError> {
-        Self::over(gpu, needs, GpuKv::new(gpu, groups.clone())?, arithmetic)
+        Self::with_blocks(gpu, needs, groups, BlockMemory::Own, arithmetic)
     }
 
-    /// Creates a device in the way of [`with_products`](Self::with_products), whose KV blocks have no memory before
-    /// they [come](Device::resize_blocks).
+    /// Creates a device in the way of [`with_products`](Self::with_products), whose blocks have their memory from
+    /// `blocks`.
     ///
     /// # Errors
     /// Fails if the GPU has no such memory, cannot keep KV of these layouts, or lacks that arithmetic.
-    pub fn with_elastic_blocks(
+    pub fn with_blocks(
         gpu: &Arc<Gpu>,
         needs: &PassNeeds,
         groups: &BlockGroups,
+        blocks: BlockMemory,
         arithmetic: ProductArithmetic,
     ) -> Result<Self, GpuError> {
-        Self::over(gpu, needs, GpuKv::new_elastic(groups.clone()), arithmetic)
-    }
-
-    fn over(gpu: &Arc<Gpu>, needs: &PassNeeds, kv: GpuKv, arithmetic: ProductArithmetic) -> Result<Self, GpuError> {
+        let kv = GpuKv::new(gpu, groups.clone(), blocks)?;
         let layouts = kv.groups().groups().iter().filter_map(|group| match group.layout() {
             GroupLayout::Kv(layout) => Some(layout),
             GroupLayout::States(_) => None,
@@ -199,6 +197,19 @@ impl VulkanDevice {
         gpu_queue.keep(Arc::clone(room.0));
         gpu_queue.end()?;
         Ok(Token { queue, number })
+    }
+
+    /// Copies the contents of blocks to other places, after everything that was submitted before.
+    fn move_contents(&mut self, moves: &[(Place, Place, usize)]) -> Result<(), GpuError> {
+        let number = self.submitted + 1;
+        self.begin(COMPUTE, number, &[])?;
+        self.submitted = number;
+        // None begins where another ends, so no barrier is between them.
+        let commands = self.queues[COMPUTE].operation(&[Use { place: Operand::Kv, writes: true }]);
+        for ((from, source), (to, destination), len) in moves {
+            record::copy(&self.gpu, commands, (&**from, *source), (&**to, *destination), *len);
+        }
+        self.queues[COMPUTE].end()
     }
 
     /// Begins a submission behind `waits`. Waits that have not been handed over yet are handed over first.
@@ -467,16 +478,19 @@ impl Device for VulkanDevice {
     fn resize_blocks(&mut self, came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
         // Tables have the addresses of blocks.
         self.block_tables = BlockTables::default();
-        let unused = self.kv.resize(came, left).ok_or(DeviceError::Full)?;
-        if unused.iter().all(Vec::is_empty) {
-            return Ok(());
+        let Resized { moves, unused, is_enough } = self.kv.resize(came, left);
+        if !moves.is_empty() {
+            self.move_contents(&moves)?;
         }
-        // Copies of blocks may still read it.
-        let settled = self.settle();
-        if settled.is_err() {
-            self.kv.keep(unused);
+        if !unused.iter().all(Vec::is_empty) {
+            // Copies of blocks may still read it.
+            let settled = self.settle();
+            if settled.is_err() {
+                self.kv.keep(unused);
+            }
+            settled?;
         }
-        settled
+        if is_enough { Ok(()) } else { Err(DeviceError::Full) }
     }
 
     fn settle(&mut self) -> Result<(), DeviceError> {

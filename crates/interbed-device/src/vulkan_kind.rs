@@ -13,8 +13,8 @@ pub(crate) const VULKAN: DeviceKind = DeviceKind {
     pass_bytes: VulkanDevice::pass_bytes,
     open: |request| {
         let gpu = Gpu::open(&Vulkan::load()?, request.number, request.memory)?;
-        let open = if request.is_elastic { VulkanDevice::with_elastic_blocks } else { VulkanDevice::with_products };
-        Ok(Box::new(open(&gpu, request.needs, request.groups, request.arithmetic)?))
+        let device = VulkanDevice::with_blocks(&gpu, request.needs, request.groups, request.blocks, request.arithmetic);
+        Ok(Box::new(device?))
     },
     rates,
 };

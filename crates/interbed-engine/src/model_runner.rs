@@ -84,17 +84,44 @@ impl<D: Device> ModelRunner<D> {
         self.device.settle()
     }
 
-    /// Allocates memory for the first `count` KV blocks. Code that runs forward passes without an engine calls this
-    /// first. On a device whose KV blocks always have memory, this changes nothing.
+    /// Allocates memory for the first `sequences` blocks of each group but the first, and for as many of the first
+    /// group's blocks as fit beside them into the memory of `count` of these. Code that runs forward passes without an
+    /// engine calls this first. On a device whose blocks always have memory, this changes nothing.
     ///
     /// # Errors
-    /// Fails if the device has no memory for `count` blocks, or if the device fails.
-    pub fn take_blocks(&mut self, count: usize) -> Result<(), DeviceError> {
-        if self.device.reserve_blocks(0, count)? < count {
-            return Err(DeviceError::Full);
+    /// Fails if the device has no memory for these blocks, or if the device fails.
+    pub fn take_blocks(&mut self, count: usize, sequences: usize) -> Result<(), DeviceError> {
+        let groups = self.device.block_groups();
+        let others = &groups.groups()[1..];
+        let beside: usize = others.iter().map(|group| sequences * group.block_bytes()).sum();
+        let first = count.saturating_sub(beside.div_ceil(groups.trunk().block_bytes().max(1)));
+        let of_others = others.iter().flat_map(|group| group.numbers().take(sequences));
+        let came: Vec<_> = (0..first).chain(of_others).map(|block| block as u32).collect();
+        self.give_memory(&came)
+    }
+
+    /// Gives the blocks `came`, of any groups, memory that is free.
+    fn give_memory(&mut self, came: &[u32]) -> Result<(), DeviceError> {
+        let groups = self.device.block_groups();
+        let mut counts = vec![0; groups.groups().len()];
+        came.iter().for_each(|&block| counts[groups.group_of(block)] += 1);
+        for (group, count) in counts.into_iter().enumerate() {
+            if self.device.reserve_blocks(group, count)? < count {
+                return Err(DeviceError::Full);
+            }
         }
-        let came: Vec<_> = (0..count as u32).collect();
-        self.device.resize_blocks(&came, &[])
+        self.device.resize_blocks(came, &[])
+    }
+
+    /// Gives the blocks `came` memory and takes that of the blocks `left`.
+    fn try_resize(&mut self, came: &[u32], left: &[u32]) -> Result<(), DeviceError> {
+        if self.device.block_groups().groups().len() == 1 || !self.device.has_own_memory() {
+            // Memory for what comes was reserved before, or there is always some.
+            return self.device.resize_blocks(came, left);
+        }
+        // A block of another group may have left for one that comes. What has left and come again has memory.
+        self.device.resize_blocks(&[], &[left, came].concat())?;
+        self.give_memory(came)
     }
 
     /// Takes memory for `count` blocks that are to come, and returns how many of them get it.
@@ -186,7 +213,7 @@ impl<D: Device> Runner for ModelRunner<D> {
     }
 
     fn resize_blocks(&mut self, came: &[u32], left: &[u32]) {
-        match self.device.resize_blocks(came, left) {
+        match self.try_resize(came, left) {
             Ok(()) => {}
             Err(error @ DeviceError::GiveBack(_)) => tracing::error!("{} KV blocks: {error}", left.len()),
             Err(error) => self.failure = Some(format!("KV blocks could not get their memory: {error}")),

@@ -35,7 +35,8 @@ pub trait Runner: Send {
 
     /// Allocates memory for the blocks `came`, and frees the memory of the blocks `left`. None of these blocks is read
     /// before it has been written again, except that copies may still read the blocks `left`. The engine calls this
-    /// between forward passes, if memory moves between KV and weights, or between the blocks of groups of layers.
+    /// between forward passes, if memory moves between KV and weights, or between the blocks of groups of layers. In
+    /// these cases the engine also calls this when it starts, for the blocks that have memory from the start on.
     fn resize_blocks(&mut self, _came: &[u32], _left: &[u32]) {}
 
     /// Returns access to the contents of KV blocks, for swapping, storing and reading blocks back. Returns `None` if

@@ -1,7 +1,7 @@
 //! The division of memory: what each part of an engine gets of the host's memory, or of a device's and the host's.
 
 use anyhow::Result;
-use interbed_device::Bytes;
+use interbed_device::{Bytes, ChunkShape};
 use interbed_engine::{LEAST_CONTEXT, MemoryNeeds, MemoryPlan, MemoryTrade};
 
 use crate::failure::Advised;
@@ -101,11 +101,14 @@ fn in_host_memory(model: &Needs<'_>, total: Bytes) -> Result<Division> {
 /// Divides the memory of a device that computes, and host memory beside it.
 fn on_device(model: &Needs<'_>, total: Bytes, device: DeviceRoom) -> Result<Division> {
     let needs = model.within(total);
-    let block = Bytes(model.layout.block_bytes() as u64);
+    let content = Bytes(model.layout.block_bytes() as u64);
+    let tails = model.tails.iter().map(|tail| tail.block_bytes);
+    let [block, beside] = ChunkShape::new(std::iter::once(model.layout.block_bytes()).chain(tails)).cost();
     let of_device = MemoryNeeds {
-        block_returnable: block,
-        blocks_most: model.blocks_within(Bytes(0), block),
-        ..needs.on_device(device.scratch, block)
+        // Memory that groups of blocks share stays with them.
+        block_returnable: if model.tails.is_empty() { block } else { Bytes(0) },
+        blocks_most: model.blocks_within(beside, block),
+        ..needs.on_device(Bytes(device.scratch.0.saturating_add(beside.0)), block)
     };
     // The driver rounds buffers up, so one percent is left free.
     let usable = Bytes(device.total.0 / 100 * 99);
@@ -115,7 +118,7 @@ fn on_device(model: &Needs<'_>, total: Bytes, device: DeviceRoom) -> Result<Divi
             format!(
                 "{usable} of GPU memory cannot work: weights {} (streamed), tensors of a pass {} and KV for {} tokens",
                 of_device.weights_streamed.min(of_device.weights),
-                of_device.scratch,
+                device.scratch,
                 of_device.max_model_len.min(LEAST_CONTEXT)
             ),
             format!(
@@ -136,7 +139,7 @@ fn on_device(model: &Needs<'_>, total: Bytes, device: DeviceRoom) -> Result<Divi
             weights_streamed,
             scratch: device.host_scratch,
             // In host memory, each block takes only the block manager's bookkeeping.
-            block: Bytes(needs.block.0.saturating_sub(block.0)),
+            block: Bytes(needs.block.0.saturating_sub(content.0)),
             block_returnable: Bytes(0),
             blocks_most: on_device.num_blocks_max,
             ..needs

@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result};
 use interbed_device::{
-    Bytes, CopyRates, DEVICE_KINDS, Device, DeviceKind, DeviceRequest, GpuError, GpuInfo, ProductArithmetic,
+    BlockMemory, Bytes, CopyRates, DEVICE_KINDS, Device, DeviceKind, DeviceRequest, GpuError, GpuInfo,
+    ProductArithmetic,
 };
-use interbed_kernels::{BlockGroups, KvLayout};
+use interbed_kernels::KvLayout;
 use interbed_model::Model;
 use interbed_model::layers::LOGIT_ROWS;
 use interbed_weights::ResidentWeights;
@@ -17,6 +18,7 @@ use crate::needs::{BATCHED_TOKENS, batched_tokens};
 use crate::options::{KvLayoutOption, LimitOptions};
 use crate::place::{ComputePlace, Processor};
 use crate::report::report;
+use crate::tails;
 
 /// The host memory, in bytes, that the use of a GPU takes: buffers of arguments, copies in transit, and the driver.
 const HOST_SCRATCH: u64 = 96 << 20;
@@ -73,12 +75,6 @@ impl GpuPlace {
 
 impl ComputePlace for GpuPlace {
     fn memory(&self, dir: &ModelDir, limits: &LimitOptions) -> Result<Option<DeviceRoom>> {
-        if Model::groups_of(&dir.config.blueprint, false).groups().len() > 1 {
-            return Err(Advised::input(
-                format!("{} keeps states beside keys and values, which are not on a GPU yet", dir.name()),
-                "give --device cpu",
-            ));
-        }
         let (blueprint, tokens) = (&dir.config.blueprint, batched_tokens(limits, BATCHED_TOKENS));
         let pass = Model::pass_needs(blueprint, tokens, tokens);
         // The host reads this many rows of logits at a time.
@@ -97,13 +93,20 @@ impl ComputePlace for GpuPlace {
     }
 
     fn open(&self, dir: &ModelDir, division: &Division, layout: KvLayout, _: &LimitOptions) -> Result<Box<dyn Device>> {
-        let tokens = division.batched_tokens;
+        let (tokens, num_blocks) = (division.batched_tokens, division.plan.num_blocks_max);
+        let bytes = Bytes((num_blocks as u64).saturating_mul(layout.block_bytes() as u64));
+        let groups = tails::block_groups(&dir.config.blueprint, layout, num_blocks);
+        let blocks = match (groups.groups().len() > 1, division.is_streamed()) {
+            (true, _) => BlockMemory::Shared(bytes),
+            (false, true) => BlockMemory::FromWeights,
+            (false, false) => BlockMemory::Own,
+        };
         let request = DeviceRequest {
             number: self.number,
             memory: self.total,
             needs: &Model::pass_needs(&dir.config.blueprint, tokens, tokens),
-            groups: &BlockGroups::new(layout, division.plan.num_blocks_max),
-            is_elastic: division.is_streamed(),
+            groups: &groups,
+            blocks,
             arithmetic: self.arithmetic,
         };
         (self.kind.open)(&request).map_err(to_input)

@@ -183,7 +183,10 @@ pub fn load_onto(
         }
         let (mut source, streaming) = streaming::start(&mut device, dir, &division, limits, turns)?;
         let limits = |weights: &mut dyn ElasticWeights| (Bytes(weights.least_budget()), Bytes(weights.full_budget()));
-        let trade = source.elastic().map(limits).map(|(least, most)| division.trade(least, most));
+        // On a device, memory that groups of blocks share stays with them.
+        let trades = needs.tails.is_empty() || !device.has_own_memory();
+        let elastic = source.elastic().filter(|_| trades);
+        let trade = elastic.map(limits).map(|(least, most)| division.trade(least, most));
         let monitor = Some(Arc::clone(&streaming.monitor));
         (source, WeightMemory { bytes: Bytes(streaming.resident), monitor, trade }, Some(streaming))
     } else {

@@ -50,7 +50,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     let runnable = Runnable::new(&dir, &limits, &Surroundings::of_passes())?;
     let Runnable { mut runner, division, streamed: _streamed, .. } = runnable;
     let Division { plan, batched_tokens: chunk, .. } = division;
-    runner.take_blocks(plan.num_blocks)?;
+    runner.take_blocks(plan.num_blocks, 1)?;
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }

@@ -8,6 +8,8 @@ use super::chunks::Chunks;
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::{GpuBuffer, Heap};
+use crate::BlockMemory;
+use crate::block_chunks::{BlockChunks, BlockMove, ChunkPlace};
 
 /// Bytes of a slab at most: few enough for every driver.
 const SLAB: usize = 1 << 30;
@@ -16,35 +18,59 @@ const SLAB: usize = 1 << 30;
 pub(super) struct GpuKv {
     groups: BlockGroups,
     /// The memory of each block, and the byte of it at which the block begins; `None` while a block has no memory.
-    places: Vec<Option<(Arc<GpuBuffer>, usize)>>,
-    /// Memory for blocks of each group that are to come, if blocks come and leave; `None` if all blocks keep their
-    /// memory.
-    spare: Option<Vec<Vec<Arc<GpuBuffer>>>>,
+    places: Vec<Option<Place>>,
+    source: Source,
+}
+
+/// A buffer, and the byte of it at which something begins.
+pub(super) type Place = (Arc<GpuBuffer>, usize);
+
+/// Where blocks that come have their memory from.
+enum Source {
+    /// All blocks keep their memory.
+    Own,
+    /// What weights have left: memory for blocks of each group that are to come.
+    Weights(Vec<Vec<Arc<GpuBuffer>>>),
+    /// Chunks that all groups share, and the places of these.
+    Shared(BlockChunks, Vec<Place>),
+}
+
+/// What remains to be done when blocks have come and left.
+#[derive(Default)]
+pub(super) struct Resized {
+    /// The contents of blocks that get other places: where each is, where it goes, and its bytes. They can be copied at
+    /// a time.
+    pub moves: Vec<(Place, Place, usize)>,
+    /// The memory that no block has any more, by group.
+    pub unused: Vec<Vec<Arc<GpuBuffer>>>,
+    /// Whether all blocks that came have memory.
+    pub is_enough: bool,
 }
 
 impl GpuKv {
-    /// Creates blocks that keep their memory, in slabs of many.
+    /// Creates blocks that have their memory from `memory`.
     ///
     /// # Errors
     /// Fails if the budget, or the GPU, has no such memory.
-    pub fn new(gpu: &Arc<Gpu>, groups: BlockGroups) -> Result<Self, GpuError> {
-        let mut places = Vec::with_capacity(groups.num_blocks());
-        for group in groups.groups() {
-            let block = group.block_bytes().max(1);
-            let in_slab = (SLAB.min(gpu.buffer_max()) / block).max(1);
-            while places.len() < group.numbers().end {
-                let blocks = in_slab.min(group.numbers().end - places.len());
-                let slab = Arc::new(GpuBuffer::new(gpu, Heap::Device, blocks.saturating_mul(block))?);
-                places.extend((0..blocks).map(|index| Some((Arc::clone(&slab), index * block))));
+    pub fn new(gpu: &Arc<Gpu>, groups: BlockGroups, memory: BlockMemory) -> Result<Self, GpuError> {
+        let mut places = vec![None; groups.num_blocks()];
+        let source = match memory {
+            BlockMemory::Own => {
+                for group in groups.groups() {
+                    let slabs = slabs(gpu, group.block_bytes().max(1), group.num_blocks())?;
+                    places[group.numbers()].iter_mut().zip(slabs).for_each(|(place, slab)| *place = Some(slab));
+                }
+                Source::Own
             }
-        }
-        Ok(Self { groups, places, spare: None })
-    }
-
-    /// Creates blocks that have no memory before they come.
-    pub fn new_elastic(groups: BlockGroups) -> Self {
-        let spare = groups.groups().iter().map(|_| Vec::new()).collect();
-        Self { places: vec![None; groups.num_blocks()], spare: Some(spare), groups }
+            BlockMemory::FromWeights => Source::Weights(groups.groups().iter().map(|_| Vec::new()).collect()),
+            BlockMemory::Shared(bytes) => {
+                let bytes = usize::try_from(bytes.0).unwrap_or(usize::MAX);
+                let chunks = BlockChunks::new(&groups, bytes);
+                let places = slabs(gpu, chunks.shape().bytes(), chunks.shape().chunks_for(bytes))?;
+                Source::Shared(chunks, places)
+            }
+        };
+        Ok(Self { groups, places, source })
     }
 
     pub fn groups(&self) -> &BlockGroups {
@@ -63,8 +89,12 @@ impl GpuKv {
         group: usize,
         count: usize,
     ) -> Result<usize, GpuError> {
-        let Some(spare) = &mut self.spare else { return Ok(count) };
-        let (spare, block_bytes) = (&mut spare[group], self.groups.groups()[group].block_bytes());
+        let spare = match &mut self.source {
+            Source::Own => return Ok(count),
+            Source::Shared(own, _) => return Ok(own.reserve(group, count)),
+            Source::Weights(spare) => &mut spare[group],
+        };
+        let block_bytes = self.groups.groups()[group].block_bytes();
         while spare.len() < count {
             match chunks.take(gpu, block_bytes) {
                 Ok(memory) => spare.push(Arc::new(memory)),
@@ -75,34 +105,56 @@ impl GpuKv {
         Ok(spare.len().min(count))
     }
 
-    /// Gives the blocks `came` memory that was reserved, or that the blocks `left` had. Returns the memory that no
-    /// block has any more, by group, or `None` if there is not enough.
+    /// Gives the blocks `came` memory that was reserved, or that the blocks `left` had.
     ///
     /// # Panics
     /// Panics if a block does not exist.
-    pub fn resize(&mut self, came: &[u32], left: &[u32]) -> Option<Vec<Vec<Arc<GpuBuffer>>>> {
-        let Some(spare) = &mut self.spare else { return Some(Vec::new()) };
-        for &block in left {
-            let memory = self.places[block as usize].take().map(|(memory, _)| memory);
-            spare[self.groups.group_of(block)].extend(memory);
-        }
-        for &block in came {
-            let place = &mut self.places[block as usize];
-            if place.is_none() {
-                *place = Some((spare[self.groups.group_of(block)].pop()?, 0));
+    pub fn resize(&mut self, came: &[u32], left: &[u32]) -> Resized {
+        let mut resized = Resized { is_enough: true, ..Resized::default() };
+        match &mut self.source {
+            Source::Own => {}
+            Source::Weights(spare) => {
+                for &block in left {
+                    let memory = self.places[block as usize].take().map(|(memory, _)| memory);
+                    spare[self.groups.group_of(block)].extend(memory);
+                }
+                for &block in came {
+                    let place = &mut self.places[block as usize];
+                    if place.is_none() {
+                        *place = spare[self.groups.group_of(block)].pop().map(|memory| (memory, 0));
+                        resized.is_enough &= place.is_some();
+                    }
+                }
+                resized.unused = spare.iter_mut().map(std::mem::take).collect();
+            }
+            Source::Shared(chunks, memory) => {
+                let at = |place: ChunkPlace| (Arc::clone(&memory[place.chunk].0), memory[place.chunk].1 + place.start);
+                left.iter().for_each(|&block| self.places[block as usize] = None);
+                for BlockMove { block, from, to } in chunks.leave(left) {
+                    self.places[block as usize] = Some(at(to));
+                    resized.moves.push((at(from), at(to), self.groups.layout_of(block).block_bytes()));
+                }
+                for &block in came {
+                    let place = chunks.come(block);
+                    resized.is_enough &= place.is_some();
+                    self.places[block as usize] = place.map(at);
+                }
+                chunks.end();
             }
         }
-        Some(spare.iter_mut().map(std::mem::take).collect())
+        resized
     }
 
     /// Keeps memory that no block has for blocks that are to come.
     pub fn keep(&mut self, unused: Vec<Vec<Arc<GpuBuffer>>>) {
-        self.spare.iter_mut().flatten().zip(unused).for_each(|(spare, unused)| spare.extend(unused));
+        if let Source::Weights(spare) = &mut self.source {
+            spare.iter_mut().zip(unused).for_each(|(spare, unused)| spare.extend(unused));
+        }
     }
 
     /// Returns whether blocks come and leave.
     pub fn is_elastic(&self) -> bool {
-        self.spare.is_some()
+        !matches!(self.source, Source::Own)
     }
 
     /// Returns the memory of a block, and the byte of it at which the block begins.
@@ -119,4 +171,16 @@ impl GpuKv {
         let (memory, offset) = self.place(block);
         memory.address() + offset as u64
     }
+}
+
+/// Takes memory for `count` pieces of `bytes` bytes, in slabs of many.
+fn slabs(gpu: &Arc<Gpu>, bytes: usize, count: usize) -> Result<Vec<Place>, GpuError> {
+    let in_slab = (SLAB.min(gpu.buffer_max()) / bytes).max(1);
+    let mut places = Vec::with_capacity(count);
+    while places.len() < count {
+        let pieces = in_slab.min(count - places.len());
+        let slab = Arc::new(GpuBuffer::new(gpu, Heap::Device, pieces.saturating_mul(bytes))?);
+        places.extend((0..pieces).map(|index| (Arc::clone(&slab), index * bytes)));
+    }
+    Ok(places)
 }

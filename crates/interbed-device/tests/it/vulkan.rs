@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use interbed_device::{
-    BandProduct, Bytes, Command, Cpu, Device, DeviceError, Gpu, GpuError, HostBuffer, KvFrame, KvSequences, PassNeeds,
-    ProductArithmetic, Queue, Tensor, TensorArea, Token, Vulkan, VulkanDevice, Weights,
+    BandProduct, BlockMemory, Bytes, Command, Cpu, Device, DeviceError, Gpu, GpuError, HostBuffer, KvFrame,
+    KvSequences, PassNeeds, ProductArithmetic, Queue, Tensor, TensorArea, Token, Vulkan, VulkanDevice, Weights,
 };
 use interbed_kernels::{
     ATTENTION_STATE, Activation, AttentionLayer, AttentionSpan, BlockGroups, DType, KvDType, KvLayout, KvPlace,
@@ -557,7 +557,7 @@ fn blocks_come_and_leave() {
     let layout = KvLayout::new(16, KvDType::F32, [KvShape { num_kv_heads: 2, head_dim: 64 }]);
     let (block, needs, products) = (layout.block_bytes(), PassNeeds::default(), ProductArithmetic::Float);
     let groups = BlockGroups::new(layout.clone(), 1000);
-    let mut device = VulkanDevice::with_elastic_blocks(&small, &needs, &groups, products).unwrap();
+    let mut device = VulkanDevice::with_blocks(&small, &needs, &groups, BlockMemory::FromWeights, products).unwrap();
     let most = device.reserve_blocks(0, 1000).unwrap();
     assert!((3 << 20) / block <= most && most <= (4 << 20) / block, "{most} blocks of {block} bytes");
     let all: Vec<u32> = (0..most as u32).map(|number| number * 2).collect();

@@ -126,13 +126,7 @@ impl Engine {
             _ => {}
         }
         let mut blocks = BlockManager::new(config.kv.clone())?;
-        if let Some(memory) = runner.kv_memory() {
-            blocks.set_usable(memory.blocks_at_start());
-            // A manager begins with all blocks present, and reports none of those that stay.
-            let left = blocks.take_resize().left;
-            let came = (0..config.kv.num_blocks as u32).map(BlockId).filter(|block| left.binary_search(block).is_err());
-            tell(&Resize { came: came.collect(), left: Vec::new() }, runner.as_mut());
-        }
+        begin(&mut blocks, &config.kv, runner.as_mut());
         if cache_watcher.is_some() {
             blocks.record_changes();
         }
@@ -185,6 +179,20 @@ impl Engine {
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
     }
+}
+
+/// Tells `runner` which blocks have memory from the start on, if memory is traded.
+fn begin(blocks: &mut BlockManager, config: &KvConfig, runner: &mut dyn Runner) {
+    match runner.kv_memory() {
+        Some(memory) => blocks.set_usable(memory.blocks_at_start()),
+        // Groups of blocks trade memory, of which the first has all at the start.
+        None if !config.tails.is_empty() => {}
+        None => return,
+    }
+    // A manager begins with all blocks present, and reports none of those that stay.
+    let left = blocks.take_resize().left;
+    let came = (0..config.num_blocks as u32).map(BlockId).filter(|block| left.binary_search(block).is_err());
+    tell(&Resize { came: came.collect(), left: Vec::new() }, runner);
 }
 
 impl Drop for Engine {

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use interbed_device::{Bytes, Device, Gpu, PassNeeds, ProductArithmetic, ReferenceDevice, VulkanDevice};
+use interbed_device::{BlockMemory, Bytes, Device, Gpu, PassNeeds, ProductArithmetic, ReferenceDevice, VulkanDevice};
 use interbed_engine::{
     BlockBytes, Engine, MemoryTrade, ModelRunner, PreemptionMode, Request, Runner, SchedulerConfig, TradeLimits,
     WeightMemory,
@@ -189,7 +189,8 @@ fn a_gpu_gives_memory_to_kv() {
             // What chunks and the driver's rounding leave empty is a small part of any real budget.
             let beside = VulkanDevice::pass_bytes(&parts.needs, products) as u64 + (1 << 20);
             let gpu = gpu(bytes + beside).unwrap();
-            VulkanDevice::with_elastic_blocks(&gpu, &parts.needs, &parts.groups(), products).unwrap()
+            let blocks = BlockMemory::FromWeights;
+            VulkanDevice::with_blocks(&gpu, &parts.needs, &parts.groups(), blocks, products).unwrap()
         }
     });
 }

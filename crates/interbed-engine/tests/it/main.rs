@@ -11,6 +11,7 @@ mod drafts;
 mod embeddings;
 mod endings;
 mod forks;
+mod group_trade;
 mod live;
 mod long;
 mod made_up;

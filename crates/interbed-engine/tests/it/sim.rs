@@ -1,13 +1,14 @@
 //! A simulated model. Its "KV" of a token is a fingerprint of all tokens up to it, computed from the fingerprint that
 //! it finds in the block table's slot before. A wrong block anywhere therefore changes every token that follows.
 
+#[path = "sim/memory.rs"]
+mod memory;
 #[path = "sim/strips.rs"]
 mod strips;
 #[path = "sim/swap.rs"]
 mod swap;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -21,6 +22,7 @@ use interbed_kernels::STRETCH;
 use interbed_kv::{BlockBytes, BlockCopy, BlockPart, Keeps, KvConfig, TailConfig};
 use interbed_model::{BatchSequence, FrameId, GroupBlocks, KvBelow, KvLost, LogitRow, LogitRows, Logits};
 use interbed_weights::StreamMonitor;
+use memory::{BLOCK_BYTES, SimMemory};
 use strips::SimStrips;
 use swap::SimSwap;
 
@@ -87,8 +89,8 @@ pub struct SimRunner {
     slots: Slots,
     /// What further layers keep, which add nothing to what the first ones compute unless they read something wrong.
     tails: &'static [TailConfig],
-    /// The numbers of the blocks of each of `tails`.
-    tail_blocks: Vec<Range<u32>>,
+    /// The memory that all blocks share, if layers keep tails.
+    memory: Option<SimMemory>,
     strips: Option<SimStrips>,
     controls: Arc<Controls>,
 }
@@ -97,34 +99,26 @@ impl SimRunner {
     pub fn new(block_size: usize) -> (Self, Arc<Controls>) {
         let controls = Arc::new(Controls::default());
         let strips = crate::IN_STRIPS.then(SimStrips::default);
-        (
-            Self {
-                block_size,
-                slots: HashMap::new(),
-                tails: &[],
-                tail_blocks: Vec::new(),
-                strips,
-                controls: controls.clone(),
-            },
-            controls,
-        )
+        let (slots, memory) = (HashMap::new(), None);
+        (Self { block_size, slots, tails: &[], memory, strips, controls: controls.clone() }, controls)
     }
 
-    /// Lets further layers keep the tails of `shape`. They are in no strips.
-    pub fn with_tails(self, shape: Shape) -> Self {
-        let strips = if shape.tails.is_empty() { self.strips } else { None };
-        let mut end = shape.blocks as u32;
-        let blocks = shape.tails.iter().map(|tail| {
-            let first = end;
-            end += (shape.blocks * BLOCK_BYTES / tail.block_bytes) as u32;
-            first..end
-        });
-        Self { tails: shape.tails, tail_blocks: blocks.collect(), strips, ..self }
+    /// Lets further layers keep the tails of `shape`, in the memory of its blocks. They are in no strips.
+    pub fn with_tails(self, Shape { tails, blocks, .. }: Shape) -> Self {
+        match tails.is_empty() {
+            true => self,
+            false => Self { tails, memory: Some(SimMemory::new(blocks, tails)), strips: None, ..self },
+        }
+    }
+
+    /// Asserts that a block, which is to be used, has memory.
+    fn check(&self, block: u32) {
+        self.memory.iter().for_each(|memory| memory.check(block));
     }
 
     /// Returns in how many parts tiers keep a block.
     fn parts_of(&self, block: u32) -> usize {
-        let group = self.tail_blocks.iter().position(|blocks| blocks.contains(&block));
+        let group = self.memory.as_ref().and_then(|memory| memory.group(block).checked_sub(1));
         group.map_or(1, |group| self.tails[group].parts as usize)
     }
 
@@ -211,17 +205,18 @@ fn errors(
     sequence.groups.iter().zip(tails).filter(of_group).count() as u64
 }
 
-/// Keeps in `slots` what the layers with tails need of the token at `position`.
-fn keep((slots, block_size): (&mut Slots, usize), sequence: &BatchSequence<'_>, position: usize, fingerprint: u64) {
-    for group in sequence.groups {
-        let place = match group {
-            GroupBlocks::Window { first, blocks } => {
-                (blocks.number((position - first) / block_size), position % block_size)
-            }
-            GroupBlocks::State { to, .. } => (*to, 0),
-        };
-        slots.insert(place, fingerprint);
-    }
+/// Where the layers with tails keep what they need of the token at `position`: blocks, with their slots.
+fn kept<'a>(
+    sequence: &'a BatchSequence<'_>,
+    position: usize,
+    block_size: usize,
+) -> impl Iterator<Item = (u32, usize)> + use<'a> {
+    sequence.groups.iter().map(move |group| match group {
+        GroupBlocks::Window { first, blocks } => {
+            (blocks.number((position - first) / block_size), position % block_size)
+        }
+        GroupBlocks::State { to, .. } => (*to, 0),
+    })
 }
 
 /// Of each fingerprint that was ever computed, by any runner: the one before it.
@@ -299,8 +294,10 @@ impl Runner for SimRunner {
                 let wrong = errors((&self.slots, block_size), self.tails, sequence, position, before);
                 let fingerprint = extend(before, token) ^ wrong;
                 known.insert(fingerprint, before);
-                self.slots.insert(place(sequence, position, true), fingerprint);
-                keep((&mut self.slots, block_size), sequence, position, fingerprint);
+                for to in kept(sequence, position, block_size).chain([place(sequence, position, true)]) {
+                    self.check(to.0);
+                    self.slots.insert(to, fingerprint);
+                }
                 self.controls.tokens_computed.fetch_add(1, Ordering::Relaxed);
             }
             drop(known);
@@ -338,13 +335,15 @@ impl Runner for SimRunner {
         Some(self)
     }
 
-    fn resize_blocks(&mut self, _came: &[u32], left: &[u32]) {
+    fn resize_blocks(&mut self, came: &[u32], left: &[u32]) {
+        self.memory.iter_mut().for_each(|memory| memory.resize(came, left));
         self.forget(left);
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) {
         self.controls.blocks_copied.fetch_add(copies.len(), Ordering::Relaxed);
         for &BlockCopy { source, destination } in copies {
+            [source, destination].iter().for_each(|block| self.check(block.0));
             for slot in 0..self.block_size {
                 let fingerprint = self.slots.get(&(source.0, slot)).copied();
                 // What had nothing to copy leaves nothing: reading it is a panic.
@@ -387,9 +386,6 @@ const STATE: TailConfig = TailConfig { keeps: Keeps::State, block_bytes: 250, pa
 /// What layers keep in models of several kinds.
 pub const KINDS: [&[TailConfig]; 4] = [&[WINDOW], &[STATE], &[WINDOW, LONG_WINDOW], &[WINDOW, STATE, STATE]];
 
-/// Bytes of a block of layers that keep all tokens, as the planner counts them beside tails.
-const BLOCK_BYTES: usize = 100;
-
 /// Bytes of one position in [`BlockBytes`]: whether anything is there, and its fingerprint.
 pub const SLOT_BYTES: usize = 16;
 
@@ -410,6 +406,7 @@ impl BlockBytes for SimRunner {
     }
 
     fn fill(&mut self, BlockPart { block, part }: BlockPart, len: usize, fill: &mut dyn FnMut(&mut [u8])) {
+        self.check(block.0);
         assert_eq!(len, self.block_size * SLOT_BYTES);
         let (mut all, parts) = (vec![0; len], self.parts_of(block.0));
         fill(&mut all);
@@ -497,7 +494,7 @@ fn blocks_beside(shape: Shape) -> usize {
         }
         Keeps::State => 2 * tail.block_bytes,
     });
-    bytes.sum::<usize>().div_ceil(100)
+    bytes.sum::<usize>().div_ceil(BLOCK_BYTES)
 }
 
 pub fn engine_config(shape: Shape) -> EngineConfig {

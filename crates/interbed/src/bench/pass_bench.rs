@@ -137,7 +137,7 @@ impl PassBench {
         }
         self.sizes.check(division, option)?;
         let streamed = runnable.streamed.take();
-        let passes = MeasuredPasses::new(runnable, self.dir.config.blueprint.vocab_size)?;
+        let passes = MeasuredPasses::new(runnable, self.dir.config.blueprint.vocab_size, &self.sizes)?;
         Ok(Trial { passes, streamed, disks: Vec::new() })
     }
 }

@@ -125,8 +125,10 @@ impl Sizes {
         let most = |counts: &[NonZeroUsize]| counts.iter().max().map_or(0, |count| count.get());
         let (largest, longest) = (most(&self.batch), most(&self.prompt_tokens));
         let decoding = largest.saturating_mul(self.decode_len().div_ceil(block_size) + needs.blocks_beside);
+        // What all sequences keep stays where it is while a prompt is computed.
+        let computing = longest.div_ceil(block_size) + largest.max(1).saturating_mul(needs.blocks_beside);
         let is_short = longest.max(self.decode_len()) <= plan.max_model_len;
-        if is_short && decoding.max(longest.div_ceil(block_size) + needs.blocks_beside) <= plan.num_blocks {
+        if is_short && decoding.max(computing) <= plan.num_blocks {
             return Ok(());
         }
         bail!(
@@ -139,10 +141,11 @@ impl Sizes {
 }
 
 impl MeasuredPasses {
-    /// Takes the runner from `runnable`, whose model has a vocabulary of `vocab` tokens.
-    pub fn new(runnable: Runnable, vocab: usize) -> Result<Self> {
+    /// Takes the runner from `runnable`, whose model has a vocabulary of `vocab` tokens, to measure work of `sizes`.
+    pub fn new(runnable: Runnable, vocab: usize, sizes: &Sizes) -> Result<Self> {
         let Runnable { mut runner, division, .. } = runnable;
-        runner.take_blocks(division.plan.num_blocks)?;
+        let sequences = sizes.batch.iter().max().map_or(1, |largest| largest.get());
+        runner.take_blocks(division.plan.num_blocks, sequences)?;
         Ok(Self { runner, chunk: division.batched_tokens, block_size: division.needs.block_size, vocab })
     }
 

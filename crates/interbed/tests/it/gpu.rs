@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::hybrids::hybrid;
 use crate::kv_disk::metric;
 use crate::mixtures::mixture;
 use crate::serve::Server;
@@ -120,6 +121,50 @@ fn a_server_on_a_gpu_gives_the_same_answers_alone_and_in_a_crowd() {
     assert!(metric(&on_gpu, "vllm:num_preemptions_total") > 0, "{}", on_gpu.ask("GET /metrics HTTP/1.1", ""));
     let (code, said) = on_gpu.stop("-TERM");
     assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn states_and_kv_share_the_memory_of_a_gpu_and_change_nothing() {
+    let Some(gpu) = gpu() else { return };
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (model, disk) = (hybrid(dir.path()), dir.path().join("kv").display().to_string());
+    let args = [&model, "--raw", "--prompt", "what goes where, and who knows why", "--max-tokens", "40"];
+    let exact = ["--temperature", "0", "--kv-dtype", "f32"];
+    let told = text(&[&args[..], &exact].concat());
+    let on_gpu = |more: &[&str]| text(&[&args[..], &exact, &["--device", &gpu], more].concat());
+    assert_eq!(on_gpu(&["--gpu-memory", "64M"]), told);
+    assert_eq!(on_gpu(&["--gpu-memory", "64M", "--max-num-batched-tokens", "3", "--block-size", "4"]), told);
+    // Weights are streamed, and get nothing of the memory that states and KV share.
+    assert_eq!(on_gpu(&["--gpu-memory", "4M"]), told);
+    refused(&[&["run"], &args[..], &["--device", &gpu, "--gpu-memory", "2M"]].concat(), &["GPU memory cannot work"]);
+    let serving = ["--device", &gpu, "--gpu-memory", "64M", "--kv-dtype", "f32", "--max-model-len", "256"];
+    let expected = answers(&Server::of(&model, &serving), 0..3);
+    // Little KV, beside a disk for what has to make room, and for what comes back after a kill.
+    let few = ["--kv-memory", "2M", "--preemption", "swap", "--max-num-batched-tokens", "70"];
+    let kept = ["--kv-disk", &disk, "--kv-disk-size", "64M", "--kv-disk-mode", "mirror"];
+    let start = || Server::of(&model, &[&serving[..], &few, &kept].concat());
+    let server = start();
+    assert_eq!(answers(&server, 0..1), expected[..2]);
+    assert_eq!(answers(&server, 0..3), expected);
+    assert!(metric(&server, "vllm:num_preemptions_total") > 0, "{}", server.ask("GET /metrics HTTP/1.1", ""));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while metric(&server, "interbed:kv_disk_durable_blocks_total") == 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.kill();
+    // Its directory is free once it is gone.
+    drop(server);
+    let server = start();
+    assert_eq!(answers(&server, 0..1), expected[..2]);
+    assert!(metric(&server, "interbed:kv_disk_fetched_tokens_total") > 0);
+    drop(server);
+    let apart = logits(&model, &["--device", &gpu, "--gpu-memory", "64M"]).into_iter().zip(logits(&model, &[]));
+    let [largest, apart] =
+        apart.fold([0f64; 2], |[largest, apart], (a, b)| [largest.max(b.abs()), apart.max((a - b).abs())]);
+    assert!(apart < 1e-4 * largest, "{apart} of {largest}");
+    let args = ["bench", &model, "--device", &gpu, "--gpu-memory", "64M", "--batch", "1,3", "--prompt-tokens", "20"];
+    let lines = bench(&[&args[..], &["--repeat", "1", "--json"]].concat());
+    assert_eq!(figures(&lines, "gpu.decode.tokens_per_s").len(), 2);
 }
 
 #[test]

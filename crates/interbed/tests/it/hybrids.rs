@@ -13,7 +13,7 @@ use crate::serve::Server;
 use crate::support::{refused, succeeded};
 
 /// A model of a few MiB: three delta rules before each of two attentions.
-fn hybrid(dir: &Path) -> String {
+pub fn hybrid(dir: &Path) -> String {
     let config = json!({
         "model_type": "qwen3_5_text", "vocab_size": 600, "hidden_size": 128, "intermediate_size": 256,
         "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,

@@ -1,0 +1,188 @@
+//! The engine over devices with memory of their own, of which states and the KV of all tokens share little: requests
+//! get the tokens that the processor gives them with ample memory.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use interbed_device::{
+    BlockMemory, Bytes, ChunkShape, Cpu, CpuDevice, Device, Gpu, KvPool, PassNeeds, ProductArithmetic, ReferenceDevice,
+    VulkanDevice,
+};
+use interbed_engine::{Engine, ModelRunner, PreemptionMode, Request, SchedulerConfig, WeightMemory};
+use interbed_kernels::{BlockGroup, BlockGroups, KvDType};
+use interbed_kv::{Keeps, KvConfig, TailConfig};
+use interbed_model::{KeptGroup, Model, config::ModelConfig, layers};
+use interbed_weights::{Catalog, ResidentWeights};
+
+use crate::model::engine_config;
+use crate::sim::{assert_idle_and_whole, collect, greedy, teach_short_answers};
+
+/// With an embedding that is the head too, and without.
+const MODELS: [&str; 2] = ["qwen3_5", "qwen3_5_tied"];
+const BLOCK_SIZE: usize = 4;
+const SEQUENCES: usize = 6;
+/// More blocks than all requests can use.
+const AMPLE: usize = 2000;
+/// Blocks whose memory holds some four states, or nine.
+const LITTLE: [usize; 2] = [150, 320];
+
+/// A model whose layers keep states, and the sizes of its passes and blocks.
+struct Parts {
+    catalog: Catalog,
+    config: ModelConfig,
+    needs: PassNeeds,
+    groups: BlockGroups,
+    batched_tokens: usize,
+}
+
+impl Parts {
+    fn of(name: &str, blocks: usize, batched_tokens: usize) -> Self {
+        let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../interbed-model/tests/fixtures").join(name);
+        let config = ModelConfig::from_dir(&dir).unwrap();
+        let needs = Model::pass_needs(&config.blueprint, batched_tokens, batched_tokens);
+        let trunk = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F32);
+        let (kept, bytes) = (Model::groups_of(&config.blueprint, false), blocks * trunk.block_bytes());
+        let [KeptGroup::Kv { .. }, states] = kept.groups() else { panic!("{name} keeps states beside a trunk") };
+        let states = states.layout(BLOCK_SIZE, KvDType::F32);
+        let count = bytes / states.block_bytes();
+        let groups = BlockGroups::new(trunk, blocks).with(states, count);
+        Self { catalog: Catalog::open(&dir).unwrap(), config, needs, groups, batched_tokens }
+    }
+
+    /// The bytes of blocks of each group.
+    fn block_bytes(&self) -> [usize; 2] {
+        [0, 1].map(|group| self.groups.groups()[group].block_bytes())
+    }
+
+    /// The bytes that all blocks share.
+    fn bytes(&self) -> u64 {
+        (self.groups.groups()[0].num_blocks() * self.block_bytes()[0]) as u64
+    }
+
+    /// An engine over `device`, which has memory for the weights and [these bytes](Self::bytes).
+    fn engine<D: Device + 'static>(self, mut device: D) -> Engine {
+        let specs = layers::group_specs(&self.config.blueprint);
+        let weights = ResidentWeights::load_on(&mut device, &self.catalog, &specs, &mut |_, _| ()).unwrap();
+        let memory = WeightMemory::resident(Bytes(weights.bytes()));
+        let scheduler = SchedulerConfig {
+            max_num_seqs: SEQUENCES.min(self.batched_tokens),
+            max_num_batched_tokens: self.batched_tokens,
+            preemption: PreemptionMode::Recompute,
+            max_token_gap: None,
+        };
+        let [trunk, state] = self.block_bytes();
+        let kv = KvConfig {
+            num_blocks: self.groups.groups()[0].num_blocks(),
+            block_size: BLOCK_SIZE,
+            tails: vec![TailConfig { keeps: Keeps::State, block_bytes: state, parts: 1 }],
+            block_bytes: trunk,
+            pass_tokens: self.batched_tokens,
+            ..KvConfig::default()
+        };
+        let mut config = engine_config(&self.config, scheduler, kv);
+        config.limits.kv_blocks_beside = (2 * state).div_ceil(trunk);
+        config.check_invariants = true;
+        let runner = ModelRunner::new(device, self.config.blueprint, Box::new(weights), memory);
+        Engine::start(config, Box::new(runner)).unwrap()
+    }
+
+    fn on_processor(self) -> Engine {
+        let pool = KvPool::new_sparse(self.groups.clone()).unwrap();
+        let device = CpuDevice::new(Cpu::new(NonZeroUsize::MIN), &self.needs, pool).unwrap();
+        self.engine(device)
+    }
+}
+
+fn prompt(seed: u32, length: u32) -> Vec<u32> {
+    // All begin alike, and part ways in the middle of a block.
+    (0..length).map(|i| (if i < 18 { i * 5 } else { seed * 31 + i * i * 7 + i }) % 60 + 2).collect()
+}
+
+fn requests() -> Vec<Request> {
+    let one = |seed: u32| greedy(prompt(seed % 5, 23 + seed * 9 % 40), 14 + seed as usize % 3 * 9);
+    (0..8).map(one).collect()
+}
+
+/// The answers to the requests one after the other, together, and again; then several to each; then a conversation.
+fn answers(engine: &Engine) -> [Vec<Vec<u32>>; 5] {
+    let submit = |request: Request| engine.handle().submit(request).unwrap();
+    let alone = requests().into_iter().map(|one| collect(submit(one)).tokens).collect();
+    let together = || {
+        let streams: Vec<_> = requests().into_iter().map(submit).collect();
+        streams.into_iter().map(|stream| collect(stream).tokens).collect()
+    };
+    let [first, second] = [together(), together()];
+    let forked = requests().into_iter().take(4).flat_map(|one| {
+        let streams = engine.handle().submit_many(one, SEQUENCES.min(3)).unwrap();
+        streams.into_iter().map(|stream| collect(stream).tokens).collect::<Vec<_>>()
+    });
+    let forked = forked.collect();
+    let mut talk = prompt(9, 30);
+    let turns = (0..5).map(|turn| {
+        let ended = collect(submit(greedy(talk.clone(), 9)));
+        talk.extend(&ended.tokens);
+        talk.extend(prompt(turn, 5));
+        ended.tokens
+    });
+    let turns = turns.collect();
+    [alone, first, second, forked, turns]
+}
+
+/// Compares engines over the devices that `open` opens, which have little memory, with one over the processor that has
+/// much. Each run has so many blocks, and computes so many tokens in a pass. Returns how often requests made room.
+fn compare<D: Device + 'static>(name: &str, runs: &[[usize; 2]], open: impl Fn(u64, &Parts) -> D) -> u64 {
+    let want = answers(&Parts::of(name, AMPLE, 64).on_processor());
+    let alone = &want[0];
+    assert_eq!([&want[1], &want[2]], [alone, alone]);
+    assert!(want[3].chunks(3).zip(alone).all(|(forked, alone)| forked.iter().all(|one| one == alone)));
+    let run = |(run, &[blocks, batched_tokens]): (usize, &[usize; 2])| {
+        let parts = Parts::of(name, blocks, batched_tokens);
+        let device = open(run as u64, &parts);
+        let engine = parts.engine(device);
+        teach_short_answers(&engine);
+        let what = format!("{name}, {blocks} blocks, {batched_tokens} tokens a pass");
+        assert_eq!(answers(&engine), want, "{what}");
+        assert_idle_and_whole(&engine);
+        let status = engine.handle().status();
+        assert!(status.kv.blocks_withdrawn > 0, "{what}: states have taken no memory of the trunk");
+        assert!(status.kv.prefix_hit_tokens > 0, "{what}: nothing was found");
+        status.preemptions
+    };
+    runs.iter().enumerate().map(run).sum()
+}
+
+#[test]
+fn a_device_that_executes_in_any_order_shares_memory_between_groups() {
+    let open = |run: u64, parts: &Parts| {
+        let device = |seed: u64| ReferenceDevice::new(&parts.needs, &parts.groups, seed);
+        // Not a byte more than what weights and blocks take.
+        let mut ample = device(0).with_memory(1 << 40);
+        let specs = layers::group_specs(&parts.config.blueprint);
+        let weights = ResidentWeights::load_on(&mut ample, &parts.catalog, &specs, &mut |_, _| ()).unwrap();
+        let memory = parts.bytes() + ample.memory_used().unwrap();
+        drop(weights);
+        device(run).with_memory(memory)
+    };
+    let [few, more] = LITTLE;
+    let preemptions = compare(MODELS[0], &[[few, 64], [few, 7], [more, 24]], open);
+    assert!(preemptions > 0, "nobody had to make room");
+    compare(MODELS[1], &[[few, 24]], open);
+}
+
+#[test]
+fn a_gpu_shares_memory_between_groups() {
+    let products = ProductArithmetic::Float;
+    if let Err(why) = Gpu::first(Bytes(1 << 30)) {
+        assert!(std::env::var_os("INTERBED_REQUIRE_VULKAN").is_none(), "{why}");
+        return eprintln!("left out: {why}");
+    }
+    compare(MODELS[0], &[[LITTLE[0], 24]], |_, parts| {
+        // All that passes, weights and the chunks of blocks take, and what the driver rounds up.
+        let chunks = ChunkShape::new(parts.groups.groups().iter().map(BlockGroup::block_bytes));
+        let blocks = chunks.chunks_for(parts.bytes() as usize) * chunks.bytes();
+        let beside = VulkanDevice::pass_bytes(&parts.needs, products) as u64 + parts.catalog.bytes() + (256 << 10);
+        let gpu = Gpu::first(Bytes(blocks as u64 + beside)).unwrap();
+        let shared = BlockMemory::Shared(Bytes(parts.bytes()));
+        VulkanDevice::with_blocks(&gpu, &parts.needs, &parts.groups, shared, products).unwrap()
+    });
+}
