@@ -84,18 +84,18 @@ impl<D: Device> ModelRunner<D> {
         self.device.settle()
     }
 
-    /// Allocates memory for the first `sequences` blocks of each group but the first, and for as many of the first
-    /// group's blocks as fit beside them into the memory of `count` of these. Code that runs forward passes without an
-    /// engine calls this first. On a device whose blocks always have memory, this changes nothing.
+    /// Allocates memory for the first `others[g]` blocks of each group `g` behind the first, and for as many of the
+    /// first group's blocks as fit beside them into the memory of `count` of these. Code that runs forward passes
+    /// without an engine calls this first. On a device whose blocks always have memory, this changes nothing.
     ///
     /// # Errors
     /// Fails if the device has no memory for these blocks, or if the device fails.
-    pub fn take_blocks(&mut self, count: usize, sequences: usize) -> Result<(), DeviceError> {
+    pub fn take_blocks(&mut self, count: usize, others: &[usize]) -> Result<(), DeviceError> {
         let groups = self.device.block_groups();
-        let others = &groups.groups()[1..];
-        let beside: usize = others.iter().map(|group| sequences * group.block_bytes()).sum();
+        let others = || groups.groups()[1..].iter().zip(others);
+        let beside: usize = others().map(|(group, count)| count * group.block_bytes()).sum();
         let first = count.saturating_sub(beside.div_ceil(groups.trunk().block_bytes().max(1)));
-        let of_others = others.iter().flat_map(|group| group.numbers().take(sequences));
+        let of_others = others().flat_map(|(group, &count)| group.numbers().take(count));
         let came: Vec<_> = (0..first).chain(of_others).map(|block| block as u32).collect();
         self.give_memory(&came)
     }

@@ -14,7 +14,7 @@ use crate::hub;
 use crate::load::Runnable;
 use crate::model_dir::ModelDir;
 use crate::options::{ComputeOptions, LimitOptions};
-use crate::tails::PassBlocks;
+use crate::tails::{self, PassBlocks, PassSizes};
 
 /// Print the logits of every position of a sequence of tokens, as JSON
 #[derive(Debug, Args)]
@@ -50,7 +50,8 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     let runnable = Runnable::new(&dir, &limits, &Surroundings::of_passes())?;
     let Runnable { mut runner, division, streamed: _streamed, .. } = runnable;
     let Division { plan, batched_tokens: chunk, .. } = division;
-    runner.take_blocks(plan.num_blocks, 1)?;
+    let sizes = PassSizes { pass_tokens: chunk, context: plan.max_model_len };
+    runner.take_blocks(plan.num_blocks, &tails::counts_of_passes(&runner.model, 1, sizes))?;
     if args.tokens.len() > plan.max_model_len {
         bail!("{} tokens were given, but the context is {} tokens", args.tokens.len(), plan.max_model_len);
     }
@@ -59,7 +60,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
     let mut written = Ok(());
     for (index, tokens) in args.tokens.chunks(chunk).enumerate() {
         let start = index * chunk;
-        let blocks = PassBlocks::of(&runner.model, 0, start..start + tokens.len(), chunk);
+        let blocks = PassBlocks::of(&runner.model, 0, start..start + tokens.len(), sizes);
         let groups = blocks.groups();
         let batch = [BatchSequence {
             tokens,

@@ -78,6 +78,15 @@ pub fn bytes_read(tails: &[TailConfig], block_size: usize, context: usize) -> [u
     bytes
 }
 
+/// The sizes of passes in a program that computes a few sequences without an engine.
+#[derive(Debug, Clone, Copy)]
+pub struct PassSizes {
+    /// The most tokens of a sequence that a pass computes.
+    pub pass_tokens: usize,
+    /// The most tokens of a sequence.
+    pub context: usize,
+}
+
 /// The blocks of further groups for one pass over one sequence, in a program that computes a few sequences without an
 /// engine.
 pub struct PassBlocks(Vec<Held>);
@@ -92,12 +101,12 @@ enum Held {
 
 impl PassBlocks {
     /// Returns the blocks of sequence number `sequence` of `model` for a pass over these `tokens`, by their positions.
-    /// A pass computes up to `pass_tokens` tokens of a sequence. The blocks of a window are used in turn.
-    pub fn of(model: &Model, sequence: usize, tokens: Range<usize>, pass_tokens: usize) -> Self {
+    /// All passes are of these `sizes`. The blocks of a window are used in turn.
+    pub fn of(model: &Model, sequence: usize, tokens: Range<usize>, sizes: PassSizes) -> Self {
         let block_size = model.blocks().trunk().block_size();
         let groups = model.groups().groups().iter().zip(model.blocks().groups()).skip(1);
         let held = groups.map(|(group, blocks)| {
-            let of_one = blocks_of_one(group, block_size, pass_tokens);
+            let of_one = blocks_of_one(group, block_size, sizes);
             let begin = blocks.numbers().start + sequence * of_one;
             match group {
                 KeptGroup::States(_) => Held::State(begin as u32, tokens.start > 0),
@@ -125,17 +134,19 @@ impl PassBlocks {
 
 /// Returns how many blocks of each further group of `model` the [blocks of passes](PassBlocks) over `sequences`
 /// sequences need.
-pub fn counts_of_passes(model: &Model, sequences: usize, pass_tokens: usize) -> Vec<usize> {
+pub fn counts_of_passes(model: &Model, sequences: usize, sizes: PassSizes) -> Vec<usize> {
     let block_size = model.blocks().trunk().block_size();
     let groups = model.groups().groups().iter().skip(1);
-    groups.map(|group| sequences * blocks_of_one(group, block_size, pass_tokens)).collect()
+    groups.map(|group| sequences * blocks_of_one(group, block_size, sizes)).collect()
 }
 
-/// Returns how many blocks of a group one sequence holds, if a pass computes up to `pass_tokens` of its tokens.
-fn blocks_of_one(group: &KeptGroup, block_size: usize, pass_tokens: usize) -> usize {
+/// Returns how many blocks of a group one sequence holds in passes of these sizes.
+fn blocks_of_one(group: &KeptGroup, block_size: usize, PassSizes { pass_tokens, context }: PassSizes) -> usize {
     match group {
         KeptGroup::States(_) => 1,
-        KeptGroup::Kv { window, .. } => blocks_of_window(window.unwrap_or(1), block_size, pass_tokens),
+        KeptGroup::Kv { window, .. } => {
+            blocks_of_window(window.unwrap_or(1), block_size, pass_tokens).min(context.div_ceil(block_size))
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The engine over devices with memory of their own, of which states and the KV of all tokens share little: requests
-//! get the tokens that the processor gives them with ample memory.
+//! The engine over devices with memory of their own, of which states, windows and the KV of all tokens share little:
+//! requests get the tokens that the processor gives them with ample memory.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -17,16 +17,16 @@ use interbed_weights::{Catalog, ResidentWeights};
 use crate::model::engine_config;
 use crate::sim::{assert_idle_and_whole, collect, greedy, teach_short_answers};
 
-/// With an embedding that is the head too, and without.
-const MODELS: [&str; 2] = ["qwen3_5", "qwen3_5_tied"];
 const BLOCK_SIZE: usize = 4;
 const SEQUENCES: usize = 6;
 /// More blocks than all requests can use.
 const AMPLE: usize = 2000;
 /// Blocks whose memory holds some four states, or nine.
 const LITTLE: [usize; 2] = [150, 320];
+/// Blocks for the KV and the windows of a few requests.
+const WINDOWED: usize = 150;
 
-/// A model whose layers keep states, and the sizes of its passes and blocks.
+/// A model whose layers keep states or windows, and the sizes of its passes and blocks.
 struct Parts {
     catalog: Catalog,
     config: ModelConfig,
@@ -40,23 +40,40 @@ impl Parts {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../interbed-model/tests/fixtures").join(name);
         let config = ModelConfig::from_dir(&dir).unwrap();
         let needs = Model::pass_needs(&config.blueprint, batched_tokens, batched_tokens);
-        let trunk = Model::kv_layout(&config.blueprint, BLOCK_SIZE, KvDType::F32);
-        let (kept, bytes) = (Model::groups_of(&config.blueprint, false), blocks * trunk.block_bytes());
-        let [KeptGroup::Kv { .. }, states] = kept.groups() else { panic!("{name} keeps states beside a trunk") };
-        let states = states.layout(BLOCK_SIZE, KvDType::F32);
-        let count = bytes / states.block_bytes();
-        let groups = BlockGroups::new(trunk, blocks).with(states, count);
+        let trunk = Model::groups_of(&config.blueprint, true).groups()[0].layout(BLOCK_SIZE, KvDType::F32);
+        let (kept, bytes) = (Model::groups_of(&config.blueprint, true), blocks * trunk.block_bytes());
+        let layouts = kept.groups().iter().map(|group| group.layout(BLOCK_SIZE, KvDType::F32));
+        let counts: Vec<_> = layouts.map(|layout| bytes / layout.block_bytes()).collect();
+        let groups = kept.blocks(BLOCK_SIZE, KvDType::F32, &counts);
+        assert!(counts.len() > 1 && counts[0] == blocks, "{name} keeps something beside the KV of all tokens");
         Self { catalog: Catalog::open(&dir).unwrap(), config, needs, groups, batched_tokens }
     }
 
-    /// The bytes of blocks of each group.
-    fn block_bytes(&self) -> [usize; 2] {
-        [0, 1].map(|group| self.groups.groups()[group].block_bytes())
+    /// What layers keep beside the KV of all tokens.
+    fn tails(&self) -> Vec<TailConfig> {
+        let kept = Model::groups_of(&self.config.blueprint, true);
+        let tail = |(group, blocks): (&KeptGroup, &BlockGroup)| {
+            let keeps = match group {
+                KeptGroup::Kv { window, .. } => Keeps::Window { tokens: window.unwrap() },
+                KeptGroup::States(_) => Keeps::State,
+            };
+            TailConfig { keeps, block_bytes: blocks.block_bytes(), parts: 1 }
+        };
+        kept.groups().iter().zip(self.groups.groups()).skip(1).map(tail).collect()
+    }
+
+    /// The bytes of what a sequence keeps beside the KV of all tokens.
+    fn bytes_beside(&self) -> usize {
+        let bytes = |tail: &TailConfig| match tail.keeps {
+            Keeps::Window { tokens } => ((tokens + self.batched_tokens).div_ceil(BLOCK_SIZE) + 1) * tail.block_bytes,
+            Keeps::State => 2 * tail.block_bytes,
+        };
+        self.tails().iter().map(bytes).sum()
     }
 
     /// The bytes that all blocks share.
     fn bytes(&self) -> u64 {
-        (self.groups.groups()[0].num_blocks() * self.block_bytes()[0]) as u64
+        (self.groups.groups()[0].num_blocks() * self.groups.trunk().block_bytes()) as u64
     }
 
     /// An engine over `device`, which has memory for the weights and [these bytes](Self::bytes).
@@ -70,17 +87,17 @@ impl Parts {
             preemption: PreemptionMode::Recompute,
             max_token_gap: None,
         };
-        let [trunk, state] = self.block_bytes();
+        let trunk = self.groups.trunk().block_bytes();
         let kv = KvConfig {
             num_blocks: self.groups.groups()[0].num_blocks(),
             block_size: BLOCK_SIZE,
-            tails: vec![TailConfig { keeps: Keeps::State, block_bytes: state, parts: 1 }],
+            tails: self.tails(),
             block_bytes: trunk,
             pass_tokens: self.batched_tokens,
             ..KvConfig::default()
         };
         let mut config = engine_config(&self.config, scheduler, kv);
-        config.limits.kv_blocks_beside = (2 * state).div_ceil(trunk);
+        config.limits.kv_blocks_beside = self.bytes_beside().div_ceil(trunk);
         config.check_invariants = true;
         let runner = ModelRunner::new(device, self.config.blueprint, Box::new(weights), memory);
         Engine::start(config, Box::new(runner)).unwrap()
@@ -164,9 +181,11 @@ fn a_device_that_executes_in_any_order_shares_memory_between_groups() {
         device(run).with_memory(memory)
     };
     let [few, more] = LITTLE;
-    let preemptions = compare(MODELS[0], &[[few, 64], [few, 7], [more, 24]], open);
+    let preemptions = compare("qwen3_5", &[[few, 64], [few, 7], [more, 24]], open);
     assert!(preemptions > 0, "nobody had to make room");
-    compare(MODELS[1], &[[few, 24]], open);
+    // With an embedding that is the head too, and windows of one length.
+    compare("qwen3_5_tied", &[[few, 24]], open);
+    compare("gemma3", &[[WINDOWED, 24]], open);
 }
 
 #[test]
@@ -176,7 +195,7 @@ fn a_gpu_shares_memory_between_groups() {
         assert!(std::env::var_os("INTERBED_REQUIRE_VULKAN").is_none(), "{why}");
         return eprintln!("left out: {why}");
     }
-    compare(MODELS[0], &[[LITTLE[0], 24]], |_, parts| {
+    let open = |_, parts: &Parts| {
         // All that passes, weights and the chunks of blocks take, and what the driver rounds up.
         let chunks = ChunkShape::new(parts.groups.groups().iter().map(BlockGroup::block_bytes));
         let blocks = chunks.chunks_for(parts.bytes() as usize) * chunks.bytes();
@@ -184,5 +203,7 @@ fn a_gpu_shares_memory_between_groups() {
         let gpu = Gpu::first(Bytes(blocks as u64 + beside)).unwrap();
         let shared = BlockMemory::Shared(Bytes(parts.bytes()));
         VulkanDevice::with_blocks(&gpu, &parts.needs, &parts.groups, shared, products).unwrap()
-    });
+    };
+    compare("qwen3_5", &[[LITTLE[0], 24]], open);
+    compare("gemma3", &[[WINDOWED, 24]], open);
 }

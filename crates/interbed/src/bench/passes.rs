@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 use super::work::{ModelWork, Work};
 use crate::division::Division;
 use crate::load::Runnable;
-use crate::tails::PassBlocks;
+use crate::tails::{self, PassBlocks, PassSizes};
 
 /// A model runner whose forward passes are measured.
 pub struct MeasuredPasses {
     pub runner: ModelRunner<Box<dyn Device>>,
     /// The maximum number of tokens of a prompt that one pass computes.
     chunk: usize,
+    pass_sizes: PassSizes,
     block_size: usize,
     vocab: usize,
 }
@@ -145,8 +146,10 @@ impl MeasuredPasses {
     pub fn new(runnable: Runnable, vocab: usize, sizes: &Sizes) -> Result<Self> {
         let Runnable { mut runner, division, .. } = runnable;
         let sequences = sizes.batch.iter().max().map_or(1, |largest| largest.get());
-        runner.take_blocks(division.plan.num_blocks, sequences)?;
-        Ok(Self { runner, chunk: division.batched_tokens, block_size: division.needs.block_size, vocab })
+        let Division { needs, plan, batched_tokens: chunk, .. } = division;
+        let pass_sizes = PassSizes { pass_tokens: chunk, context: plan.max_model_len };
+        runner.take_blocks(plan.num_blocks, &tails::counts_of_passes(&runner.model, sequences, pass_sizes))?;
+        Ok(Self { runner, chunk, pass_sizes, block_size: needs.block_size, vocab })
     }
 
     /// Returns the processor, which computes the passes.
@@ -235,7 +238,7 @@ impl MeasuredPasses {
     fn pass(&mut self, first: usize, tables: &[Vec<u32>], start: usize, count: usize, logits: LogitRows) -> Result<()> {
         let tokens: Vec<u32> = (0..count).map(|i| ((start + i) * 7919 % self.vocab) as u32).collect();
         let tokens = vec![tokens; tables.len()];
-        let of = |index| PassBlocks::of(&self.runner.model, first + index, start..start + count, self.chunk);
+        let of = |index| PassBlocks::of(&self.runner.model, first + index, start..start + count, self.pass_sizes);
         let blocks: Vec<_> = (0..tables.len()).map(of).collect();
         let groups: Vec<_> = blocks.iter().map(PassBlocks::groups).collect();
         timed(&mut self.runner, (tables, &groups), &tokens, [start, start + count], logits).map(|_| ())
