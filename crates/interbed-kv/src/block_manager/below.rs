@@ -204,8 +204,9 @@ impl BlockManager {
         }
     }
 
-    /// Returns the blocks whose contents have become resume points since the last call that tiers below memory keep, with
-    /// their keys. None unless contents have [keys](Self::name_contents). Some of the points may have ended meanwhile.
+    /// Returns the blocks whose contents have become resume points since the last call that tiers below memory keep,
+    /// with their keys. None unless contents have [keys](Self::name_contents). Some of the points may have ended
+    /// meanwhile.
     pub fn take_wanted_points(&mut self) -> Vec<(BlockId, BlockKey)> {
         self.cache.take_wanted_points()
     }

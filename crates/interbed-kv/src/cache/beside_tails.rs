@@ -29,8 +29,8 @@ pub(crate) struct Need {
 pub(super) struct Ended {
     /// The contents that are of no use any more.
     pub(super) useless: Vec<ContentId>,
-    /// Whether tiers below memory keep what the point needs. Contents of models of which all layers keep all tokens count
-    /// as such points.
+    /// Whether tiers below memory keep what the point needs. Contents of models of which all layers keep all tokens
+    /// count as such points.
     pub(super) was_wanted: bool,
 }
 

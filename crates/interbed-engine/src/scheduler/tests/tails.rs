@@ -92,8 +92,8 @@ fn the_bytes_of_a_window_do_not_grow_with_the_sequence() {
     assert!((window / BLOCK..=window / BLOCK + 2).contains(&most), "{most} blocks of a window of {window} tokens");
 }
 
-/// Returns the number of bytes that a tier below memory keeps of a conversation of one prompt of `tokens` tokens and its
-/// answer.
+/// Returns the number of bytes that a tier below memory keeps of a conversation of one prompt of `tokens` tokens and
+/// its answer.
 fn bytes_below(kv: KvConfig, tokens: usize) -> usize {
     let (block_bytes, tails) = (kv.block_bytes, kv.tails.clone());
     let mut bench = Bench::over(kv, Bench::config(1, 2048, PreemptionMode::Recompute));
