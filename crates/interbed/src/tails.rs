@@ -1,13 +1,9 @@
 //! What layers keep of a sequence besides the KV of all its tokens: blocks of their own, which share the memory of KV.
 
-use anyhow::Result;
 use interbed_kernels::{BlockGroups, KvLayout};
 use interbed_kv::{Keeps, TailConfig};
 use interbed_model::blueprint::Blueprint;
 use interbed_model::{GroupBlocks, KeptGroup, KeptGroups, Model};
-
-use crate::failure::Advised;
-use crate::options::{KvLayoutOption, LimitOptions};
 
 /// The number of states for which a sequence needs room: it goes on from one that another sequence has left, which
 /// stays, and writes one of its own.
@@ -71,18 +67,4 @@ pub fn of_sequence(model: &Model, sequence: usize, is_first: bool) -> Vec<GroupB
         }
     };
     groups.map(state).collect()
-}
-
-/// Refuses options that do not work with a model whose layers keep `tails`.
-///
-/// # Errors
-/// Fails if such an option is given.
-pub fn check(tails: &[TailConfig], limits: &LimitOptions, name: &str) -> Result<()> {
-    match limits.kv_layout {
-        KvLayoutOption::Virtual if !tails.is_empty() => Err(Advised::input(
-            format!("{name} keeps states beside keys and values, and --kv-layout virtual does not go with these yet"),
-            "leave out --kv-layout virtual; everything else works",
-        )),
-        _ => Ok(()),
-    }
 }

@@ -112,14 +112,13 @@ impl SimRunner {
 
     /// Lets further layers keep the tails of `shape`. They are in no strips.
     pub fn with_tails(self, shape: Shape) -> Self {
-        let strips = if shape.tails.is_empty() { self.strips } else { None };
         let mut end = shape.blocks as u32;
         let blocks = shape.tails.iter().map(|tail| {
             let first = end;
             end += (shape.blocks * BLOCK_BYTES / tail.block_bytes) as u32;
             first..end
         });
-        Self { tails: shape.tails, tail_blocks: blocks.collect(), strips, ..self }
+        Self { tails: shape.tails, tail_blocks: blocks.collect(), ..self }
     }
 
     /// Returns in how many parts tiers keep a block.
@@ -185,17 +184,16 @@ pub fn expected_greedy(prompt: &[u32], params: &SamplingParams) -> Vec<u32> {
 }
 
 /// What the layers that keep `tails` find in `slots` for the token at `position`: 0 unless anything is wrong. `before`
-/// is the fingerprint of the tokens before the token.
+/// is the fingerprint of the tokens before the token, and `in_trunk` says what the first layers have at a position.
 fn errors(
     (slots, block_size): (&Slots, usize),
     tails: &[TailConfig],
     sequence: &BatchSequence<'_>,
-    position: usize,
-    before: u64,
+    (position, before): (usize, u64),
+    in_trunk: impl Fn(usize) -> Option<u64>,
 ) -> u64 {
     assert_eq!(sequence.groups.len(), tails.len());
     let find = |block: u32, slot: usize| slots.get(&(block, slot)).copied();
-    let in_trunk = |at: usize| find(sequence.blocks.number(at / block_size), at % block_size);
     let of_group = |(group, tail): &(&GroupBlocks<'_>, &TailConfig)| match (group, tail.keeps) {
         (GroupBlocks::Window { first, blocks }, Keeps::Window { tokens }) => {
             let mut seen = (position + 1).saturating_sub(tokens)..position;
@@ -296,7 +294,9 @@ impl Runner for SimRunner {
                     position if position == sequence.below => last_below,
                     position => self.slots[&at(sequence, position - 1)],
                 };
-                let wrong = errors((&self.slots, block_size), self.tails, sequence, position, before);
+                let in_trunk = |position| self.slots.get(&at(sequence, position)).copied();
+                let of_tails = (&self.slots, block_size);
+                let wrong = errors(of_tails, self.tails, sequence, (position, before), in_trunk);
                 let fingerprint = extend(before, token) ^ wrong;
                 known.insert(fingerprint, before);
                 self.slots.insert(place(sequence, position, true), fingerprint);
