@@ -109,8 +109,8 @@ struct Pinned {
     end: usize,
 }
 
-/// The strips behind a pool's blocks. The blocks of strips have numbers too, which begin after the numbers of all of the
-/// pool's blocks and go on strip after strip.
+/// The strips behind a pool's blocks. The blocks of strips have numbers too, which begin after the numbers of all of
+/// the pool's blocks and go on strip after strip.
 pub struct KvStrips {
     shared: Arc<Shared>,
     /// The part of each strip that a pass may use.
@@ -121,7 +121,8 @@ pub struct KvStrips {
 
 impl KvStrips {
     /// Creates strips of this shape for the first `pool_blocks` blocks of `memory`, of `block_bytes` bytes each. The
-    /// strips' blocks have the numbers from `first_block` on, and block `n` has the addresses from `n * block_bytes` on.
+    /// strips' blocks have the numbers from `first_block` on, and block `n` has the addresses from `n * block_bytes`
+    /// on.
     ///
     /// # Errors
     /// Fails if the system has no thread for the changes.

@@ -226,8 +226,8 @@ fn keep((slots, block_size): (&mut Slots, usize), sequence: &BatchSequence<'_>, 
 static BEFORE: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
 impl SimRunner {
-    /// The last fingerprint below memory of each sequence. All that is below is read, and must be one chain.
-    fn read_below(&self, batch: &[BatchSequence<'_>], below: &mut dyn KvBelow) -> Result<Vec<u64>, KvLost> {
+    /// The fingerprints below memory of each sequence. All that is below is read, and must be one chain.
+    fn read_below(&self, batch: &[BatchSequence<'_>], below: &mut dyn KvBelow) -> Result<Vec<Vec<u64>>, KvLost> {
         let stretches = |sequence: usize| 0..batch[sequence].below / STRETCH;
         // The first half of each block is one layer, the second the other.
         let mut frames = Vec::new();
@@ -257,7 +257,16 @@ impl SimRunner {
         self.controls
             .frames_read
             .fetch_add(chains.iter().map(|chain| 2 * chain.len() / STRETCH).sum(), Ordering::Relaxed);
-        Ok(chains.iter().map(|chain| chain.last().copied().unwrap_or(0)).collect())
+        Ok(chains)
+    }
+
+    /// Leaves states as a pass does that is given up: those that it writes are of no use.
+    fn give_up(&mut self, batch: &[BatchSequence<'_>]) {
+        for group in batch.iter().flat_map(|sequence| sequence.groups) {
+            if let GroupBlocks::State { to, .. } = group {
+                self.slots.insert((*to, 0), u64::MAX);
+            }
+        }
     }
 }
 
@@ -276,7 +285,7 @@ impl Runner for SimRunner {
         drop(permits);
         self.controls.passes.fetch_add(1, Ordering::Relaxed);
         self.controls.largest_batch.fetch_max(batch.len(), Ordering::Relaxed);
-        let last_below = self.read_below(batch, below)?;
+        let below = self.read_below(batch, below).inspect_err(|_| self.give_up(batch))?;
         let (block_size, strips) = (self.block_size, self.strips.as_ref());
         let place = |sequence: &BatchSequence<'_>, position: usize, to_write: bool| {
             let position = position - sequence.below;
@@ -285,16 +294,19 @@ impl Runner for SimRunner {
         };
         let at = |sequence: &BatchSequence<'_>, position: usize| place(sequence, position, false);
         // As a real pass does, write all KV first: a failed pass leaves it half done.
-        for (sequence, &last_below) in batch.iter().zip(&last_below) {
+        for (sequence, below) in batch.iter().zip(&below) {
             let mut known = BEFORE.lock().unwrap();
             for (i, &token) in sequence.tokens.iter().enumerate() {
                 let position = sequence.first_position + i;
                 let before = match position {
                     0 => 0,
-                    position if position == sequence.below => last_below,
+                    position if position == sequence.below => below[position - 1],
                     position => self.slots[&at(sequence, position - 1)],
                 };
-                let in_trunk = |position| self.slots.get(&at(sequence, position)).copied();
+                let in_trunk = |position| match below.get(position) {
+                    Some(&below) => Some(below),
+                    None => self.slots.get(&at(sequence, position)).copied(),
+                };
                 let of_tails = (&self.slots, block_size);
                 let wrong = errors(of_tails, self.tails, sequence, (position, before), in_trunk);
                 let fingerprint = extend(before, token) ^ wrong;
@@ -490,7 +502,7 @@ pub fn with_swap(shape: Shape, controls: &Arc<Controls>, below: Vec<TierBelow>) 
 }
 
 /// Blocks that take as much memory as what the tails of a sequence take.
-fn blocks_beside(shape: Shape) -> usize {
+pub fn blocks_beside(shape: Shape) -> usize {
     let bytes = shape.tails.iter().map(|tail| match tail.keeps {
         Keeps::Window { tokens } => {
             ((tokens + shape.max_num_batched_tokens).div_ceil(shape.block_size) + 1) * tail.block_bytes
