@@ -160,7 +160,7 @@ impl CpuDevice {
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 let [cos, sin, q, k, v] = apart(numbers, [cos, sin, q, k, v]);
                 let rotation = Rotation { style, cos, sin };
-                let blocks = kv.writable(sequences);
+                let blocks = kv.writable(&layer, sequences);
                 rotate_and_store(pool, level, &layer, blocks, sequences.spans, sequences.tables, rotation, q, k, v);
             }
             Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
@@ -168,7 +168,7 @@ impl CpuDevice {
                 let KvSequences { spans, tables } = sequences;
                 let (kv, blocks) = match frame {
                     Some(frame) => (layer.kv.alone(), frame.bytes().into()),
-                    None => (layer.kv, kv.readable(sequences)),
+                    None => (layer.kv, kv.readable(&layer.kv, sequences)),
                 };
                 let (layer, sinks) = (AttentionLayer { kv, ..layer }, sinks.map(|sinks| sinks.matrix()));
                 attention(pool, level, &layer, blocks, spans, tables, sinks, q, parts, state, out);

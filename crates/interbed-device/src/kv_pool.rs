@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use interbed_kernels::{AttentionSpan, BlockGroups, KvBytes, KvBytesMut, KvPlace};
+use interbed_kernels::{AttentionSpan, BlockGroups, KvBytes, KvBytesMut, KvLayer, KvPlace};
 
 use crate::buffer::{HUGE_PAGE, page_size};
 use crate::{AllocError, Bytes, HostBuffer, KvSequences, KvStrips, SharedMemory, StripShape};
@@ -45,26 +45,28 @@ impl KvPool {
         Ok(Self { groups, memory: Memory::Own(buffer) })
     }
 
-    /// Reserves blocks that can be mapped into strips, in which the blocks of a sequence lie side by side. Not all
-    /// blocks need have memory at any one time, like those of [`new_sparse`](Self::new_sparse). The blocks are in huge
-    /// pages if a block consists of whole huge pages.
+    /// Reserves blocks. Those of the trunk can be mapped into strips, in which the blocks of a sequence lie side by
+    /// side; if a block of the trunk has no bytes, there are no strips. Not all blocks need have memory at any one
+    /// time, like those of [`new_sparse`](Self::new_sparse). The blocks of the trunk are in huge pages if such a block
+    /// consists of whole huge pages.
     ///
     /// # Errors
     /// Fails if the system has no such memory, no such range of addresses, or no thread.
     ///
     /// # Panics
-    /// Panics if a block is not made of whole pages: see [`KvLayout::in_pages`](interbed_kernels::KvLayout::in_pages).
-    /// Panics if there is a group beside the trunk.
+    /// Panics if a block of the trunk is not made of whole pages: see
+    /// [`KvLayout::in_pages`](interbed_kernels::KvLayout::in_pages). Panics if `groups` have strips already.
     pub fn new_in_strips(groups: BlockGroups, shape: StripShape) -> Result<Self, AllocError> {
-        assert_eq!(groups.groups().len(), 1, "strips have blocks of the trunk alone");
-        let (layout, num_blocks) = (groups.trunk(), groups.num_blocks());
-        let bytes = |blocks: usize| layout.block_bytes().saturating_mul(blocks);
-        let huge = layout.block_bytes().is_multiple_of(HUGE_PAGE);
-        let in_strips = shape.count.saturating_mul(shape.blocks);
-        let memory = SharedMemory::new(bytes(num_blocks), bytes(num_blocks.saturating_add(in_strips)), huge)?;
+        let (block_bytes, num_blocks) = (groups.trunk().block_bytes(), groups.groups()[0].num_blocks());
+        if block_bytes == 0 {
+            return Self::new_sparse(groups);
+        }
+        let groups = groups.with_strips(shape.count.saturating_mul(shape.blocks));
+        let (places, huge) = (groups.strips(), block_bytes.is_multiple_of(HUGE_PAGE));
+        let memory = SharedMemory::new(groups.bytes(), places.end.saturating_mul(block_bytes), huge)?;
         let memory = Arc::new(memory);
-        let strips = KvStrips::new(Arc::clone(&memory) as _, layout.block_bytes(), num_blocks, shape);
-        let strips = strips.map_err(|error| AllocError::of(bytes(in_strips), &error))?;
+        let strips = KvStrips::new(Arc::clone(&memory) as _, block_bytes, num_blocks, places.start, shape);
+        let strips = strips.map_err(|error| AllocError::of(places.len().saturating_mul(block_bytes), &error))?;
         Ok(Self { groups, memory: Memory::Shared { memory, strips } })
     }
 
@@ -213,15 +215,15 @@ impl KvPool {
         }
     }
 
-    /// Returns the KV that an operation over `sequences` reads.
+    /// Returns the KV that an operation over `sequences` reads: the blocks of `layer`.
     ///
     /// # Panics
     /// Panics if a sequence has blocks of strips that are not [pinned](KvStrips::pin).
-    pub(crate) fn readable(&self, sequences: KvSequences<'_>) -> KvBytes<'_> {
+    pub(crate) fn readable(&self, layer: &KvLayer, sequences: KvSequences<'_>) -> KvBytes<'_> {
         match &self.memory {
             Memory::Own(buffer) => buffer.as_slice().into(),
             Memory::Shared { memory, strips } => {
-                self.check(strips, sequences, |span| span.held.end - span.held.start);
+                self.check(strips, layer, sequences, |span| span.held.end - span.held.start);
                 // SAFETY: it was checked that listed blocks are of the pool, which is mapped for good, and others of
                 // strips that are pinned: they stay mapped until `&mut self` unpins them. Writing takes `&mut self`.
                 unsafe { KvBytes::new(memory.memory().as_ptr(), memory.len()) }
@@ -229,15 +231,16 @@ impl KvPool {
         }
     }
 
-    /// Returns the KV that an operation over `sequences` writes: the slots of the tokens in the sequences' spans.
+    /// Returns the KV that an operation over `sequences` writes: the slots in blocks of `layer` of the tokens in the
+    /// sequences' spans.
     ///
     /// # Panics
     /// Panics if a sequence has blocks of strips that are not [pinned](KvStrips::pin), or that may only be read.
-    pub(crate) fn writable(&mut self, sequences: KvSequences<'_>) -> KvBytesMut<'_> {
+    pub(crate) fn writable(&mut self, layer: &KvLayer, sequences: KvSequences<'_>) -> KvBytesMut<'_> {
         match &self.memory {
             Memory::Own(_) => self.blocks_mut().into(),
             Memory::Shared { memory, strips } => {
-                self.check(strips, sequences, |span| span.first_position.saturating_sub(span.held.start));
+                self.check(strips, layer, sequences, |span| span.first_position.saturating_sub(span.held.start));
                 // SAFETY: as above, and blocks with tokens of the spans are pinned to be written; `&mut self` makes
                 // this the only borrow.
                 unsafe { KvBytesMut::new(memory.memory().as_ptr(), memory.len()) }
@@ -250,18 +253,26 @@ impl KvPool {
         self.blocks_mut().into()
     }
 
-    /// Checks that all blocks of `sequences` are mapped. `written` returns how many positions of a span, from the first
-    /// position in memory on, come before the first that is written.
-    fn check(&self, strips: &KvStrips, sequences: KvSequences<'_>, written: impl Fn(&AttentionSpan) -> usize) {
-        let (block_size, num_blocks) = (self.groups.trunk().block_size(), self.groups.num_blocks());
+    /// Checks that all blocks of `sequences`, which have a part of `layer`, are mapped. `written` returns how many
+    /// positions of a span, from the first position in memory on, come before the first that is written.
+    fn check(
+        &self,
+        strips: &KvStrips,
+        layer: &KvLayer,
+        sequences: KvSequences<'_>,
+        written: impl Fn(&AttentionSpan) -> usize,
+    ) {
+        let (block_size, numbers) = (layer.block_size(), layer.listed_within(self.groups.bytes()));
         for span in sequences.spans {
             match &span.place {
                 KvPlace::Listed(table) => {
                     let table = &sequences.tables[table.start as usize..table.end as usize];
-                    let is_there = table.iter().all(|&block| (block as usize) < num_blocks);
+                    let is_there = table.iter().all(|&block| numbers.contains(&(block as usize)));
                     assert!(is_there, "a sequence has a block beyond the pool");
                 }
                 &KvPlace::From(first) => {
+                    let is_trunk = layer.block_bytes() == self.groups.trunk().block_bytes();
+                    assert!(is_trunk, "only blocks of the trunk lie side by side");
                     let end = span.first_position.saturating_add(span.tokens).min(span.held.end);
                     let blocks = end.saturating_sub(span.held.start).div_ceil(block_size);
                     let first = first as usize;
@@ -274,9 +285,15 @@ impl KvPool {
 
 #[cfg(test)]
 mod tests {
-    use interbed_kernels::{KvDType, KvLayout, KvShape, StateLayout, StateShape};
+    use std::num::NonZeroUsize;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use interbed_kernels::{
+        KvDType, KvLayout, KvShape, Level, Pool, RopeStyle, Rotation, StateLayout, StateShape, rotate_and_store,
+    };
 
     use super::*;
+    use crate::{PageAccess, StripChange, StripContent};
 
     /// Returns a pool of blocks of `kib` KiB each, all written.
     fn written(kib: usize, num_blocks: usize) -> KvPool {
@@ -405,6 +422,68 @@ mod tests {
             // One byte of each page is written.
             assert_eq!((zeros(&pool, 9), zeros(&pool, 10)), (8, 0));
         }
+    }
+
+    /// A pool of 5 blocks of the trunk, 4 of a window and 3 of states, and two strips of 6 places.
+    fn in_strips() -> KvPool {
+        let kv =
+            |layers: usize| KvLayout::new(4, KvDType::F32, vec![KvShape { num_kv_heads: 4, head_dim: 32 }; layers]);
+        let state = StateShape { rows: 3, channels: 512, heads: 2, key_width: 16, value_width: 80 };
+        let trunk = kv(1).in_pages(page_size());
+        let groups = BlockGroups::new(trunk, 5).with(kv(2), 4).with(StateLayout::new([state; 2]), 3);
+        KvPool::new_in_strips(groups, StripShape { count: 2, blocks: 6 }).unwrap()
+    }
+
+    #[test]
+    fn blocks_of_the_trunk_appear_in_strips_behind_all_groups() {
+        let mut pool = in_strips();
+        for block in 0..12 {
+            pool.block_mut(block).fill(block as u8 + 1);
+        }
+        let first = pool.first_of_strip(1);
+        assert!(first as usize >= 12 + 6);
+        let strips = pool.strips().unwrap();
+        for (index, (block, access)) in (0..).zip([(3, PageAccess::Read), (0, PageAccess::Write)]) {
+            let to = StripContent::Blocks(block, access);
+            strips.change(&StripChange { strip: 1, first: index, count: 1, to }).unwrap();
+        }
+        strips.pin(1, 0..2, 1);
+        let layer = pool.groups().trunk().layer(0);
+        let place = KvPlace::From(first);
+        let spans = [AttentionSpan { first_position: 4, tokens: 4, held: 0..8, place }];
+        let _ = pool.readable(&layer, KvSequences { spans: &spans, tables: &[] });
+        let (new, threads) = ([7.0; 4 * 4 * 32], Pool::new(NonZeroUsize::MIN));
+        let (mut q, mut k) = (new, new);
+        let rotation = Rotation { style: RopeStyle::Halves, cos: &[1.0; 4 * 16], sin: &[0.0; 4 * 16] };
+        let blocks = pool.writable(&layer, KvSequences { spans: &spans, tables: &[] });
+        let level = Level::detect();
+        rotate_and_store(&threads, level, &layer, blocks, &spans, &[], rotation, &mut q, &mut k, &new);
+        // Block 0 is the second of the strip.
+        let stored: &[f32] = bytemuck::cast_slice(&pool.block(0)[..layer.part_bytes()]);
+        assert!(stored.iter().all(|&number| number == 7.0), "{:?}", &stored[..8]);
+        for block in 1..12 {
+            assert!(pool.block(block).iter().all(|&byte| byte == block as u8 + 1), "block {block}");
+        }
+        pool.copy_blocks([(0, 2), (6, 8), (9, 11)]);
+        assert_eq!((pool.block(2), pool.block(8)[0], pool.block(11)[0]), (&pool.block(0).to_vec()[..], 7, 10));
+        pool.give_back(&[2, 8, 11]).unwrap();
+        assert_eq!([2, 8, 11].map(|block| zeros(&pool, block) == pool.block(block as u32).len()), [true; 3]);
+    }
+
+    #[test]
+    fn tables_list_the_blocks_of_their_group_alone() {
+        let pool = in_strips();
+        let refused = |group: usize, place: KvPlace| {
+            let layer = pool.groups().kv(group).layer(0);
+            let spans = [AttentionSpan { first_position: 0, tokens: 4, held: 0..4, place }];
+            let sequences = KvSequences { spans: &spans, tables: &[4, 5, 8, 9, pool.first_of_strip(0)] };
+            catch_unwind(AssertUnwindSafe(|| pool.readable(&layer, sequences))).is_err()
+        };
+        let listed = |at: u32| KvPlace::Listed(at..at + 1);
+        assert_eq!([0, 1, 3, 4].map(|at| refused(0, listed(at))), [false, true, true, true]);
+        assert_eq!([0, 1, 2, 3, 4].map(|at| refused(1, listed(at))), [true, false, false, true, true]);
+        assert!(refused(1, KvPlace::From(pool.first_of_strip(0))), "windows are in no strip");
+        assert!(refused(0, KvPlace::From(pool.first_of_strip(0))), "nothing is mapped there");
     }
 
     #[test]

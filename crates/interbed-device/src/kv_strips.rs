@@ -77,8 +77,10 @@ struct Strip {
 struct Shared {
     memory: Arc<dyn VirtualMemory>,
     block_bytes: usize,
-    /// Blocks of the pool, before the strips.
+    /// Blocks of the pool that may be mapped.
     pool_blocks: usize,
+    /// The number of the first strip's first block.
+    first_block: usize,
     shape: StripShape,
     strips: Vec<Mutex<Strip>>,
     queue: Mutex<Queue>,
@@ -107,8 +109,8 @@ struct Pinned {
     end: usize,
 }
 
-/// The strips behind a pool's blocks. The blocks of strips have numbers too, which begin after the numbers of the
-/// pool's blocks and go on strip after strip.
+/// The strips behind a pool's blocks. The blocks of strips have numbers too, which begin after the numbers of all of
+/// the pool's blocks and go on strip after strip.
 pub struct KvStrips {
     shared: Arc<Shared>,
     /// The part of each strip that a pass may use.
@@ -118,24 +120,28 @@ pub struct KvStrips {
 }
 
 impl KvStrips {
-    /// Creates strips of this shape behind `pool_blocks` blocks of `block_bytes` bytes, all of them in `memory`.
+    /// Creates strips of this shape for the first `pool_blocks` blocks of `memory`, of `block_bytes` bytes each. The
+    /// strips' blocks have the numbers from `first_block` on, and block `n` has the addresses from `n * block_bytes`
+    /// on.
     ///
     /// # Errors
     /// Fails if the system has no thread for the changes.
     ///
     /// # Panics
-    /// Panics if a block is not made of whole pages.
+    /// Panics if a block is not made of whole pages, or if the numbers of strips are among those of the pool.
     pub fn new(
         memory: Arc<dyn VirtualMemory>,
         block_bytes: usize,
         pool_blocks: usize,
+        first_block: usize,
         shape: StripShape,
     ) -> io::Result<Self> {
+        assert!(first_block >= pool_blocks, "strips begin at {first_block}, among {pool_blocks} blocks");
         assert!(block_bytes.is_multiple_of(memory.page_size()), "blocks of {block_bytes} bytes are not whole pages");
         let strip = || Mutex::new(Strip { mapped: Vec::new(), pinned: 0..0 });
         let strips = (0..shape.count).map(|_| strip()).collect();
         let (queue, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { memory, block_bytes, pool_blocks, shape, strips, queue, changed });
+        let shared = Arc::new(Shared { memory, block_bytes, pool_blocks, first_block, shape, strips, queue, changed });
         let worker = {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new().name("interbed-kv-strips".into()).spawn(move || shared.work())?
@@ -155,7 +161,7 @@ impl KvStrips {
 
     /// Returns the number of a strip's first block.
     pub fn first_block(&self, strip: u32) -> u32 {
-        (self.shared.pool_blocks + strip as usize * self.shared.shape.blocks) as u32
+        (self.shared.first_block + strip as usize * self.shared.shape.blocks) as u32
     }
 
     /// Makes changes beside passes, in this order, after the changes that were asked for before. None of the changes
@@ -237,7 +243,7 @@ impl KvStrips {
         if blocks.is_empty() {
             return;
         }
-        let first = blocks.start.checked_sub(self.shared.pool_blocks).expect("only blocks of strips lie side by side");
+        let first = blocks.start.checked_sub(self.shared.first_block).expect("only blocks of strips lie side by side");
         let (strip, first) = (first / shape.blocks, first % shape.blocks);
         let (end, written) = (first + blocks.len(), first + written.saturating_sub(blocks.start));
         let may = |pinned: &Pinned| pinned.first <= first && end <= pinned.end && pinned.written.min(end) <= written;
@@ -312,7 +318,7 @@ impl Shared {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, "a pass uses these blocks"));
         }
         let bytes = self.block_bytes;
-        let base = self.pool_blocks + strip as usize * self.shape.blocks;
+        let base = self.first_block + strip as usize * self.shape.blocks;
         let at = (base + range.start) * bytes..(base + range.end) * bytes;
         assert!(range.end <= self.shape.blocks, "a strip has {} blocks", self.shape.blocks);
         if strip_state.mapped.len() < range.end {
@@ -381,7 +387,7 @@ mod tests {
     fn strips() -> (Arc<Noted>, KvStrips) {
         let memory = Arc::new(Noted::default());
         let shape = StripShape { count: 3, blocks: 4 };
-        let strips = KvStrips::new(Arc::clone(&memory) as Arc<dyn VirtualMemory>, 2 * PAGE, 10, shape).unwrap();
+        let strips = KvStrips::new(Arc::clone(&memory) as Arc<dyn VirtualMemory>, 2 * PAGE, 10, 10, shape).unwrap();
         (memory, strips)
     }
 

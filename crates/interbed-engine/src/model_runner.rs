@@ -57,7 +57,7 @@ impl<D: Device> ModelRunner<D> {
     /// weights from `source`. `weights` describes the memory of these weights.
     pub fn new(mut device: D, blueprint: Blueprint, source: Box<dyn WeightSource>, weights: WeightMemory) -> Self {
         let blocks = device.block_groups().clone();
-        let strips = device.strips().map(|strips| strip_config(strips.shape(), blocks.num_blocks()));
+        let strips = device.strips().map(|strips| strip_config(strips.shape(), blocks.groups()[0].num_blocks()));
         let model = Model::new(blueprint, source, blocks);
         Self { model, device, weights, strips, timeline: None, failure: None }
     }
@@ -159,7 +159,7 @@ impl ModelRunner<CpuDevice> {
 /// The number of blocks that one command copies.
 const COPIES_AT_A_TIME: usize = 64;
 
-/// Returns how strips of this shape are managed over `num_blocks` blocks.
+/// Returns how strips of this shape are managed over `num_blocks` blocks of the trunk.
 fn strip_config(shape: StripShape, num_blocks: usize) -> StripConfig {
     // Other parts of the process need mappings too, so a quarter of the mappings that the system allows is left to
     // them.

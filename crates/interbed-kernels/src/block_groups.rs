@@ -95,12 +95,14 @@ impl BlockGroup {
 pub struct BlockGroups {
     /// The trunk, then the others in the order of their numbers.
     groups: Vec<BlockGroup>,
+    /// The numbers of blocks in strips.
+    strips: Range<usize>,
 }
 
 impl BlockGroups {
     /// Creates groups of which there is only the trunk, with `num_blocks` blocks.
     pub fn new(trunk: KvLayout, num_blocks: usize) -> Self {
-        let mut groups = Self { groups: Vec::new() };
+        let mut groups = Self { groups: Vec::new(), strips: 0..0 };
         groups.push(trunk.into(), num_blocks);
         groups
     }
@@ -108,16 +110,34 @@ impl BlockGroups {
     /// Adds a group of `num_blocks` blocks, whose numbers follow those of all groups so far.
     ///
     /// # Panics
-    /// Panics if blocks of KV have another number of tokens than those of the trunk.
+    /// Panics if blocks of KV have another number of tokens than those of the trunk, or if there are
+    /// [strips](Self::with_strips) already.
     pub fn with(mut self, layout: impl Into<GroupLayout>, num_blocks: usize) -> Self {
         let layout = layout.into();
         if let GroupLayout::Kv(layout) = &layout {
             assert_eq!(layout.block_size(), self.trunk().block_size(), "blocks of all groups have as many tokens");
         }
+        assert!(self.strips.is_empty(), "strips come last");
         self.push(layout, num_blocks);
-        // Only where the trunk is alone may it have more blocks than are counted: those of strips.
+        // Only a trunk that is alone need not know how many blocks there are.
         let trunk = &mut self.groups[0];
         trunk.layout.set_blocks(trunk.blocks);
+        self
+    }
+
+    /// Lets blocks of the trunk appear at `count` further places, in strips. The places have numbers behind those of
+    /// all blocks, and addresses behind all blocks: place `n` is where block `n` of the trunk would be if the trunk had
+    /// so many. Only layers of the trunk know these numbers.
+    ///
+    /// # Panics
+    /// Panics if there are strips already.
+    pub fn with_strips(mut self, count: usize) -> Self {
+        assert!(self.strips.is_empty(), "strips come last");
+        let block_bytes = self.groups[0].block_bytes().max(1);
+        let first = self.bytes().div_ceil(block_bytes).max(self.num_blocks());
+        self.strips = first..first.saturating_add(count);
+        let trunk = &mut self.groups[0];
+        trunk.layout.set_blocks(BlockRange { reach: self.strips.end, ..trunk.blocks });
         self
     }
 
@@ -126,7 +146,7 @@ impl BlockGroups {
             None => (0, 0),
             Some(last) => (last.numbers().end, last.bytes().end.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX)),
         };
-        let blocks = BlockRange { first, count, start };
+        let blocks = BlockRange { first, count, reach: count, start };
         layout.set_blocks(if self.groups.is_empty() { BlockRange::ALONE } else { blocks });
         self.groups.push(BlockGroup { layout, blocks });
     }
@@ -206,6 +226,11 @@ impl BlockGroups {
         start..start + group.block_bytes()
     }
 
+    /// Returns the numbers of the places in strips; empty if there are none.
+    pub fn strips(&self) -> Range<usize> {
+        self.strips.clone()
+    }
+
     /// Returns the number of bytes of the memory of all blocks.
     pub fn bytes(&self) -> usize {
         self.groups.last().map_or(0, |last| last.bytes().end)
@@ -242,6 +267,35 @@ mod tests {
         let groups = BlockGroups::new(kv(0, 8), 5).with(kv(1, 8), 2);
         assert_eq!((groups.bytes_of(4), groups.bytes_of(6)), (0..0, 256..512));
         assert_eq!(groups.group_of(5), 1);
+    }
+
+    #[test]
+    fn places_in_strips_lie_behind_all_groups_where_blocks_of_the_trunk_would_be() {
+        let all = |groups: BlockGroups| {
+            let layer = groups.trunk().layer(0);
+            let strips = groups.strips();
+            let end = strips.end * groups.trunk().block_bytes();
+            assert!(
+                strips.start * groups.trunk().block_bytes() >= groups.bytes() && strips.start >= groups.num_blocks()
+            );
+            assert_eq!(layer.listed_within(end), 0..10, "tables list blocks of the pool");
+            assert_eq!(layer.blocks().reach_within(end, layer.block_bytes()), 0..strips.end);
+            assert_eq!(layer.blocks().offset(strips.start, layer.block_bytes()), strips.start * layer.block_bytes());
+            strips
+        };
+        assert_eq!(all(BlockGroups::new(kv(2, 8), 10).with_strips(12)), 10..22);
+        // 64 KiB of blocks of 512 bytes, and as many bytes for the group beside, or more blocks than that.
+        assert_eq!(all(BlockGroups::new(kv(2, 8), 10).with(kv(1, 8), 3).with_strips(12)), 130..142);
+        assert_eq!(all(BlockGroups::new(kv(2, 8), 10).with(kv(1, 8), 300).with_strips(12)), 310..322);
+        let groups = BlockGroups::new(kv(2, 8), 10).with(kv(1, 8), 3).with_strips(12);
+        assert_eq!((groups.num_blocks(), groups.group_of(12), groups.bytes_of(9)), (13, 1, 9 * 512..10 * 512));
+        assert_eq!(groups.kv(1).layer(0).listed_within(1 << 20), 10..13);
+    }
+
+    #[test]
+    #[should_panic(expected = "strips come last")]
+    fn no_group_is_added_behind_strips() {
+        let _ = BlockGroups::new(kv(1, 8), 5).with_strips(3).with(kv(1, 8), 2);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Describes the memory layout of keys and values.
 
+use std::ops::Range;
+
 use crate::DType;
 use crate::block_range::BlockRange;
 
@@ -238,6 +240,11 @@ impl KvLayer {
     /// Returns the layout of this layer in adjacent blocks, numbered from 0, that contain no other layer.
     pub fn alone(self) -> Self {
         Self { offset: 0, block_bytes: self.part_bytes(), blocks: BlockRange::ALONE, ..self }
+    }
+
+    /// Returns the numbers of the blocks with a part of this layer that tables may list, in a memory of `len` bytes.
+    pub fn listed_within(&self, len: usize) -> Range<usize> {
+        self.blocks.within(len, self.block_bytes)
     }
 
     /// Returns the blocks that have a part of this layer.

@@ -104,12 +104,15 @@ impl<'a> KvView<'a> {
     /// # Panics
     /// Panics if the block table ends before the positions do, or names another block.
     pub(crate) fn check(self, layer: &KvLayer, len: usize, positions: &Range<usize>) {
-        let numbers = layer.blocks().within(len, layer.block_bytes());
         let positions = positions.start - self.first..positions.end - self.first;
         let blocks = positions.start / layer.block_size()..positions.end.div_ceil(layer.block_size());
         let is_there = match self.blocks {
-            Blocks::Listed(table) => table[blocks].iter().all(|&block| numbers.contains(&(block as usize))),
+            Blocks::Listed(table) => {
+                let numbers = layer.listed_within(len);
+                table[blocks].iter().all(|&block| numbers.contains(&(block as usize)))
+            }
             Blocks::From(first) => {
+                let numbers = layer.blocks().reach_within(len, layer.block_bytes());
                 let first = first as usize;
                 blocks.is_empty() || numbers.start <= first && blocks.end <= numbers.end.saturating_sub(first)
             }

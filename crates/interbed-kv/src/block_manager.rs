@@ -270,6 +270,9 @@ impl BlockManager {
         let need = self.num_required_blocks(token_ids.len(), 0);
         let mut blocks = Vec::with_capacity(need);
         self.cache.walk(token_ids, hashes, |block, _| blocks.push(block));
+        if self.cache.tails().is_some() {
+            self.resume(&mut blocks, token_ids.len());
+        }
         let found = blocks.len();
         // The blocks that were found could be evicted, so nothing is evicted if any were found.
         blocks.extend(self.cache.promise(need - found, found == 0));

@@ -231,8 +231,9 @@ fn start_engine(
     let Division { needs, plan, batched_tokens, .. } = division;
     let block_size = needs.block_size;
     // KV that memory does not hold is read from disk in each pass.
-    let on_disk = if tails.is_empty() { below.long_tokens()? } else { 0 };
-    let is_beside = blocks_beside_disk(block_size, batched_tokens) <= plan.num_blocks_max;
+    let on_disk = below.long_tokens()?;
+    let least = blocks_beside_disk(block_size, batched_tokens) + needs.blocks_beside;
+    let is_beside = least <= plan.num_blocks_max;
     let context = limits.max_model_len.map_or(dir.config.blueprint.context, |asked| asked.get());
     let max_model_len = if is_beside { plan.max_model_len.max(context.min(on_disk)) } else { plan.max_model_len };
     report::context(&plan, max_model_len, context, limits);

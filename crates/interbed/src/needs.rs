@@ -81,7 +81,6 @@ impl<'a> Needs<'a> {
         }
         let layout = kv_layout(config, dtype, limits);
         let tails = tails::of(&config.blueprint, &layout);
-        tails::check(&tails, limits, &name)?;
         let mut block_bytes = layout.block_bytes() + layout.block_size() * size_of::<u32>();
         if limits.kv_layout == KvLayoutOption::Virtual {
             block_bytes += layout.block_bytes() / page_size() * PAGE_TABLES;

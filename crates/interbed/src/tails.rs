@@ -2,14 +2,10 @@
 
 use std::ops::Range;
 
-use anyhow::Result;
 use interbed_kernels::{BlockGroups, KvLayout};
 use interbed_kv::{Keeps, TailConfig};
 use interbed_model::blueprint::Blueprint;
 use interbed_model::{GroupBlocks, KeptGroup, KeptGroups, Model, SequenceBlocks};
-
-use crate::failure::Advised;
-use crate::options::{KvLayoutOption, LimitOptions};
 
 /// The number of states for which a sequence needs room: it goes on from one that another sequence has left, which
 /// stays, and writes one of its own.
@@ -147,19 +143,5 @@ fn blocks_of_one(group: &KeptGroup, block_size: usize, PassSizes { pass_tokens, 
         KeptGroup::Kv { window, .. } => {
             blocks_of_window(window.unwrap_or(1), block_size, pass_tokens).min(context.div_ceil(block_size))
         }
-    }
-}
-
-/// Refuses options that do not work with a model whose layers keep `tails`.
-///
-/// # Errors
-/// Fails if such an option is given.
-pub fn check(tails: &[TailConfig], limits: &LimitOptions, name: &str) -> Result<()> {
-    match limits.kv_layout {
-        KvLayoutOption::Virtual if !tails.is_empty() => Err(Advised::input(
-            format!("{name} keeps states beside keys and values, and --kv-layout virtual does not go with these yet"),
-            "leave out --kv-layout virtual; everything else works",
-        )),
-        _ => Ok(()),
     }
 }

@@ -69,7 +69,9 @@ impl LongSequence {
 }
 
 impl Worker {
-    /// Resumes sequence `id`, which was just admitted and is longer than memory, behind the KV that it has on disk.
+    /// Resumes sequence `id`, which was just admitted and is longer than memory, behind the KV that it has on disk. If
+    /// layers keep tails, the sequence begins with its first token, because the disk has no tails for it. What it
+    /// computes need not be written again.
     pub(super) fn resume_long(&mut self, id: SequenceId, plan: &mut StepPlan, index: usize) {
         let block_size = self.scheduler.blocks().block_size();
         let long = &mut self.long;
@@ -83,7 +85,7 @@ impl Worker {
             losses: 0,
         });
         // The last token is always computed.
-        let full = (sequence.len() - 1) / block_size;
+        let full = if self.scheduler.blocks().keeps_tails() { 0 } else { (sequence.len() - 1) / block_size };
         one.name(tier.key_chain(), sequence.tokens(), block_size, full);
         let found = tier.look_up(&MissingKeys::of_trunk(one.keys[1..=full].to_vec(), 0), None);
         let stretch = STRETCH / block_size;
@@ -166,9 +168,10 @@ impl Worker {
     }
 
     /// Handles the loss of KV on disk of the sequence at entry `lost.sequence` of the plan. The sequence computes its
-    /// KV again, or fails if it has lost KV too often.
+    /// KV again, or fails if it has lost KV too often. So do those whose states the pass may have changed in place.
     pub(super) fn recover_lost(&mut self, plan: &StepPlan, lost: &KvLost) {
         let id = plan.entries[lost.sequence].id;
+        self.scheduler.restart_changed(plan);
         let long = &mut self.long;
         let Some((_, tier)) = frame_tier(&mut self.tiers) else { return };
         tier.release_frames(id.0);
@@ -178,7 +181,7 @@ impl Worker {
         });
         if losses >= LOSSES_MAX {
             self.fail_sequence(id, &lost.to_string());
-        } else {
+        } else if !self.scheduler.is_waiting(id) {
             self.scheduler.restart(id);
         }
     }

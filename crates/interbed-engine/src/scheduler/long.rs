@@ -35,9 +35,8 @@ impl Scheduler {
     pub(crate) fn allow_long(&mut self, most: usize) {
         let block_size = self.blocks.block_size();
         let least = blocks_beside_disk(block_size, self.config.max_num_batched_tokens);
-        // Tiers stream no more than the KV of all tokens.
-        let can_stream = STRETCH.is_multiple_of(block_size) && !self.blocks.keeps_tails();
-        if can_stream && least <= self.blocks.stats().blocks_total {
+        let least = self.blocks.num_blocks_beside_below(least);
+        if STRETCH.is_multiple_of(block_size) && least <= self.blocks.stats().blocks_total {
             self.long = Some(LongLimits { stretch: STRETCH / block_size, least, most });
         }
         self.reconsider();
@@ -46,7 +45,7 @@ impl Scheduler {
     /// Has sequences that are longer than memory wait, if they have up to `most` tokens, because they may be allowed
     /// later. With 0, such sequences do not wait.
     pub(crate) fn await_long(&mut self, most: usize) {
-        self.long_awaited = if self.blocks.keeps_tails() { 0 } else { most };
+        self.long_awaited = most;
         self.reconsider();
     }
 
@@ -57,21 +56,23 @@ impl Scheduler {
 
     /// Returns whether `one` is longer than memory, and waits until that is allowed.
     pub(super) fn is_awaiting(&self, one: &Sequence) -> bool {
-        let fits = self.blocks.num_required_blocks(one.len(), 0) <= self.blocks.stats().blocks_total;
-        one.request.may_be_long && !fits && one.len() <= self.long_awaited
+        one.request.may_be_long && !self.fits_alone(one) && one.len() <= self.long_awaited
     }
 
     /// Returns the limits of `one` as a sequence that is longer than memory; `None` if it is not longer, or may not be.
     pub(super) fn long_limits(&self, one: &Sequence) -> Option<LongLimits> {
         let limits = self.long.filter(|limits| one.request.may_be_long && one.len() <= limits.most)?;
-        let fits = self.blocks.num_required_blocks(one.len(), 0) <= self.blocks.stats().blocks_total;
-        (one.is_long() || !fits).then_some(limits)
+        (one.is_long() || !self.fits_alone(one)).then_some(limits)
+    }
+
+    fn fits_alone(&self, one: &Sequence) -> bool {
+        self.blocks.num_blocks_alone(one.len()) <= self.blocks.stats().blocks_total
     }
 
     /// Returns whether all of `one` should be on disk soon, since memory may not be enough for it.
     pub(super) fn may_outgrow_memory(&self, one: &Sequence) -> bool {
         let half = self.blocks.stats().blocks_total / 2;
-        self.long.is_some() && one.request.may_be_long && self.blocks.num_required_blocks(one.len(), 0) > half
+        self.long.is_some() && one.request.may_be_long && self.blocks.num_blocks_alone(one.len()) > half
     }
 
     /// Returns the number of blocks that `one` takes or would take in memory.
@@ -96,6 +97,18 @@ impl Scheduler {
     pub(crate) fn restart(&mut self, id: SequenceId) {
         self.reconsider();
         self.recompute(&[id]);
+    }
+
+    /// Drops the blocks of those sequences of a pass that was given up whose states the pass may have changed in place.
+    pub(crate) fn restart_changed(&mut self, plan: &StepPlan) {
+        let changed: Vec<_> = plan.entries.iter().map(|entry| entry.id).collect();
+        for id in changed {
+            if self.knows(id) && self.blocks.writes_in_place(id) {
+                let group = self.group(id);
+                self.reconsider();
+                self.recompute(&group);
+            }
+        }
     }
 
     /// Begins `id` as a sequence that is longer than memory.
@@ -132,6 +145,11 @@ impl Scheduler {
         self.queues.running().filter(|id| self.sequences[id].is_long()).collect()
     }
 
+    /// Returns whether `id` holds nothing and waits to be computed.
+    pub(crate) fn is_waiting(&self, id: SequenceId) -> bool {
+        self.sequences.get(&id).is_some_and(|sequence| sequence.status == SequenceStatus::Waiting)
+    }
+
     /// Returns whether `id` has not ended.
     pub(crate) fn knows(&self, id: SequenceId) -> bool {
         self.sequences.contains_key(&id)
@@ -146,9 +164,7 @@ impl Scheduler {
             let held = self.blocks.num_tokens(id).unwrap_or(0);
             let computed = sequence.computed;
             let end = computed + sequence.pending().min(self.room_of(id, plan));
-            let room = held.next_multiple_of(self.blocks.block_size()) - held
-                + self.blocks.available() * self.blocks.block_size();
-            let more = end.saturating_sub(held).min(room);
+            let more = self.room_to_grow(id, held, end.saturating_sub(held));
             if held + more < end {
                 if self.move_below(id) {
                     continue;
@@ -164,9 +180,24 @@ impl Scheduler {
                 return Growing::Short;
             }
             let tokens = &self.sequences[&id].tokens()[held..held + more];
-            self.blocks.append(id, tokens).expect("there are blocks for so many");
-            return Growing::Grown;
+            return match self.blocks.append(id, tokens) {
+                Ok(()) => Growing::Grown,
+                // A window lacks a place for the next token.
+                Err(_) => Growing::Short,
+            };
         }
+    }
+
+    /// Returns how many more of `count` tokens `id`, which holds `held`, finds blocks for.
+    fn room_to_grow(&self, id: SequenceId, held: usize, count: usize) -> usize {
+        let block_size = self.blocks.block_size();
+        let room = held.next_multiple_of(block_size) - held;
+        let mut more = count.min(room + self.blocks.available() * block_size);
+        // Windows and states may take a part of what is available.
+        while self.blocks.keeps_tails() && more > 0 && !self.blocks.can_append(id, more) {
+            more = more.saturating_sub(block_size);
+        }
+        more
     }
 
     /// Has a stretch of a running sequence leave memory, if one is on disk. Returns whether one left.

@@ -28,6 +28,8 @@ mod real;
 mod sim;
 #[path = "../it/streamed.rs"]
 mod streamed;
+#[path = "../it/tails.rs"]
+mod tails;
 #[path = "../it/trade.rs"]
 mod trade;
 

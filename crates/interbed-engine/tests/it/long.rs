@@ -10,13 +10,13 @@ use interbed_engine::{
     TierPolicy,
 };
 use interbed_kernels::STRETCH;
-use interbed_kv::Gate;
+use interbed_kv::{Gate, TailConfig, TailParts};
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
 use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape, SlotRoom};
 
 use crate::sim::{
-    Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, expected_greedy, greedy,
-    prompt, with_swap,
+    Controls, KINDS, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, blocks_beside, collect, engine_config,
+    expected_greedy, greedy, prompt, with_swap,
 };
 
 const BLOCK: usize = 8;
@@ -37,7 +37,7 @@ const SHAPE: Shape = Shape {
     tails: &[],
 };
 
-fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: StoreMode) -> TierBelow {
+fn kv_disk(tails: &[TailConfig], space: &Arc<FaultySegments>, bytes: u64, mode: StoreMode) -> TierBelow {
     let layers = vec![BLOCK * SLOT_BYTES / 2; 2];
     let frames = (STRETCH / BLOCK, 3);
     let options = DiskOptions {
@@ -51,17 +51,17 @@ fn kv_disk(space: &Arc<FaultySegments>, bytes: u64, mode: StoreMode) -> TierBelo
         turns: Arc::default(),
         slots: SlotRoom::default(),
     };
-    let tier =
-        DiskTier::open(Arc::clone(space) as _, [1; 32], [2; 32], RecordShape::new(BLOCK, layers), options).unwrap();
+    let records = RecordShape::new(BLOCK, layers).with_stored_together(TailParts::most(tails, BLOCK));
+    let tier = DiskTier::open(Arc::clone(space) as _, [1; 32], [2; 32], records, options).unwrap();
     let (recompute, idle_after) = (Recompute::Share(0.0), Some(IDLE_AFTER));
     TierBelow { tier: Box::new(tier), policy: TierPolicy { mode, recompute, idle_after, drops_fresh: false } }
 }
 
 fn start(shape: Shape, space: &Arc<FaultySegments>, bytes: u64, mode: StoreMode) -> (Engine, Arc<Controls>) {
     let (runner, controls) = SimRunner::new(BLOCK);
-    let below = vec![kv_disk(space, bytes, mode)];
+    let below = vec![kv_disk(shape.tails, space, bytes, mode)];
     let attachments = with_swap(shape, &controls, below);
-    (Engine::start_with(engine_config(shape), Box::new(runner), attachments).unwrap(), controls)
+    (Engine::start_with(engine_config(shape), Box::new(runner.with_tails(shape)), attachments).unwrap(), controls)
 }
 
 fn submit(engine: &Engine, request: &Request) -> EventStream {
@@ -98,11 +98,35 @@ fn a_prompt_beyond_memory_is_answered_as_with_ample_memory_and_found_again() {
     }
 }
 
+/// The same with layers that keep `tails` besides, and memory for these.
+fn beside(tails: &'static [TailConfig]) -> Shape {
+    let shape = Shape { tails, ..SHAPE };
+    Shape { blocks: shape.blocks + blocks_beside(shape), ..shape }
+}
+
+#[test]
+fn tails_stay_in_memory_while_all_else_is_below() {
+    for tails in KINDS {
+        let space = Arc::new(FaultySegments::new(1));
+        let (engine, controls) = start(beside(tails), &space, 8 << 20, StoreMode::Eager);
+        let requests = [greedy(prompt(3, 4 * STRETCH + 300), 40), greedy(prompt(5, 700), STRETCH + 500)];
+        for _ in 0..2 {
+            let streams: Vec<_> = requests.iter().map(|request| submit(&engine, request)).collect();
+            for (stream, request) in streams.into_iter().zip(&requests) {
+                let ended = collect(stream);
+                assert_eq!(ended.tokens, expected_greedy(&request.prompt, &request.params), "{tails:?}");
+            }
+            assert_idle_and_whole(&engine);
+        }
+        assert!(controls.frames_read.load(Ordering::Relaxed) > 100, "{tails:?}");
+    }
+}
+
 #[test]
 fn who_is_longer_than_memory_waits_until_there_is_a_tier_and_nobody_else_does() {
     for comes in [true, false] {
         let space = Arc::new(FaultySegments::new(1));
-        let mut disk = kv_disk(&space, 8 << 20, StoreMode::Eager);
+        let mut disk = kv_disk(&[], &space, 8 << 20, StoreMode::Eager);
         let long_tokens = disk.tier.frames().expect("a disk keeps frames").capacity_tokens();
         let (sender, tiers) = std::sync::mpsc::channel();
         let (runner, controls) = SimRunner::new(BLOCK);
@@ -186,12 +210,15 @@ fn a_full_disk_fails_who_cannot_go_on_and_nobody_else() {
 #[test]
 fn no_token_comes_from_wrong_kv_whatever_happens_to_long_sequences() {
     let (mut frames, mut injected, mut right, mut failed) = (0, 0, 0, 0);
-    for seed in 0..16u32 {
+    for seed in 0..24u32 {
         let mut random = dice(seed);
         let space = Arc::new(FaultySegments::new(seed.into()));
         let mode = [StoreMode::Evict, StoreMode::Eager, StoreMode::Mirror][seed as usize % 3];
+        // In half of the cases, layers keep tails besides.
+        let kind = KINDS[seed as usize / 6 % KINDS.len()];
+        let shape = if seed / 3 % 2 == 1 { beside(kind) } else { SHAPE };
         let shape =
-            Shape { swap_blocks: 60 * (seed as usize % 2), blocks: SHAPE.blocks + random(200) as usize, ..SHAPE };
+            Shape { swap_blocks: 60 * (seed as usize % 2), blocks: shape.blocks + random(200) as usize, ..shape };
         let (engine, controls) = start(shape, &space, 6 << 20, mode);
         for _ in 0..2 {
             let mut rate = |most: u32| if random(2) == 0 { 0 } else { random(most) };
@@ -234,7 +261,7 @@ fn no_token_comes_from_wrong_kv_whatever_happens_to_long_sequences() {
         frames += controls.frames_read.load(Ordering::Relaxed);
     }
     println!("{frames} frames, {injected} faults, {right} right, {failed} failed");
-    assert!(frames > 1000 && injected > 100 && right > 180 && failed < 10, "{frames} {injected} {right} {failed}");
+    assert!(frames > 10_000 && injected > 200 && right > 290 && failed < 12, "{frames} {injected} {right} {failed}");
 }
 
 /// Numbers below a limit, that follow from a seed.

@@ -107,7 +107,7 @@ impl SimRunner {
     pub fn with_tails(self, Shape { tails, blocks, .. }: Shape) -> Self {
         match tails.is_empty() {
             true => self,
-            false => Self { tails, memory: Some(SimMemory::new(blocks, tails)), strips: None, ..self },
+            false => Self { tails, memory: Some(SimMemory::new(blocks, tails)), ..self },
         }
     }
 
@@ -179,17 +179,16 @@ pub fn expected_greedy(prompt: &[u32], params: &SamplingParams) -> Vec<u32> {
 }
 
 /// What the layers that keep `tails` find in `slots` for the token at `position`: 0 unless anything is wrong. `before`
-/// is the fingerprint of the tokens before the token.
+/// is the fingerprint of the tokens before the token, and `in_trunk` says what the first layers have at a position.
 fn errors(
     (slots, block_size): (&Slots, usize),
     tails: &[TailConfig],
     sequence: &BatchSequence<'_>,
-    position: usize,
-    before: u64,
+    (position, before): (usize, u64),
+    in_trunk: impl Fn(usize) -> Option<u64>,
 ) -> u64 {
     assert_eq!(sequence.groups.len(), tails.len());
     let find = |block: u32, slot: usize| slots.get(&(block, slot)).copied();
-    let in_trunk = |at: usize| find(sequence.blocks.number(at / block_size), at % block_size);
     let of_group = |(group, tail): &(&GroupBlocks<'_>, &TailConfig)| match (group, tail.keeps) {
         (GroupBlocks::Window { first, blocks }, Keeps::Window { tokens }) => {
             let mut seen = (position + 1).saturating_sub(tokens)..position;
@@ -223,8 +222,8 @@ fn kept<'a>(
 static BEFORE: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
 impl SimRunner {
-    /// The last fingerprint below memory of each sequence. All that is below is read, and must be one chain.
-    fn read_below(&self, batch: &[BatchSequence<'_>], below: &mut dyn KvBelow) -> Result<Vec<u64>, KvLost> {
+    /// The fingerprints below memory of each sequence. All that is below is read, and must be one chain.
+    fn read_below(&self, batch: &[BatchSequence<'_>], below: &mut dyn KvBelow) -> Result<Vec<Vec<u64>>, KvLost> {
         let stretches = |sequence: usize| 0..batch[sequence].below / STRETCH;
         // The first half of each block is one layer, the second the other.
         let mut frames = Vec::new();
@@ -254,7 +253,16 @@ impl SimRunner {
         self.controls
             .frames_read
             .fetch_add(chains.iter().map(|chain| 2 * chain.len() / STRETCH).sum(), Ordering::Relaxed);
-        Ok(chains.iter().map(|chain| chain.last().copied().unwrap_or(0)).collect())
+        Ok(chains)
+    }
+
+    /// Leaves states as a pass does that is given up: those that it writes are of no use.
+    fn give_up(&mut self, batch: &[BatchSequence<'_>]) {
+        for group in batch.iter().flat_map(|sequence| sequence.groups) {
+            if let GroupBlocks::State { to, .. } = group {
+                self.slots.insert((*to, 0), u64::MAX);
+            }
+        }
     }
 }
 
@@ -273,7 +281,7 @@ impl Runner for SimRunner {
         drop(permits);
         self.controls.passes.fetch_add(1, Ordering::Relaxed);
         self.controls.largest_batch.fetch_max(batch.len(), Ordering::Relaxed);
-        let last_below = self.read_below(batch, below)?;
+        let below = self.read_below(batch, below).inspect_err(|_| self.give_up(batch))?;
         let (block_size, strips) = (self.block_size, self.strips.as_ref());
         let place = |sequence: &BatchSequence<'_>, position: usize, to_write: bool| {
             let position = position - sequence.below;
@@ -282,16 +290,21 @@ impl Runner for SimRunner {
         };
         let at = |sequence: &BatchSequence<'_>, position: usize| place(sequence, position, false);
         // As a real pass does, write all KV first: a failed pass leaves it half done.
-        for (sequence, &last_below) in batch.iter().zip(&last_below) {
+        for (sequence, below) in batch.iter().zip(&below) {
             let mut known = BEFORE.lock().unwrap();
             for (i, &token) in sequence.tokens.iter().enumerate() {
                 let position = sequence.first_position + i;
                 let before = match position {
                     0 => 0,
-                    position if position == sequence.below => last_below,
+                    position if position == sequence.below => below[position - 1],
                     position => self.slots[&at(sequence, position - 1)],
                 };
-                let wrong = errors((&self.slots, block_size), self.tails, sequence, position, before);
+                let in_trunk = |position| match below.get(position) {
+                    Some(&below) => Some(below),
+                    None => self.slots.get(&at(sequence, position)).copied(),
+                };
+                let of_tails = (&self.slots, block_size);
+                let wrong = errors(of_tails, self.tails, sequence, (position, before), in_trunk);
                 let fingerprint = extend(before, token) ^ wrong;
                 known.insert(fingerprint, before);
                 for to in kept(sequence, position, block_size).chain([place(sequence, position, true)]) {
@@ -487,7 +500,7 @@ pub fn with_swap(shape: Shape, controls: &Arc<Controls>, below: Vec<TierBelow>) 
 }
 
 /// Blocks that take as much memory as what the tails of a sequence take.
-fn blocks_beside(shape: Shape) -> usize {
+pub fn blocks_beside(shape: Shape) -> usize {
     let bytes = shape.tails.iter().map(|tail| match tail.keeps {
         Keeps::Window { tokens } => {
             ((tokens + shape.max_num_batched_tokens).div_ceil(shape.block_size) + 1) * tail.block_bytes

@@ -1,7 +1,7 @@
 //! Sequences that are longer than memory. The beginning of their KV is in a tier below memory, the end in blocks of
 //! memory.
 
-use super::BlockManager;
+use super::{BlockManager, tails::units_alone};
 use crate::{
     error::BlockError,
     hash::ChainRoot,
@@ -15,11 +15,17 @@ impl BlockManager {
     ///
     /// # Errors
     /// Fails if `id` already holds blocks.
+    ///
+    /// # Panics
+    /// Panics if layers [keep tails](Self::keeps_tails) and `below` is not 0, because nothing below memory stands for
+    /// the tails of such a sequence.
     pub fn begin_below(&mut self, id: SequenceId, root: &ChainRoot, below: usize) -> Result<(), BlockError> {
         if self.tables.get(id).is_some() {
             return Err(BlockError::AlreadyHeld(id));
         }
-        self.tables.insert(id, Table::of_below(root.clone(), below, self.config.block_size));
+        assert!(below == 0 || !self.keeps_tails(), "a sequence goes on behind {below} blocks without their tails");
+        let tails = self.begin_tails(id, root, &[], 0, 0);
+        self.tables.insert(id, Table::of_below(root.clone(), below, self.config.block_size).with_tails(tails));
         self.counters.allocations += 1;
         Ok(())
     }
@@ -40,6 +46,13 @@ impl BlockManager {
         }
         table.move_below(count).into_iter().rev().for_each(|block| self.cache.release(block));
         Ok(())
+    }
+
+    /// Returns how many of the blocks that [`KvConfig::num_blocks`](crate::KvConfig::num_blocks) counts a sequence
+    /// takes that has `num_blocks` blocks in memory, and others below. Blocks of all groups are included.
+    pub fn num_blocks_beside_below(&self, num_blocks: usize) -> usize {
+        // A window is full then.
+        units_alone(&self.cache, num_blocks, self.capacity_tokens())
     }
 
     /// Returns how many leading blocks of `id` are in a tier below memory.

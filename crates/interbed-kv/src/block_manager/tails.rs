@@ -64,6 +64,12 @@ impl BlockManager {
         })
     }
 
+    /// Returns whether the next pass of `id` writes a state over the one that it begins with. If such a pass is given
+    /// up, the state is of no use.
+    pub fn writes_in_place(&self, id: SequenceId) -> bool {
+        self.tail_places(id).any(|place| matches!(place, TailPlace::State { from, to, .. } if from == Some(to)))
+    }
+
     /// Returns the blocks with the KV of all tokens that `id` holds, whatever the state of the sequence.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn trunk_blocks(&self, id: SequenceId) -> impl Iterator<Item = BlockId> {

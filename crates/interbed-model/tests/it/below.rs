@@ -6,7 +6,9 @@ use interbed_device::{Device, KvFrame};
 use interbed_kernels::{KvDType, STRETCH};
 use interbed_model::blueprint::Part;
 use interbed_model::config::ModelConfig;
-use interbed_model::{BatchSequence, ForwardError, FrameId, KvBelow, KvLost, LogitRows, SequenceBlocks};
+use interbed_model::{
+    BatchSequence, ForwardError, FrameId, GroupBlocks, KeptGroup, KvBelow, KvLost, LogitRows, Model, SequenceBlocks,
+};
 use interbed_weights::Catalog;
 
 use crate::harness::{BLOCK_SIZE, BLOCKS_PER_SEQUENCE, Harness, blocks_of, weights_of};
@@ -47,18 +49,66 @@ fn tokens(count: usize, seed: u32) -> Vec<u32> {
     (0..count as u32).map(|at| (at * 7 + at / 5 * seed) % 48 + 1).collect()
 }
 
+/// Tokens of a sequence that are computed in one pass, before the last.
+const CHUNK: usize = 700;
+
+/// What a sequence keeps beside the trunk: a list of blocks for each group.
+struct Beside(Vec<Kept>);
+
+/// The blocks of a window of this length, or three blocks for states.
+type Kept = (Option<usize>, Vec<u32>);
+
+impl Beside {
+    /// The blocks of sequence number `index`, whose blocks of the trunk are in `table`.
+    fn of(model: &Model, index: usize, table: &[u32]) -> Self {
+        let groups = model.groups().groups().iter().zip(model.blocks().groups()).skip(1);
+        let blocks = |(group, blocks): (&KeptGroup, &interbed_kernels::BlockGroup)| {
+            let first = blocks.numbers().start as u32;
+            match group {
+                KeptGroup::Kv { window, .. } => (*window, table.iter().map(|block| first + block).collect()),
+                KeptGroup::States(_) => (None, (0..3).map(|state| first + 3 * index as u32 + state).collect()),
+            }
+        };
+        Self(groups.map(blocks).collect())
+    }
+
+    /// The blocks for a pass from position `start` on. The last pass leaves the state that it begins with.
+    fn groups(&self, start: usize, is_last: bool) -> Vec<GroupBlocks<'_>> {
+        let pass = start.div_ceil(CHUNK);
+        let state = |blocks: &[u32]| GroupBlocks::State {
+            from: (pass > 0).then(|| blocks[(pass + 1) % 2]),
+            to: blocks[if is_last { 2 } else { pass % 2 }],
+        };
+        fn of_window(blocks: &[u32], behind: usize) -> GroupBlocks<'_> {
+            let blocks = SequenceBlocks::Listed(&blocks[behind..]);
+            GroupBlocks::Window { first: behind * BLOCK_SIZE, blocks }
+        }
+        let groups = self.0.iter().map(|(window, blocks)| match *window {
+            Some(window) => of_window(blocks, (start + 1).saturating_sub(window) / BLOCK_SIZE),
+            None => state(blocks),
+        });
+        groups.collect()
+    }
+}
+
 /// Two sequences with tables of their own, computed up to `computed` tokens each, in chunks.
-fn computed(harness: &mut Harness, tokens: &[Vec<u32>; 2], tables: &[Vec<u32>; 2], computed: [usize; 2]) {
+fn computed(
+    harness: &mut Harness,
+    tokens: &[Vec<u32>; 2],
+    tables: &[Vec<u32>; 2],
+    beside: &[Beside; 2],
+    computed: [usize; 2],
+) {
     for index in 0..2 {
-        for start in (0..computed[index]).step_by(700) {
-            let end = (start + 700).min(computed[index]);
+        for start in (0..computed[index]).step_by(CHUNK) {
+            let end = (start + CHUNK).min(computed[index]);
             let batch = BatchSequence {
                 tokens: &tokens[index][start..end],
                 first_position: start,
                 prompt_len: 9,
                 below: 0,
                 blocks: SequenceBlocks::Listed(&tables[index]),
-                groups: &[],
+                groups: &beside[index].groups(start, false),
                 logits: LogitRows::None,
             };
             harness.model.forward(&mut harness.device, &[batch], &mut |_, _| {}).unwrap();
@@ -66,28 +116,43 @@ fn computed(harness: &mut Harness, tokens: &[Vec<u32>; 2], tables: &[Vec<u32>; 2
     }
 }
 
+/// The model `name`, with memory for `blocks` blocks of the trunk. With `apart`, layers with windows keep no more.
+fn harness(name: &str, dtype: KvDType, blocks: usize, apart: bool) -> Harness {
+    let dir = crate::harness::fixtures().join(name);
+    let mut config = ModelConfig::from_dir(&dir).unwrap();
+    for branch in config.blueprint.layers.iter_mut().flat_map(|layer| &mut layer.branches) {
+        if let Part::Attention(attention) = &mut branch.part
+            && !apart
+        {
+            // Longer than a stretch, so that some of what is below is seen.
+            attention.window = attention.window.map(|_| STRETCH + 500);
+        }
+    }
+    let sequences = blocks / BLOCKS_PER_SEQUENCE + 1;
+    let blocks = blocks_of(&config.blueprint, dtype, sequences * BLOCKS_PER_SEQUENCE, apart);
+    let weights = weights_of(&config, &Catalog::open(&dir).unwrap());
+    Harness::on(config, weights, 2, blocks)
+}
+
 #[test]
 fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
-    for (name, dtype) in [("llama3_gqa_tied", KvDType::F32), ("mistral_sliding", KvDType::BF16), ("qwen3", KvDType::Q8)]
-    {
+    for (name, dtype, apart) in [
+        ("llama3_gqa_tied", KvDType::F32, false),
+        ("mistral_sliding", KvDType::BF16, false),
+        ("qwen3", KvDType::Q8, false),
+        // Only the trunk is below memory.
+        ("gpt_oss", KvDType::BF16, true),
+        ("qwen3_5", KvDType::F32, true),
+    ] {
         let tokens = [tokens(2 * STRETCH + 90, 3), tokens(3 * STRETCH + 20, 5)];
         let done = [2 * STRETCH + 60, 3 * STRETCH + 19];
         let blocks = tokens.each_ref().map(|tokens| tokens.len().div_ceil(BLOCK_SIZE) as u32);
         let tables = [(0..blocks[0]).rev().collect::<Vec<_>>(), (blocks[0]..blocks[0] + blocks[1]).collect()];
-        let dir = crate::harness::fixtures().join(name);
-        let mut config = ModelConfig::from_dir(&dir).unwrap();
-        // Longer than a stretch, so that some of what is below is seen.
-        for branch in config.blueprint.layers.iter_mut().flat_map(|layer| &mut layer.branches) {
-            if let Part::Attention(attention) = &mut branch.part {
-                attention.window = attention.window.map(|_| STRETCH + 500);
-            }
-        }
-        let sequences = (blocks[0] + blocks[1]) as usize / BLOCKS_PER_SEQUENCE + 1;
-        // Only the trunk may be below memory.
-        let blocks = blocks_of(&config.blueprint, dtype, sequences * BLOCKS_PER_SEQUENCE, false);
-        let weights = weights_of(&config, &Catalog::open(&dir).unwrap());
-        let mut harness = Harness::on(config, weights, 2, blocks);
-        computed(&mut harness, &tokens, &tables, done);
+        let mut harness = harness(name, dtype, (blocks[0] + blocks[1]) as usize, apart);
+        let beside = [0, 1].map(|index| Beside::of(&harness.model, index, &tables[index]));
+        computed(&mut harness, &tokens, &tables, &beside, done);
+        let groups = [0, 1].map(|index| beside[index].groups(done[index], true));
+        assert_eq!(apart, !groups[0].is_empty(), "{name}");
         let layout = harness.model.blocks().trunk().clone();
         let kv = harness.device.kv();
         let mut below = Copied {
@@ -108,7 +173,7 @@ fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
                     prompt_len: 9,
                     below: positions,
                     blocks: SequenceBlocks::Listed(&tables[index][positions / BLOCK_SIZE..]),
-                    groups: &[],
+                    groups: &groups[index],
                     logits: LogitRows::All,
                 }
             };

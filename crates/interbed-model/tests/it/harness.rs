@@ -126,6 +126,14 @@ pub fn blocks_of(blueprint: &Blueprint, dtype: KvDType, count: usize, windows_ap
     groups.blocks(BLOCK_SIZE, dtype, &counts.collect::<Vec<_>>())
 }
 
+/// The same blocks, with those of the trunk padded to whole pages.
+fn in_pages(blocks: &BlockGroups) -> BlockGroups {
+    let trunk = blocks.trunk().clone().in_pages(page_size());
+    let others = blocks.groups().iter().skip(1);
+    let trunk = BlockGroups::new(trunk, blocks.groups()[0].num_blocks());
+    others.fold(trunk, |blocks, group| blocks.with(group.layout().clone(), group.num_blocks()))
+}
+
 impl Harness {
     pub fn load(name: &str, kv_dtype: KvDType, threads: usize, sequences: usize) -> Self {
         Self::open(&fixtures().join(name), kv_dtype, threads, sequences * BLOCKS_PER_SEQUENCE)
@@ -155,30 +163,21 @@ impl Harness {
         threads: usize,
         blocks: usize,
     ) -> Self {
-        let blocks = blocks_of(&config.blueprint, kv_dtype, blocks, !crate::IN_STRIPS);
+        let blocks = blocks_of(&config.blueprint, kv_dtype, blocks, true);
         Self::on(config, weights, threads, blocks)
     }
 
     /// A model over any source of weights, with these blocks.
-    pub fn on(
-        mut config: ModelConfig,
-        weights: Box<dyn WeightSource>,
-        threads: usize,
-        mut blocks: BlockGroups,
-    ) -> Self {
+    pub fn on(mut config: ModelConfig, weights: Box<dyn WeightSource>, threads: usize, blocks: BlockGroups) -> Self {
         config.blueprint.settle_length(BLOCKS_PER_SEQUENCE * BLOCK_SIZE);
         let needs = Model::pass_needs(&config.blueprint, MAX_TOKENS, MAX_TOKENS);
-        // Only blocks of the trunk are mapped in strips.
-        let in_strips = crate::IN_STRIPS && blocks.groups().len() == 1;
-        if in_strips {
-            blocks = BlockGroups::new(blocks.trunk().clone().in_pages(page_size()), blocks.num_blocks());
-        }
-        let kv = match in_strips {
-            true => KvPool::new_in_strips(blocks.clone(), STRIPS).unwrap(),
-            false => KvPool::new(blocks.clone()).unwrap(),
+        let kv = match crate::IN_STRIPS {
+            true => KvPool::new_in_strips(in_pages(&blocks), STRIPS).unwrap(),
+            false => KvPool::new(blocks).unwrap(),
         };
         let cpu = Cpu::new(NonZeroUsize::new(threads).unwrap());
-        Self { model: Model::new(config.blueprint, weights, blocks), device: CpuDevice::new(cpu, &needs, kv).unwrap() }
+        let model = Model::new(config.blueprint, weights, kv.groups().clone());
+        Self { model, device: CpuDevice::new(cpu, &needs, kv).unwrap() }
     }
 
     /// The same model, computing with the instructions of `level`.

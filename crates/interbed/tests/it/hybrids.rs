@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::kv_disk::{metric, survive_kills};
 use crate::serve::Server;
-use crate::support::{refused, succeeded};
+use crate::support::succeeded;
 
 /// A model of a few MiB: three delta rules before each of two attentions.
 pub fn hybrid(dir: &Path) -> String {
@@ -66,6 +66,8 @@ fn a_model_says_the_same_in_any_memory_and_in_any_chunks() {
         assert_eq!(said(&["--memory", &format!("{least}M")]), want);
         assert_eq!(said(&["--memory", "1G", "--max-num-batched-tokens", "5", "--max-num-seqs", "1"]), want);
         assert_eq!(said(&["--memory", "1G", "--threads", "1", "--block-size", "4"]), want);
+        assert_eq!(said(&["--memory", "1G", "--kv-layout", "virtual"]), want);
+        assert_eq!(said(&["--memory", "1G", "--kv-layout", "virtual", "--max-num-batched-tokens", "5"]), want);
         let logits = |more: &[&str]| {
             let args = ["logits", &model, "--tokens", "5,77,300,4,9,12,500,31"];
             succeeded(&[&args[..], more].concat())
@@ -233,12 +235,4 @@ fn tails_that_are_swapped_out_come_back() {
             assert!(!line.ends_with(" 0"), "nothing was preempted: {line}");
         }
     }
-}
-
-#[test]
-fn what_states_do_not_go_with_is_refused_by_name() {
-    let dir = tempfile::tempdir().unwrap();
-    let model = hybrid(dir.path());
-    let why = "keeps states beside keys and values";
-    refused(&["serve", &model, "--kv-layout", "virtual"], &[why, "leave out --kv-layout virtual"]);
 }
