@@ -66,13 +66,11 @@ pub struct KeptGroups {
 }
 
 impl KeptGroups {
-    /// Groups what layers keep. `layers` is a list for each layer. With `windows_apart`, layers with windows of the
-    /// same length form a group of their own. Otherwise, or if no layer keeps all positions, the trunk has their keys
-    /// and values too, those of all positions.
-    pub fn new(layers: &[Vec<Kept>], windows_apart: bool) -> Self {
-        // A trunk without layers would number blocks that hold nothing.
-        let has_trunk = layers.iter().flatten().any(|kept| matches!(kept, Kept::Kv { window: None, .. }));
-        let windows_apart = windows_apart && has_trunk;
+    /// Groups what layers keep. `layers` is a list for each layer. Layers with windows of the same length form a group
+    /// of their own, unless no layer keeps all positions: then the trunk, which would have no layers, has the keys and
+    /// values of all of them, those of all positions.
+    pub fn new(layers: &[Vec<Kept>]) -> Self {
+        let windows_apart = layers.iter().flatten().any(|kept| matches!(kept, Kept::Kv { window: None, .. }));
         let mut groups = vec![KeptGroup::Kv { window: None, layers: Vec::new() }];
         for kept in layers.iter().flatten() {
             if let &Kept::Kv { window: window @ Some(_), .. } = kept
@@ -172,7 +170,7 @@ mod tests {
 
     #[test]
     fn equals_form_a_group_and_states_are_last() {
-        let groups = KeptGroups::new(&layers(), true);
+        let groups = KeptGroups::new(&layers());
         let of = |window, count| KeptGroup::Kv { window, layers: vec![(KV, window); count] };
         assert_eq!(groups.groups(), [of(None, 2), of(Some(8), 2), of(Some(4), 1), KeptGroup::States(vec![STATE; 2])]);
         let place = |layer, number| (groups.place(layer, number).group, groups.place(layer, number).index);
@@ -185,12 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn windows_may_be_in_the_trunk() {
-        let groups = KeptGroups::new(&layers(), false);
-        let windows: Vec<_> = groups.windows_of_trunk().collect();
-        assert_eq!((groups.groups().len(), windows), (2, vec![Some(8), None, Some(4), Some(8), None]));
-        assert_eq!(groups.place(5, 1), KeptPlace { group: 0, index: 3 });
-        let alone = KeptGroups::new(&[vec![kv(Some(8))]], true);
-        assert_eq!(alone.groups(), [KeptGroup::Kv { window: None, layers: vec![(KV, Some(8))] }]);
+    fn windows_alone_are_in_the_trunk() {
+        let alone = KeptGroups::new(&[vec![kv(Some(8))], vec![Kept::State(STATE)], vec![kv(Some(4))]]);
+        let trunk = KeptGroup::Kv { window: None, layers: vec![(KV, Some(8)), (KV, Some(4))] };
+        assert_eq!(alone.groups(), [trunk, KeptGroup::States(vec![STATE])]);
+        assert_eq!(alone.windows_of_trunk().collect::<Vec<_>>(), [Some(8), Some(4)]);
+        assert_eq!(alone.place(2, 0), KeptPlace { group: 0, index: 1 });
     }
 }

@@ -48,9 +48,8 @@ impl Model {
     /// Panics if the blocks have other groups.
     pub fn new(blueprint: Blueprint, weights: Box<dyn WeightSource>, blocks: BlockGroups) -> Self {
         let layers = layers_of(&blueprint);
-        let grouped = [true, false].map(|windows_apart| groups_of(&layers, windows_apart));
-        let mut fitting = grouped.into_iter().filter(|groups| groups.groups().len() == blocks.groups().len());
-        let groups = fitting.next().expect("the device has a group of blocks for each group of layers");
+        let groups = groups_of(&layers);
+        assert_eq!(groups.groups().len(), blocks.groups().len(), "the device has blocks for each group of layers");
         let ropes = blueprint.ropes.iter().map(RopeTable::new).collect();
         let growth = blueprint.attentions().find_map(|attention| attention.growth);
         let gated = blueprint.attentions().filter(|attention| attention.output_gate);
@@ -89,17 +88,15 @@ impl Model {
     /// Returns the layout of the blocks of the trunk, which has the keys and values of all positions. Each block holds
     /// `block_size` tokens.
     pub fn kv_layout(blueprint: &Blueprint, block_size: usize, dtype: KvDType) -> KvLayout {
-        match Self::groups_of(blueprint, true).groups()[TRUNK].layout(block_size, dtype) {
+        match Self::groups_of(blueprint).groups()[TRUNK].layout(block_size, dtype) {
             GroupLayout::Kv(layout) => layout,
             GroupLayout::States(_) => unreachable!("the trunk has keys and values"),
         }
     }
 
-    /// Returns what the layers of a model keep for a sequence, in groups. With `windows_apart`, layers with windows of
-    /// the same length form a group of their own, which needs blocks for the last positions only. Otherwise, the trunk
-    /// has their keys and values too.
-    pub fn groups_of(blueprint: &Blueprint, windows_apart: bool) -> KeptGroups {
-        groups_of(&layers_of(blueprint), windows_apart)
+    /// Returns what the layers of a model keep for a sequence, in groups.
+    pub fn groups_of(blueprint: &Blueprint) -> KeptGroups {
+        groups_of(&layers_of(blueprint))
     }
 
     /// Returns what the layers keep for a sequence, in the groups of the device's blocks.
@@ -202,9 +199,9 @@ impl Model {
     }
 }
 
-fn groups_of(layers: &[Box<dyn Layer>], windows_apart: bool) -> KeptGroups {
+fn groups_of(layers: &[Box<dyn Layer>]) -> KeptGroups {
     let kept: Vec<_> = layers.iter().map(|layer| layer.keeps()).collect();
-    KeptGroups::new(&kept, windows_apart)
+    KeptGroups::new(&kept)
 }
 
 fn needs(blueprint: &Blueprint, layers: &[Box<dyn Layer>], size: &PassSize) -> PassNeeds {
@@ -263,7 +260,7 @@ mod tests {
         let blueprint = ModelConfig::from_dir(&dir).unwrap().blueprint;
         let catalog = Catalog::open(&dir).unwrap();
         let weights = ResidentWeights::load(&catalog, &group_specs(&blueprint), &mut |_, _| ()).unwrap();
-        let blocks = Model::groups_of(&blueprint, true).blocks(4, KvDType::F32, &[8]);
+        let blocks = Model::groups_of(&blueprint).blocks(4, KvDType::F32, &[8]);
         let mut device = ReferenceDevice::new(&Model::pass_needs(&blueprint, 2, 1), &blocks, 1);
         let mut model = Model::new(blueprint, Box::new(weights), blocks);
         if peeks {

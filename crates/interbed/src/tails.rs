@@ -13,7 +13,7 @@ const STATES_OF_ONE: usize = 2;
 
 /// Returns what the layers of a model keep.
 fn kept(blueprint: &Blueprint) -> KeptGroups {
-    Model::groups_of(blueprint, true)
+    Model::groups_of(blueprint)
 }
 
 /// Returns what layers keep besides the KV of all tokens, in blocks of `layout`.

@@ -40,8 +40,8 @@ impl Parts {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../interbed-model/tests/fixtures").join(name);
         let config = ModelConfig::from_dir(&dir).unwrap();
         let needs = Model::pass_needs(&config.blueprint, batched_tokens, batched_tokens);
-        let trunk = Model::groups_of(&config.blueprint, true).groups()[0].layout(BLOCK_SIZE, KvDType::F32);
-        let (kept, bytes) = (Model::groups_of(&config.blueprint, true), blocks * trunk.block_bytes());
+        let trunk = Model::groups_of(&config.blueprint).groups()[0].layout(BLOCK_SIZE, KvDType::F32);
+        let (kept, bytes) = (Model::groups_of(&config.blueprint), blocks * trunk.block_bytes());
         let layouts = kept.groups().iter().map(|group| group.layout(BLOCK_SIZE, KvDType::F32));
         let counts: Vec<_> = layouts.map(|layout| bytes / layout.block_bytes()).collect();
         let groups = kept.blocks(BLOCK_SIZE, KvDType::F32, &counts);
@@ -51,7 +51,7 @@ impl Parts {
 
     /// What layers keep beside the KV of all tokens.
     fn tails(&self) -> Vec<TailConfig> {
-        let kept = Model::groups_of(&self.config.blueprint, true);
+        let kept = Model::groups_of(&self.config.blueprint);
         let tail = |(group, blocks): (&KeptGroup, &BlockGroup)| {
             let keeps = match group {
                 KeptGroup::Kv { window, .. } => Keeps::Window { tokens: window.unwrap() },

@@ -124,12 +124,13 @@ fn harness(name: &str, dtype: KvDType, blocks: usize, apart: bool) -> Harness {
         if let Part::Attention(attention) = &mut branch.part
             && !apart
         {
-            // Longer than a stretch, so that some of what is below is seen.
-            attention.window = attention.window.map(|_| STRETCH + 500);
+            // Longer than a stretch, so that some of what is below is seen. Where all layers have windows, they keep the
+            // KV of all tokens.
+            attention.window = Some(STRETCH + 500);
         }
     }
     let sequences = blocks / BLOCKS_PER_SEQUENCE + 1;
-    let blocks = blocks_of(&config.blueprint, dtype, sequences * BLOCKS_PER_SEQUENCE, apart);
+    let blocks = blocks_of(&config.blueprint, dtype, sequences * BLOCKS_PER_SEQUENCE);
     let weights = weights_of(&config, &Catalog::open(&dir).unwrap());
     Harness::on(config, weights, 2, blocks)
 }

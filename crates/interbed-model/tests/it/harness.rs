@@ -117,8 +117,8 @@ pub fn weights_of(config: &ModelConfig, catalog: &Catalog) -> Box<dyn WeightSour
 }
 
 /// The blocks of a device: `count` of each group of keys and values, and states for as many sequences as fit.
-pub fn blocks_of(blueprint: &Blueprint, dtype: KvDType, count: usize, windows_apart: bool) -> BlockGroups {
-    let groups = Model::groups_of(blueprint, windows_apart);
+pub fn blocks_of(blueprint: &Blueprint, dtype: KvDType, count: usize) -> BlockGroups {
+    let groups = Model::groups_of(blueprint);
     let counts = groups.groups().iter().map(|group| match group {
         KeptGroup::Kv { .. } => count,
         KeptGroup::States(_) => 2 * count.div_ceil(BLOCKS_PER_SEQUENCE),
@@ -163,7 +163,7 @@ impl Harness {
         threads: usize,
         blocks: usize,
     ) -> Self {
-        let blocks = blocks_of(&config.blueprint, kv_dtype, blocks, true);
+        let blocks = blocks_of(&config.blueprint, kv_dtype, blocks);
         Self::on(config, weights, threads, blocks)
     }
 

@@ -222,13 +222,13 @@ fn try_model_over(
     let dir = fixtures().join(name);
     let config = ModelConfig::from_dir(&dir).unwrap();
     let weights = weights(&Catalog::open(&dir).unwrap(), &config)?;
-    let blocks = blocks_of(&config.blueprint, KvDType::F32, 64, true);
+    let blocks = blocks_of(&config.blueprint, KvDType::F32, 64);
     Ok(Model::new(config.blueprint, weights, blocks))
 }
 
 fn reference(name: &str, seed: u64) -> ReferenceDevice {
     let config = ModelConfig::from_dir(fixtures().join(name)).unwrap();
-    let blocks = blocks_of(&config.blueprint, KvDType::F32, 64, true);
+    let blocks = blocks_of(&config.blueprint, KvDType::F32, 64);
     ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 16, 16), &blocks, seed)
 }
 
@@ -281,7 +281,7 @@ fn any_legal_order_gives_the_processors_logits() {
 
 /// The logits of a fixture's prompt, computed in passes of up to `chunk` tokens from either format.
 fn prompt_logits(config: ModelConfig, catalog: &Catalog, prompt: &[u32], chunk: usize) -> Vec<Vec<f32>> {
-    let blocks = blocks_of(&config.blueprint, KvDType::F32, BLOCKS_PER_SEQUENCE, true);
+    let blocks = blocks_of(&config.blueprint, KvDType::F32, BLOCKS_PER_SEQUENCE);
     let mut device = ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 64, 64), &blocks, chunk as u64);
     let weights = weights_of(&config, catalog);
     let mut model = Model::new(config.blueprint, weights, blocks);

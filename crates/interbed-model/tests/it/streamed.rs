@@ -278,7 +278,7 @@ fn a_batch_that_is_too_large_begins_no_pass() {
     let budget = plan(&catalog, &config, 5000).partition().least_budget();
     let weights = stream(&catalog, &config, 5000, budget, StreamPolicy::Resident, EngineKind::Pread);
     let monitor = weights.monitor();
-    let blocks = blocks_of(&config.blueprint, KvDType::F32, 8, true);
+    let blocks = blocks_of(&config.blueprint, KvDType::F32, 8);
     let mut device = ReferenceDevice::new(&Model::pass_needs(&config.blueprint, 1, 1), &blocks, 0);
     let mut model = Model::new(config.blueprint, Box::new(weights), blocks);
     let mut forward = |tokens: &[u32]| {

@@ -80,7 +80,7 @@ impl OnGpu {
         prompt: &[u32],
         weights: impl FnOnce(&mut VulkanDevice, &Catalog, &[GroupSpec]) -> Box<dyn WeightSource>,
     ) -> Self {
-        let blocks = blocks_of(&config.blueprint, kv_dtype, BLOCKS_PER_SEQUENCE, true);
+        let blocks = blocks_of(&config.blueprint, kv_dtype, BLOCKS_PER_SEQUENCE);
         let needs = Model::pass_needs(&config.blueprint, 128, 128);
         let mut device = VulkanDevice::with_products(gpu, &needs, &blocks, products).unwrap();
         let weights = weights(&mut device, catalog, &layers::group_specs(&config.blueprint));

@@ -34,13 +34,13 @@ fn limits(partition: &Partition) -> [u64; 2] {
 
 fn block_bytes(name: &str) -> u64 {
     let config = ModelConfig::from_dir(fixtures().join(name)).unwrap();
-    blocks_of(&config.blueprint, KvDType::F32, 1, true).trunk().block_bytes() as u64
+    blocks_of(&config.blueprint, KvDType::F32, 1).trunk().block_bytes() as u64
 }
 
 /// The bytes of all blocks beside the trunk.
 fn beside_bytes(name: &str) -> u64 {
     let config = ModelConfig::from_dir(fixtures().join(name)).unwrap();
-    let groups = blocks_of(&config.blueprint, KvDType::F32, BLOCKS, true);
+    let groups = blocks_of(&config.blueprint, KvDType::F32, BLOCKS);
     groups.groups().iter().skip(1).map(|group| (group.num_blocks() * group.block_bytes()) as u64).sum()
 }
 
