@@ -10,16 +10,20 @@ use serde_json::{Value, json};
 
 use crate::kv_disk::{metric, survive_kills};
 use crate::serve::Server;
-use crate::support::succeeded;
+use crate::support::{ended, succeeded};
 
 /// A model of a few MiB: three delta rules before each of two attentions.
 pub fn hybrid(dir: &Path) -> String {
+    hybrid_of(dir, 512)
+}
+
+fn hybrid_of(dir: &Path, context: usize) -> String {
     let config = json!({
         "model_type": "qwen3_5_text", "vocab_size": 600, "hidden_size": 128, "intermediate_size": 256,
         "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
         "full_attention_interval": 4, "attn_output_gate": true, "linear_conv_kernel_dim": 4,
         "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
-        "linear_value_head_dim": 32, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+        "linear_value_head_dim": 32, "max_position_embeddings": context, "rms_norm_eps": 1e-6, "hidden_act": "silu",
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
         "eos_token_id": 1, "tie_word_embeddings": true, "attention_bias": false, "dtype": "float32",
     });
@@ -127,6 +131,33 @@ fn tails_survive_kills_on_disk() {
         let (model, disk) = (make(dir.path()), dir.path().join("kv").display().to_string());
         let options = ["--memory", "512M", "--kv-disk", &disk, "--kv-disk-size", "64M", "--kv-disk-mode", "mirror"];
         survive_kills(&Server::of(&model, &["--memory", "512M"]), &|| Server::of(&model, &options));
+    }
+}
+
+#[test]
+fn a_context_beyond_memory_is_answered_as_with_ample_memory() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (model, disk) = (hybrid_of(dir.path(), 6000), dir.path().join("kv").display().to_string());
+    let ample = ["--memory", "512M", "--swap-space", "0"];
+    let tight = [&ample[..], &["--kv-disk", &disk, "--kv-disk-size", "64M"]].concat();
+    // The least for 256 tokens; 2 MiB more have room for fewer than 3000.
+    let refused = ended(&[&["serve", &model, "--port", "0", "--kv-memory", "1M"], &tight[..]].concat());
+    let least = refused.stderr.split("give --kv-memory ").nth(1).and_then(|rest| rest.split('M').next());
+    let least: u64 = least.and_then(|least| least.parse().ok()).unwrap_or_else(|| panic!("{refused:?}"));
+    let memory = format!("{}M", least + 2);
+    let prompt: Vec<u64> = (0..3500).map(|at| (at * at + 3 * at) % 500 + 20).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 30, "temperature": 0, "ignore_eos": true}).to_string();
+    let text = |server: &Server| {
+        let (status, answer) = server.json("/v1/completions", &body);
+        assert_eq!(status, 200, "{answer:#}");
+        answer["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let expected = text(&Server::of(&model, &ample));
+    let server = Server::of(&model, &[&["--kv-memory", &memory][..], &tight].concat());
+    assert!(server.said.contains("what a request has beyond that is on disk"), "{}", server.said);
+    for turn in 1..3 {
+        assert_eq!(text(&server), expected);
+        assert!(metric(&server, "interbed:kv_disk_frames_total") > 0, "turn {turn}");
     }
 }
 
