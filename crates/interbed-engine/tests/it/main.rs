@@ -10,6 +10,7 @@ mod disk;
 mod drafts;
 mod embeddings;
 mod endings;
+mod episodes;
 mod forks;
 mod group_trade;
 mod live;
