@@ -117,7 +117,7 @@ impl Subject {
             Some(gguf) => gguf.config().unwrap(),
             None => ModelConfig::from_dir(path).unwrap(),
         };
-        let kept = Model::groups_of(&config.blueprint, true);
+        let kept = Model::groups_of(&config.blueprint);
         let windows = kept.groups().iter().filter_map(|group| match group {
             KeptGroup::Kv { window, .. } => *window,
             KeptGroup::States(_) => None,
@@ -149,7 +149,7 @@ impl Subject {
     }
 
     fn trunk(&self, block_size: usize) -> KvLayout {
-        match Model::groups_of(&self.config.blueprint, true).groups()[0].layout(block_size, KvDType::F32) {
+        match Model::groups_of(&self.config.blueprint).groups()[0].layout(block_size, KvDType::F32) {
             GroupLayout::Kv(layout) => layout,
             GroupLayout::States(_) => unreachable!("the trunk is first"),
         }
@@ -157,7 +157,7 @@ impl Subject {
 
     /// What layers keep beside the KV of all tokens.
     fn tails(&self, block_size: usize) -> Vec<TailConfig> {
-        let (kept, trunk) = (Model::groups_of(&self.config.blueprint, true), self.trunk(block_size));
+        let (kept, trunk) = (Model::groups_of(&self.config.blueprint), self.trunk(block_size));
         let tail = |group: &KeptGroup| {
             let keeps = match group {
                 KeptGroup::Kv { window, .. } => Keeps::Window { tokens: window.unwrap() },
@@ -217,7 +217,7 @@ impl Subject {
 
     fn start(&self, shape: Shape, below: Vec<TierBelow>) -> Engine {
         let (blueprint, trunk) = (&self.config.blueprint, self.trunk(shape.block_size));
-        let (kept, bytes) = (Model::groups_of(blueprint, true), shape.blocks * trunk.block_bytes());
+        let (kept, bytes) = (Model::groups_of(blueprint), shape.blocks * trunk.block_bytes());
         let layouts = kept.groups().iter().map(|group| group.layout(shape.block_size, KvDType::F32));
         let counts: Vec<_> = layouts.map(|layout| bytes / layout.block_bytes()).collect();
         let pool = KvPool::new_sparse(kept.blocks(shape.block_size, KvDType::F32, &counts)).unwrap();
