@@ -72,7 +72,9 @@ impl LowerTier for DiskTier {
     fn look_up(&mut self, keys: &MissingKeys, _computing: Option<f64>) -> usize {
         let found = keys.keys().iter().take_while(|&&key| self.tier.find(key).is_some()).count();
         let usable = keys.usable(found, &self.chain, |key| self.tier.find(key).is_some());
-        keys.keys().iter().take(usable + 1).for_each(|&key| self.tier.looked_up(key));
+        // Where tails end the use, the next content may be there, and is of no use.
+        let missed = usize::from(usable == found);
+        keys.keys().iter().take(usable + missed).for_each(|&key| self.tier.looked_up(key));
         keys.tail_keys(usable, &self.chain).for_each(|key| self.tier.looked_up(key));
         usable
     }
@@ -98,7 +100,11 @@ impl LowerTier for DiskTier {
             let content = Some((wanted.parent, wanted.tokens.clone()));
             Some((record, (Expected { index, key: wanted.key, content }, wanted.part)))
         });
-        let records = by_record(found);
+        let mut records = by_record(found);
+        if tails.is_some() && records.iter().map(|(_, parts)| parts.len()).sum::<usize>() < wanted.len() {
+            // Without one of them, the others are of no use.
+            records.clear();
+        }
         let num_found: usize = records.iter().map(|(_, blocks)| blocks.len()).sum();
         let parts = wanted[..num_found].iter().map(|wanted| wanted.part).collect();
         self.fetches.begin(id, (kind, wanted.len()), parts, records.len());
@@ -126,6 +132,10 @@ impl LowerTier for DiskTier {
     /// Returns whether a block should be staged now. [`Tier::wants`](interbed_kv::Tier::wants) explains `class`.
     fn wants(&mut self, key: BlockKey, class: u8) -> bool {
         !self.writes.are_paused() && !self.staging.has(key) && self.tier.wants(key, class)
+    }
+
+    fn lacks(&self, key: BlockKey) -> bool {
+        !self.writes.are_paused() && !self.staging.has(key) && !self.tier.knows(key)
     }
 
     fn room(&self) -> usize {

@@ -237,6 +237,10 @@ impl LowerTier for RemoteTier {
         is_worth || self.figures.counts.skipped.is_multiple_of(SAMPLED)
     }
 
+    fn lacks(&self, key: BlockKey) -> bool {
+        !self.writing.is_on(Instant::now()) && !self.known.contains_key(&key)
+    }
+
     fn room(&self) -> usize {
         self.buffers - self.figures.queued_blocks
     }
@@ -355,18 +359,29 @@ impl RemoteTier {
             Done::Asked { fetch, at } => {
                 self.fetches.get_mut(&fetch).into_iter().for_each(|fetch| fetch.asked = Some(at));
             }
-            Done::Chose { fetch, blocks, wanted } => {
+            Done::Marked { fetch, at } => {
+                if let Some(began) = self.fetches.get(&fetch).map(|flight| flight.began) {
+                    self.reading.answered(at.duration_since(began), at);
+                }
+            }
+            Done::Chose { fetch, blocks, wanted, missing } => {
+                self.notice_losses(&missing);
                 if let Some(flight) = self.fetches.get_mut(&fetch) {
                     (flight.wanted, flight.all_of) = (wanted, Some(blocks));
                 }
             }
-            Done::Lacks { fetch, at } => {
-                if let Some(began) = self.fetches.get(&fetch).map(|flight| flight.began) {
-                    self.reading.answered(at.duration_since(began), at);
-                }
+            Done::Lacks { fetch, missing } => {
+                self.notice_losses(&missing);
                 self.end(fetch);
             }
             Done::Read { fetch, found, at } => self.was_read(fetch, found, at, blocks),
+        }
+    }
+
+    /// Forgets what is believed to be in the store, if that lacks any of these keys and was believed to have it.
+    fn notice_losses(&mut self, missing: &[BlockKey]) {
+        if missing.iter().any(|key| self.known.contains_key(key)) {
+            self.known.clear();
         }
     }
 

@@ -54,12 +54,14 @@ pub(crate) enum Done {
     /// The threads have reserved memory for the first block of a fetch, and have begun to ask the store for this block
     /// at the time `at`.
     Asked { fetch: FetchId, at: Instant },
-    /// The store is asked for what a sequence needs to go on behind the first `blocks` of the blocks that a fetch
-    /// wants. `wanted` has all parts that are read, in order.
-    Chose { fetch: FetchId, blocks: usize, wanted: Vec<Wanted> },
-    /// The store has nothing of what a sequence needs to go on behind any of the blocks that a fetch wants. No further
-    /// result follows for this fetch.
-    Lacks { fetch: FetchId, at: Instant },
+    /// The store is asked for what a sequence needs to go on behind the first `blocks` of the blocks that a fetch wants.
+    /// `wanted` has all parts that are read, in order, and `missing` keys that the store was asked for and lacks.
+    Chose { fetch: FetchId, blocks: usize, wanted: Vec<Wanted>, missing: Vec<BlockKey> },
+    /// The store has nothing of what a sequence needs to go on behind any of the blocks that a fetch wants. It lacks the
+    /// keys `missing`. No further result follows for this fetch.
+    Lacks { fetch: FetchId, missing: Vec<BlockKey> },
+    /// The store has answered for the first time, before it is asked for a block.
+    Marked { fetch: FetchId, at: Instant },
     /// The next block of a fetch was looked for. `found` is the result, and `at` is the time when it arrived. Unless
     /// `found` is [`Found::Block`], no further result follows for this fetch.
     Read { fetch: FetchId, found: Found, at: Instant },
@@ -131,19 +133,19 @@ impl Workers {
     ) -> AbortHandle {
         let reader = self.reader(fetch);
         let task = self.runtime().spawn(async move {
-            match reader.longest(&wanted, &tails, &chain).await {
+            let mut missing = Vec::new();
+            let done = match reader.longest((&wanted, &tails), &chain, &mut missing).await {
                 Ok(Some(blocks)) => {
                     let mut parts = wanted;
                     parts.truncate(blocks);
                     parts.extend(tails.behind(blocks, &parts, &chain));
-                    reader.tell(Done::Chose { fetch, blocks, wanted: parts.clone() });
-                    reader.read(parts).await;
+                    reader.tell(Done::Chose { fetch, blocks, wanted: parts.clone(), missing });
+                    return reader.read(parts).await;
                 }
-                Ok(None) => _ = reader.tell(Done::Lacks { fetch, at: Instant::now() }),
-                Err(reason) => {
-                    _ = reader.tell(Done::Read { fetch, found: Found::Failed(reason), at: Instant::now() });
-                }
-            }
+                Ok(None) => Done::Lacks { fetch, missing },
+                Err(reason) => Done::Read { fetch, found: Found::Failed(reason), at: Instant::now() },
+            };
+            reader.tell(done);
         });
         task.abort_handle()
     }
@@ -249,21 +251,37 @@ impl Reader {
         }
     }
 
-    /// Returns how many of `wanted` come before the last place at which the store has a mark of `tails`. Returns `None`
-    /// if there is no such place.
-    async fn longest(&self, wanted: &[Wanted], tails: &WantedTails, chain: &KeyChain) -> Result<Option<usize>, String> {
-        let mark = |blocks| Some((blocks, name(&self.prefix, tails.mark(blocks, wanted, chain)?)));
-        let marks: Vec<_> = (1..=wanted.len()).rev().filter_map(mark).collect();
-        let marks = stream::iter(marks)
-            .map(|(blocks, mark)| {
-                let store = Arc::clone(&self.store);
-                async move { Ok::<_, String>(store.get(&mark, 1).await?.map(|_| blocks)) }
+    /// Returns how many of the wanted blocks come before the last place for which the store has the
+    /// [marks](WantedTails::marks) of the tails. Returns `None` if there is no such place. Marks that the store lacks are
+    /// added to `missing`.
+    async fn longest(
+        &self,
+        (wanted, tails): (&[Wanted], &WantedTails),
+        chain: &KeyChain,
+        missing: &mut Vec<BlockKey>,
+    ) -> Result<Option<usize>, String> {
+        let places: Vec<_> = (1..=wanted.len()).rev().map(|blocks| tails.marks(blocks, wanted, chain)).collect();
+        let found = stream::iter(places)
+            .map(|marks| {
+                let (store, prefix) = (Arc::clone(&self.store), Arc::clone(&self.prefix));
+                async move {
+                    for mark in marks {
+                        if store.get(&name(&prefix, mark), 1).await?.is_none() {
+                            return Ok::<_, String>(Some(mark));
+                        }
+                    }
+                    Ok(None)
+                }
             })
             .buffered(MARKS);
-        let mut marks = std::pin::pin!(marks);
-        while let Some(found) = marks.next().await {
-            if let Some(blocks) = found? {
-                return Ok(Some(blocks));
+        let mut found = std::pin::pin!(found.enumerate());
+        while let Some((index, lacking)) = found.next().await {
+            if index == 0 {
+                self.tell(Done::Marked { fetch: self.fetch, at: Instant::now() });
+            }
+            match lacking? {
+                Some(mark) => missing.push(mark),
+                None => return Ok(Some(wanted.len() - index)),
             }
         }
         Ok(None)

@@ -69,7 +69,7 @@ pub use lower_tier::{
 };
 pub use miss::{Miss, MissReason};
 pub use missing_keys::MissingKeys;
-pub use names::Evicted;
+pub use names::{Evicted, WantedPoint};
 pub use owners::OwnerId;
 pub use pause::Pause;
 pub use prefix_hashes::PrefixHashes;

@@ -67,6 +67,9 @@ pub trait LowerTier: Send {
     /// of the block's use.
     fn wants(&mut self, key: BlockKey, class: u8) -> bool;
 
+    /// Returns whether a part with this key could be [staged](Self::stage) now, and is neither stored nor about to be.
+    fn lacks(&self, key: BlockKey) -> bool;
+
     /// Returns how many blocks can be staged now.
     fn room(&self) -> usize;
 

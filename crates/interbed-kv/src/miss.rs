@@ -38,9 +38,9 @@ pub enum MissReason {
     /// Every full block was found. The tokens that are left are fewer than a block, or end with the last token, which
     /// is always computed.
     PartialBlock,
-    /// The next block was found, but behind it lacks the state that a sequence needs to go on.
+    /// The next block was found, but the state that a sequence needs to go on behind it is missing.
     NoState,
-    /// The next block was found, but behind it lack the blocks of windows that a sequence needs to go on.
+    /// The next block was found, but blocks of windows that a sequence needs to go on behind it are missing.
     NoWindow,
     /// Prefix caching is off, or the sequence shares nothing with others.
     NotCacheable,

@@ -69,6 +69,12 @@ impl MissingKeys {
         (1..=found).rev().find(|&count| self.tail_keys(count, chain).all(&mut has)).unwrap_or(0)
     }
 
+    /// Returns how many parts a sequence needs to go on behind the first `count` missing contents, besides the KV of all
+    /// tokens.
+    pub fn num_tail_parts(&self, count: usize) -> usize {
+        self.tails.iter().filter(|_| count > 0).map(|tails| tails.behind(self.first + count).count()).sum()
+    }
+
     /// Returns the keys of the parts that a sequence needs to go on behind the first `count` missing contents, besides
     /// the KV of all tokens. `chain` computes them.
     pub fn tail_keys(&self, count: usize, chain: &KeyChain) -> impl Iterator<Item = BlockKey> {

@@ -21,6 +21,18 @@ pub struct Evicted {
     pub class: u8,
 }
 
+/// A content behind which sequences are likely to go on, so that tiers below memory keep what they need for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WantedPoint {
+    /// The block of the content.
+    pub block: BlockId,
+    /// The key of the content.
+    pub key: BlockKey,
+    /// Whether nothing says yet that it is of use, but that an answer has ended behind it. It is of no use to a tier that
+    /// does not keep the KV of answers.
+    pub is_of_answer: bool,
+}
+
 /// The place before a findable content in its chain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Above<'a> {

@@ -19,6 +19,9 @@ pub(crate) enum Lasts {
     No,
     /// The point is at some distance from others. Memory keeps it.
     AtDistance,
+    /// The point is behind an answer, where the next turn of a conversation goes on. Tiers below memory that keep answers
+    /// keep it, too.
+    OfAnswer,
     /// A hit has ended there, or is likely to end there. Tiers below memory keep it, too.
     Wanted,
 }
@@ -32,11 +35,12 @@ pub(crate) struct ResumePoints {
     /// The lasting points in the order in which they are given up, with some that no longer are.
     lasting: VecDeque<ContentId>,
     num_points: usize,
-    /// The points that tiers below memory keep since they were last taken, if anybody takes them.
+    /// The points that tiers below memory keep since they were last taken, if anybody takes them. Some are listed first
+    /// as points of answers, and once more when others want them.
     new_wanted: Option<Vec<ContentId>>,
 }
 
-/// What is known of a content, in four bytes: four flags, and by how many ways it leads to points, itself included.
+/// What is known of a content, in four bytes: five flags, and by how many ways it leads to points, itself included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry(u32);
 
@@ -47,7 +51,9 @@ impl Entry {
     const HIT: u32 = 1 << 29;
     /// Whether tiers below memory keep the point.
     const WANTED: u32 = 1 << 28;
-    const WAYS: u32 = Self::WANTED - 1;
+    /// Whether tiers below memory keep the point if they keep answers.
+    const OF_ANSWER: u32 = 1 << 27;
+    const WAYS: u32 = Self::OF_ANSWER - 1;
 
     fn has(self, flag: u32) -> bool {
         self.0 & flag != 0
@@ -105,15 +111,25 @@ impl ResumePoints {
             self.entries[content.0 as usize].0 |= Entry::LASTING;
             queue(&mut self.lasting, content, &self.entries, |entry| entry.has(Entry::LASTING));
         }
-        if reason == Lasts::Wanted && !self.is_wanted(content) {
-            self.entries[content.0 as usize].0 |= Entry::WANTED;
+        let flag = match reason {
+            Lasts::Wanted => Entry::WANTED,
+            Lasts::OfAnswer if !self.is_wanted(content) => Entry::OF_ANSWER,
+            _ => return,
+        };
+        if !self.entry(content).has(flag) {
+            self.entries[content.0 as usize].0 |= flag;
             self.new_wanted.iter_mut().for_each(|wanted| wanted.push(content));
         }
     }
 
-    /// Returns whether `content` is a point that tiers below memory keep.
+    /// Returns whether `content` is a point that tiers below memory keep, some of them perhaps.
     pub(crate) fn is_wanted(&self, content: ContentId) -> bool {
-        self.entry(content).has(Entry::WANTED)
+        self.entry(content).has(Entry::WANTED) || self.is_of_answer(content)
+    }
+
+    /// Returns whether `content` is a point that only tiers below memory keep that keep answers.
+    pub(crate) fn is_of_answer(&self, content: ContentId) -> bool {
+        self.entry(content).has(Entry::OF_ANSWER) && !self.entry(content).has(Entry::WANTED)
     }
 
     /// Begins to list the points that tiers below memory keep, to be [taken](Self::take_wanted), the present ones

@@ -62,11 +62,14 @@ impl WantedTails {
         self.parts.behind(num_blocks).map(part).collect()
     }
 
-    /// Returns the key of one of the parts of [`behind`](Self::behind). A tier that has this part, and not that of a
-    /// longer prefix, is likely to have all of them.
-    pub fn mark(&self, count: usize, wanted: &[Wanted], chain: &KeyChain) -> Option<BlockKey> {
-        let TailPart { group, content, part } = self.parts.behind(self.first + count).last()?;
-        Some(chain.part(self.content(content, wanted).0, group, part))
+    /// Returns keys of which a tier has all, if it has what goes with the first `count` of the wanted contents. A tier
+    /// that has these is likely to have everything: the last and the first part of each group, and the last content.
+    pub fn marks(&self, count: usize, wanted: &[Wanted], chain: &KeyChain) -> Vec<BlockKey> {
+        let parts: Vec<_> = self.parts.behind(self.first + count).collect();
+        let of_groups = parts.chunk_by(|one, next| one.group == next.group);
+        let ends = of_groups.flat_map(|parts| [parts.last(), parts.first()]).flatten();
+        let key = |part: &TailPart| chain.part(self.content(part.content, wanted).0, part.group, part.part);
+        ends.map(key).chain(count.checked_sub(1).map(|last| wanted[last].key)).collect()
     }
 
     /// Returns the key and the tokens of a content of the sequence, by its number.

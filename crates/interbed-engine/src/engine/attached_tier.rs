@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockPart, Evicted, FetchEnded, FetchId, FrameTier, LowerTier, Wanted, WantedTails,
+    BlockBytes, BlockId, BlockKey, BlockPart, Evicted, FetchEnded, FetchId, FrameTier, LowerTier, Wanted, WantedPoint,
+    WantedTails,
 };
 
 use super::idle_blocks::IdleBlocks;
@@ -32,7 +33,7 @@ pub(super) struct Gone {
     /// What sequences need to go on behind contents that memory has given up, content by content.
     pub(super) evicted_points: Vec<Vec<Evicted>>,
     /// Blocks behind whose contents sequences are likely to go on.
-    pub(super) points: Vec<(BlockId, BlockKey)>,
+    pub(super) points: Vec<WantedPoint>,
 }
 
 /// A tier below memory, and the blocks that wait to be written to it.
@@ -46,6 +47,8 @@ pub(super) struct AttachedTier {
     idle: IdleBlocks,
     /// The blocks behind whose contents sequences may go on, until what they need for that is stored.
     points: IdleBlocks,
+    /// The number of parts that the first of `points` needs, if they found no room together.
+    head_parts: usize,
     status: TierStatus,
 }
 
@@ -64,6 +67,7 @@ impl AttachedTier {
                 (StoreMode::Evict, Some(after)) => IdleBlocks::new(after, num_blocks),
                 _ => IdleBlocks::new(Duration::ZERO, num_blocks),
             },
+            head_parts: 0,
             policy,
         }
     }
@@ -77,10 +81,11 @@ impl AttachedTier {
         self.fresh.is_empty() && self.idle.is_empty() && self.points.is_empty() && self.tier.is_settled()
     }
 
-    /// Returns how many of the first `found` blocks are to be computed rather than read. Computing all of them takes
-    /// `computing` seconds, if that is known.
-    pub(super) fn recomputed(&mut self, found: usize, computing: Option<f64>) -> usize {
-        let computed = self.policy.recompute.blocks(found, self.tier.read_seconds(found), computing);
+    /// Returns how many of the first `found` blocks are to be computed rather than read, where `parts` more must be read
+    /// with them. Computing all of the blocks takes `computing` seconds, if that is known.
+    pub(super) fn recomputed(&mut self, found: usize, parts: usize, computing: Option<f64>) -> usize {
+        let reading = self.tier.read_seconds(found + parts);
+        let computed = self.policy.recompute.blocks(found, reading, computing);
         self.status.recomputed += u64::from(found > 0 && computed == found);
         computed
     }
@@ -111,22 +116,25 @@ impl AttachedTier {
     /// were computed, then those that have been idle.
     pub(super) fn store(&mut self, gone: &Gone, scheduler: &Scheduler, blocks: &mut dyn BlockBytes) {
         let Self { tier, policy, fresh, fresh_max, idle, points, .. } = self;
-        for Evicted { part, label, class } in &gone.evicted {
-            if tier.wants(label.key, *class) {
-                tier.stage(label.clone(), *class, *part, blocks);
-            }
-        }
         let now = Instant::now();
         // Without the others, no part of them is of use.
         for parts in &gone.evicted_points {
             let has_room = parts.len() <= tier.room();
             for Evicted { part, label, class } in parts.iter().filter(|_| has_room) {
-                if tier.wants(label.key, *class) {
+                if tier.lacks(label.key) {
                     tier.stage(label.clone(), *class, *part, blocks);
                 }
             }
         }
-        points.add(gone.points.iter().copied(), now);
+        for Evicted { part, label, class } in &gone.evicted {
+            if tier.wants(label.key, *class) {
+                tier.stage(label.clone(), *class, *part, blocks);
+            }
+        }
+        // A tier that does not keep the KV of answers has no use for what follows it.
+        let keeps_answers = policy.mode != StoreMode::Eager || policy.idle_after.is_some();
+        let of_use = gone.points.iter().filter(|point| keeps_answers || !point.is_of_answer);
+        points.add(of_use.map(|point| (point.block, point.key)), now);
         if policy.mode == StoreMode::Evict {
             idle.add(gone.computed.iter().copied(), now);
         } else {
@@ -134,6 +142,9 @@ impl AttachedTier {
         }
         fresh.drain(..fresh.len().saturating_sub(*fresh_max));
         idle.add(gone.unstored.iter().copied(), now);
+        // First, because what a point needs finds room together, or none of it does.
+        self.store_points(scheduler, blocks, now);
+        let Self { tier, fresh, idle, .. } = self;
         // A quarter of the buffers is left for evicted blocks.
         let kept = tier.buffers() / 4;
         while tier.room() > kept
@@ -155,25 +166,29 @@ impl AttachedTier {
                 tier.stage(label, IDLE, BlockPart::whole(block), blocks);
             }
         }
-        self.store_points(scheduler, blocks, now);
     }
 
     /// Stores what sequences need to go on behind contents, as far as there are buffers for all that one content needs.
     fn store_points(&mut self, scheduler: &Scheduler, blocks: &mut dyn BlockBytes, now: Instant) {
-        let Self { tier, points, .. } = self;
+        let Self { tier, points, head_parts, .. } = self;
         // Until copies are made, what was moved is not where the tables say.
         if scheduler.blocks().has_copies() {
             return;
         }
         while let Some((block, key)) = points.next(now) {
             let is_there = scheduler.blocks().key(block) == Some(key);
-            let parts = scheduler.blocks().point_parts(block).filter(|_| is_there).unwrap_or_default();
-            if parts.len() > tier.room() {
+            if is_there && *head_parts > tier.room() {
                 return;
             }
+            let parts = scheduler.blocks().point_parts(block).filter(|_| is_there).unwrap_or_default();
+            if parts.len() > tier.room() {
+                *head_parts = parts.len();
+                return;
+            }
+            *head_parts = 0;
             points.take(now);
             for (label, part) in parts {
-                if tier.wants(label.key, POINT) {
+                if tier.lacks(label.key) {
                     tier.stage(label, POINT, part, blocks);
                 }
             }

@@ -44,11 +44,13 @@ impl Worker {
         let mut resize = scheduler.blocks_mut().take_resize();
         // A block may have left again before it was copied to, with the sequence that it was for. Copies that are to
         // read it come later and are dropped first.
-        while let Some(index) = copies.iter().rposition(|copy| {
-            let is_read = || copies.iter().any(|other| other.source == copy.destination);
+        let mut kept = copies.len();
+        while let Some(index) = copies[..kept].iter().enumerate().rposition(|(index, copy)| {
+            let is_read = || copies[index + 1..].iter().any(|later| later.source == copy.destination);
             resize.left.binary_search(&copy.destination).is_ok() && !is_read()
         }) {
             copies.remove(index);
+            kept = index;
         }
         let has_changed =
             |block: &BlockId| [&resize.came, &resize.left].iter().any(|list| list.binary_search(block).is_ok());

@@ -99,7 +99,8 @@ impl Worker {
         let (mut fetch, mut behind) = (ToFetch::default(), keys);
         for (index, tier) in self.tiers.iter_mut().enumerate() {
             let blocks = tier.tier.look_up(&behind, self.scheduler.recompute_seconds(behind.keys().len()));
-            let mut computed = tier.recomputed(blocks, self.scheduler.recompute_seconds(blocks));
+            let parts = behind.num_tail_parts(blocks);
+            let mut computed = tier.recomputed(blocks, parts, self.scheduler.recompute_seconds(blocks));
             let has_tails = behind.tails().is_some();
             if has_tails && computed < blocks {
                 // A sequence cannot go on from what it computes until then.

@@ -98,6 +98,10 @@ impl LowerTier for MapTier {
         !self.contents().contains_key(&key)
     }
 
+    fn lacks(&self, key: BlockKey) -> bool {
+        !self.contents().contains_key(&key)
+    }
+
     fn room(&self) -> usize {
         8
     }

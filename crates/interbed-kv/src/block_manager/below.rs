@@ -11,7 +11,7 @@ use crate::{
     ids::{BlockId, FetchId, SequenceId, TokenId},
     key::{BlockKey, BlockLabel, KeyChain},
     missing_keys::MissingKeys,
-    names::Evicted,
+    names::{Evicted, WantedPoint},
     sequence_state::SequenceState,
     tables::Table,
     tail_pool::TailPool,
@@ -204,10 +204,9 @@ impl BlockManager {
         }
     }
 
-    /// Returns the blocks whose contents have become resume points since the last call that tiers below memory keep,
-    /// with their keys. None unless contents have [keys](Self::name_contents). Some of the points may have ended
-    /// meanwhile.
-    pub fn take_wanted_points(&mut self) -> Vec<(BlockId, BlockKey)> {
+    /// Returns the resume points that tiers below memory keep since the last call. None unless contents have
+    /// [keys](Self::name_contents). Some of the points may have ended meanwhile, and some come once more.
+    pub fn take_wanted_points(&mut self) -> Vec<WantedPoint> {
         self.cache.take_wanted_points()
     }
 

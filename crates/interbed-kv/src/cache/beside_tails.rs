@@ -6,8 +6,9 @@ use crate::{
     block_bytes::BlockPart,
     contents::ContentId,
     ids::{BlockId, SwapSlot},
-    key::{BlockKey, BlockLabel},
+    key::BlockLabel,
     losses::Loss,
+    names::WantedPoint,
     resume_points::Lasts,
     tail_table::TailTable,
     tails::Tails,
@@ -216,7 +217,7 @@ impl Cache {
     pub(crate) fn keep_last_point(&mut self, chain: &[BlockId]) {
         let resumable = self.resumable(chain);
         if let (Some(tails), Some(last)) = (&mut self.tails, resumable.checked_sub(1)) {
-            tails.points.make_lasting(self.blocks.content(chain[last]), Lasts::Wanted);
+            tails.points.make_lasting(self.blocks.content(chain[last]), Lasts::OfAnswer);
         }
     }
 
@@ -261,11 +262,14 @@ impl Cache {
         Ended { useless: tails.points.remove(content, |content| contents.parent_content(content)), was_wanted }
     }
 
-    /// Returns the blocks of the points that tiers below memory keep since the last call, with their keys.
-    pub(crate) fn take_wanted_points(&mut self) -> Vec<(BlockId, BlockKey)> {
+    /// Returns the points that tiers below memory keep since the last call.
+    pub(crate) fn take_wanted_points(&mut self) -> Vec<WantedPoint> {
         let Self { tails: Some(tails), contents, names: Some(names), .. } = self else { return Vec::new() };
         let wanted = tails.points.take_wanted().into_iter().filter(|&content| tails.points.is_wanted(content));
-        let block = |content| contents.block(content).map(|block| (block, names.key(block)));
+        let block = |content| {
+            let block = contents.block(content)?;
+            Some(WantedPoint { block, key: names.key(block), is_of_answer: tails.points.is_of_answer(content) })
+        };
         wanted.filter_map(block).collect()
     }
 

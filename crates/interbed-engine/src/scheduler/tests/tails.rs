@@ -1,6 +1,6 @@
 //! Sequences of models of which most layers see a window: how many find room at once.
 
-use interbed_kv::KeyChain;
+use interbed_kv::{KeyChain, WantedPoint};
 
 use super::*;
 
@@ -112,7 +112,7 @@ fn bytes_below(kv: KvConfig, tokens: usize) -> usize {
             }
         }
         trunk.extend(bench.scheduler.take_computed().into_iter().flatten().map(|(_, key)| key));
-        for (block, key) in bench.scheduler.blocks_mut().take_wanted_points() {
+        for WantedPoint { block, key, .. } in bench.scheduler.blocks_mut().take_wanted_points() {
             assert_eq!(bench.scheduler.blocks().key(block), Some(key));
             let of_point = bench.scheduler.blocks().point_parts(block).expect("it is a point");
             parts.extend(of_point.into_iter().map(|(label, _)| label.key));
