@@ -3,8 +3,8 @@
 use crate::ids::BlockId;
 
 /// One of the parts in which tiers below memory keep a block. All parts of all blocks have equally many bytes there. A
-/// block that holds the KV of all tokens is one part. What layers keep besides is cut into such parts, and the last
-/// part of a block is filled up with zeros.
+/// block that holds the KV of all tokens is one part. A block of what layers keep besides (windows, states) is cut into
+/// such parts, and the last one is filled up with zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockPart {
     /// The block.
@@ -29,7 +29,7 @@ pub trait BlockBytes {
     /// Fails with the reason if the bytes cannot be had; the content of `into` must not be used then.
     fn read(&mut self, part: BlockPart, into: &mut [u8]) -> Result<(), String>;
 
-    /// Fills a part of a block, which has `len` bytes, by calling `fill` with memory for it. What `fill` writes behind
+    /// Fills a part, of `len` bytes, by calling `fill` with memory for it. What `fill` writes behind
     /// the end of the block is dropped.
     fn fill(&mut self, part: BlockPart, len: usize, fill: &mut dyn FnMut(&mut [u8]));
 }

@@ -19,9 +19,9 @@ pub struct KvConfig {
     /// The share of the blocks, in [0, 1), that stays available when a sequence is admitted, so that running sequences
     /// can grow.
     pub watermark: f64,
-    /// The number of slots in the swap pool, each for one block, up to [`BLOCKS_MAX`]; 0 turns swapping off.
+    /// The number of slots in the swap pool, each for one part of a block, up to [`BLOCKS_MAX`]; 0 turns swapping off.
     pub num_swap_blocks: usize,
-    /// The seed of the chain hash. It is random per process, so that collisions cannot be prepared in advance.
+    /// The seed of the chain hash. It must be random per process, so that collisions cannot be prepared in advance.
     pub seed: u64,
     /// The policy that chooses which cached blocks are evicted.
     pub eviction: EvictionKind,
@@ -30,8 +30,8 @@ pub struct KvConfig {
     /// The bytes of one block. Only the ratio to [`TailConfig::block_bytes`] counts. 0 if no layer keeps the KV of all
     /// tokens; blocks then hold nothing, and only number the contents.
     pub block_bytes: usize,
-    /// The most tokens of one sequence that a pass computes, 1 or more. A sequence has room for so many tokens in
-    /// blocks of windows besides the window itself.
+    /// The most tokens of one sequence that a pass computes, 1 or more. The blocks of a window have room for so many
+    /// tokens more than the window.
     pub pass_tokens: usize,
 }
 

@@ -12,7 +12,8 @@ use crate::{hash::ChainRoot, ids::TokenId};
 /// The number of bytes in a [`BlockKey`].
 pub const KEY_BYTES: usize = 16;
 
-/// The name of a full block and everything before it in its chain: model, tenant, salt and tokens.
+/// A keyed hash that names what tiers below memory keep: a full block with everything before it in its chain (model,
+/// tenant, salt, namespace and tokens), a part of a window or state, the root of a chain, or a tenant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BlockKey(pub [u8; KEY_BYTES]);
 
@@ -62,14 +63,14 @@ const GROUP: u8 = 7;
 const PART: u8 = 8;
 
 impl KeyChain {
-    /// Makes keys under `secret` for the KV of the model that `fingerprint` identifies. `fingerprint` covers the
-    /// weights, how the model is computed, and the layout and type of its KV.
+    /// Makes a chain that computes keys under `secret`, for the KV of the model that `fingerprint` identifies.
+    /// `fingerprint` covers the weights, how the model is computed, and the layout and type of its KV.
     pub fn new(secret: [u8; 32], fingerprint: [u8; 32]) -> Self {
         Self { secret, fingerprint, owners: secret }
     }
 
     /// Returns a chain that gives blocks the same keys, but computes the marks of owners from another secret, which
-    /// other places with the same keys do not know.
+    /// other stores with the same keys do not know.
     #[must_use]
     pub fn owned_under(self, secret: [u8; 32]) -> Self {
         Self { owners: secret, ..self }

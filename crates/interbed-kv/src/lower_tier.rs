@@ -17,7 +17,7 @@ pub use frame_tier::{FrameBytes, FrameLost, FrameOf, FrameTier};
 pub use slot_tier::{SlotTier, SwapEnded, SwapFailure, SwapTook, SwapTrial};
 
 /// A tier below memory, which stores KV blocks and brings them back. The engine's thread calls it between passes; slow
-/// work continues during the passes. A tier that fails is a miss: it never brings wrong KV.
+/// work continues during the passes. If a tier fails, its contents count as missed; it never brings wrong KV.
 pub trait LowerTier: Send {
     /// Returns the name under which figures of the tier are reported, such as `disk`.
     fn name(&self) -> &'static str;
@@ -27,9 +27,9 @@ pub trait LowerTier: Send {
     fn key_chain(&self) -> &KeyChain;
 
     /// Returns how many of the missing contents, from the first on, should be fetched from the tier: those that the
-    /// tier has, up to the last one behind which a sequence [can go on](MissingKeys::usable). A tier that learns only
-    /// from a fetch what it has names all of them, or none if asking is not worth the wait. Computing the blocks of all
-    /// `keys` takes `computing` seconds, if that is known.
+    /// tier has, up to the last one behind which a sequence [can go on](MissingKeys::usable). A tier that cannot know
+    /// its contents before a fetch returns the number of all missing contents, or 0 if asking is not worth the wait.
+    /// Computing the blocks of all `keys` takes `computing` seconds, if that is known.
     fn look_up(&mut self, keys: &MissingKeys, computing: Option<f64>) -> usize;
 
     /// Returns whether look-ups name only contents that the tier has.
@@ -40,13 +40,15 @@ pub trait LowerTier: Send {
     fn read_seconds(&self, blocks: usize) -> Option<f64>;
 
     /// Begins to bring `wanted`, which a [look-up](Self::look_up) has named, into their blocks. Where `tails` are
-    /// given, the tier brings the blocks up to the last of `wanted` behind which it can bring `tails` too, and brings
-    /// those; it brings nothing if there is no such place. [`poll`](Self::poll) reports the end of the fetch. Only
-    /// calls that are given the memory of the blocks write to them: `poll`, and [`SlotTier::poll_swaps`] if the tier
-    /// takes swaps too. Computing all of `wanted` takes `computing` seconds, if that is known.
+    /// given, the tier brings them too, and blocks are of use only up to a place for which it brings all tails: the
+    /// last of `wanted`, or an earlier one. Without such a place, it brings nothing. [`poll`](Self::poll) reports the
+    /// end of the fetch. Only calls that are given the memory of the blocks write to them: `poll`, and
+    /// [`SlotTier::poll_swaps`] if the tier takes swaps too. Computing all of `wanted` takes `computing` seconds, if
+    /// that is known.
     fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, tails: Option<WantedTails>, computing: Option<f64>);
 
-    /// Ends a fetch with what has come, if the fetch is in flight and the tier can end it early.
+    /// Ends a fetch with what has come, if the fetch is in flight and the tier can end it early; [`poll`](Self::poll)
+    /// reports it.
     fn give_up(&mut self, _id: FetchId) {}
 
     /// Returns whether the tier is reading, so that [`poll`](Self::poll) may have to wait for a fetch.
@@ -67,18 +69,19 @@ pub trait LowerTier: Send {
     /// of the block's use.
     fn wants(&mut self, key: BlockKey, class: u8) -> bool;
 
-    /// Returns whether a part with this key could be [staged](Self::stage) now, and is neither stored nor about to be.
+    /// Returns whether the tier neither has a part with this key nor will write it, and could [stage](Self::stage) it
+    /// now.
     fn lacks(&self, key: BlockKey) -> bool;
 
-    /// Returns how many blocks can be staged now.
+    /// Returns how many parts can be staged now.
     fn room(&self) -> usize;
 
-    /// Returns how many blocks can be staged while nothing is being written.
+    /// Returns how many parts can be staged while nothing is being written.
     fn buffers(&self) -> usize;
 
-    /// Copies `part` of `blocks`, whose label is `label`, to be written soon. Nothing waits for the write: if no buffer
-    /// is free, or the budget of writes is used up, the part is not stored. Returns whether the part will be stored,
-    /// unless the write fails.
+    /// Copies `part` out of `blocks`, to be written soon under `label`. `class` is as in [`wants`](Self::wants).
+    /// Nothing waits for the write: if no buffer is free, or the budget of writes is used up, the part is not stored.
+    /// Returns whether the part will be stored, unless the write fails.
     fn stage(&mut self, label: BlockLabel, class: u8, part: BlockPart, blocks: &mut dyn BlockBytes) -> bool;
 
     /// Begins to write the staged blocks, instead of waiting until more blocks can be written with them.
@@ -112,8 +115,8 @@ pub trait LowerTier: Send {
 pub struct FetchEnded {
     /// The id of the fetch.
     pub id: FetchId,
-    /// Number of blocks, counted from the first, that hold the KV that was asked for. If tails were asked for, they
-    /// hold what a sequence needs to go on behind these blocks, unless there is none of them.
+    /// Number of blocks, counted from the first, that hold the KV that was asked for. If tails were asked for and this
+    /// is not 0, their blocks hold what a sequence needs to go on behind these blocks.
     pub filled: usize,
     /// Number of blocks that were asked for.
     pub wanted: usize,

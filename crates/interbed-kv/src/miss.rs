@@ -21,7 +21,7 @@ pub enum MissReason {
     NeverSeen,
     /// The content was published, and evicted later.
     Evicted {
-        /// Sequence that needed the block; `None` if the pool became smaller.
+        /// Sequence that needed the block; `None` if the pool became smaller, or if the client must not know.
         by: Option<SequenceId>,
         /// Number of look-ups between the eviction and this look-up.
         lookups_ago: u32,
@@ -31,14 +31,15 @@ pub enum MissReason {
         /// Number of look-ups between the reset and this look-up.
         lookups_ago: u32,
     },
-    /// A block with these tokens was published as the first of a chain, but under another salt or namespace. This
-    /// reason is for logs and replay, never for clients, since it tells one tenant what another has asked;
+    /// A block with these tokens was published as the first of a chain, but under another salt, namespace or tenant.
+    /// This reason is for logs and replay, never for clients, since it tells one tenant what another has asked;
     /// [`MissReason::for_client`] hides it.
     OtherSalt,
-    /// Every full block was found. The tokens that are left are fewer than a block, or end with the last token, which
+    /// No full block is left to look up. The block that ends with the last token is never looked up, since that token
     /// is always computed.
     PartialBlock,
-    /// The next block was found, but the state that a sequence needs to go on behind it is missing.
+    /// The next block was found, but the state that a sequence needs to go on behind it is missing, or a window beside
+    /// it.
     NoState,
     /// The next block was found, but blocks of windows that a sequence needs to go on behind it are missing.
     NoWindow,

@@ -7,7 +7,7 @@ use crate::{
     tail_parts::{TailPart, TailParts},
 };
 
-/// The contents of a prompt that memory lacks, by their keys.
+/// The keys of the contents of a prompt that memory lacks, and what is needed to find the tails that belong to them.
 #[derive(Debug, Clone, Default)]
 pub struct MissingKeys {
     /// The keys of all contents from number `first - before` on.
@@ -26,8 +26,7 @@ impl MissingKeys {
         Self { keys, before, first, tails }
     }
 
-    /// Makes the keys of contents of which layers keep no more than the KV of all tokens. Memory has `first` contents
-    /// in front of them.
+    /// Wraps `keys` for a model of which no layer keeps tails. Memory has the `first` contents in front of them.
     pub fn of_trunk(keys: Vec<BlockKey>, first: usize) -> Self {
         Self { keys, first, ..Self::default() }
     }
@@ -69,8 +68,8 @@ impl MissingKeys {
         (1..=found).rev().find(|&count| self.tail_keys(count, chain).all(&mut has)).unwrap_or(0)
     }
 
-    /// Returns how many parts a sequence needs to go on behind the first `count` missing contents, besides the KV of all
-    /// tokens.
+    /// Returns how many parts a sequence needs to go on behind the first `count` missing contents, besides the KV of
+    /// all tokens.
     pub fn num_tail_parts(&self, count: usize) -> usize {
         self.tails.iter().filter(|_| count > 0).map(|tails| tails.behind(self.first + count).count()).sum()
     }

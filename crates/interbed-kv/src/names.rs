@@ -8,13 +8,13 @@ use crate::{
     key::{BlockKey, BlockLabel, KeyChain},
 };
 
-/// A content that memory has lost, or a part of what layers keep besides. The bytes are in its block until the next
-/// copy or pass writes to the block.
+/// A content that memory has lost, or a part of the windows and states behind it. The bytes are in its block until the
+/// next copy or pass writes to the block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evicted {
     /// The place of the bytes.
     pub part: BlockPart,
-    /// The label of the content: its key, the key of the block before it, its owner and its tokens.
+    /// The label under which tiers keep the bytes.
     pub label: BlockLabel,
     /// Class that the eviction policy gives the content for its use; see
     /// [`EvictionPolicy::class`](crate::EvictionPolicy::class).
@@ -28,8 +28,8 @@ pub struct WantedPoint {
     pub block: BlockId,
     /// The key of the content.
     pub key: BlockKey,
-    /// Whether nothing says yet that it is of use, but that an answer has ended behind it. It is of no use to a tier that
-    /// does not keep the KV of answers.
+    /// Whether the only sign of its use is that an answer has ended there. A tier that does not keep the KV of answers
+    /// has no use for it then.
     pub is_of_answer: bool,
 }
 

@@ -1,11 +1,10 @@
-//! The parts of blocks that tiers below memory keep of layers that need no more than the tail of a sequence.
+//! Tells which parts of windows and states a sequence needs to go on behind a content.
 
 use std::sync::Arc;
 
 use crate::config::{KvConfig, TailConfig};
 
-/// Tells which parts of blocks a sequence needs to go on behind a content, where some layers need the tail of a
-/// sequence.
+/// The parts of windows and states that a sequence needs to go on behind a content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TailParts {
     groups: Vec<TailConfig>,

@@ -63,7 +63,7 @@ pub struct Swap {
     pub direction: SwapDirection,
     /// The transfers of the swap. Each part and each slot is in them once, however many sequences share it.
     pub transfers: Vec<BlockSwap>,
-    /// Number of blocks that need no transfer in, because their content can still be found in memory.
+    /// Number of parts of blocks that need no transfer in, because their content can still be found in memory.
     pub num_spared: usize,
     /// Number of blocks that will be available when the swap ends, as far as is known when the swap begins: the blocks
     /// that only the group's sequences hold. 0 for a swap into memory.

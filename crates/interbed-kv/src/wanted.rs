@@ -15,8 +15,8 @@ use crate::{
 pub struct Wanted {
     /// The key of the part.
     pub key: BlockKey,
-    /// The key of the block before it in its chain, or of the chain's root. For a part of what layers keep besides the
-    /// KV of all tokens, this is the key of the content that the part belongs to.
+    /// The key of the block before this one in its chain, or of the chain's root. For a part of what layers keep
+    /// besides the KV of all tokens, this is the key of the content that the part belongs to.
     pub parent: BlockKey,
     /// The tokens of the block.
     pub tokens: Box<[TokenId]>,
@@ -37,9 +37,9 @@ pub struct WantedTails {
 }
 
 impl WantedTails {
-    /// Makes what `tails` of a [`Fetch`](crate::Fetch) are to be filled with. `keys` gave the wanted contents, and
-    /// `tokens` gives the tokens of a content of the sequence by its number. Returns `None` if the sequence needs no
-    /// tails.
+    /// Describes how to fill `into`, the `tails` of a [`Fetch`](crate::Fetch). `keys` are those of the contents that
+    /// the fetch brings, and `tokens` gives the tokens of a content of the sequence by its number. Returns `None` if
+    /// the sequence needs no tails.
     pub fn new(
         keys: &MissingKeys,
         into: Vec<Vec<BlockId>>,
@@ -62,8 +62,8 @@ impl WantedTails {
         self.parts.behind(num_blocks).map(part).collect()
     }
 
-    /// Returns keys of which a tier has all, if it has what goes with the first `count` of the wanted contents. A tier
-    /// that has these is likely to have everything: the last and the first part of each group, and the last content.
+    /// Returns a few keys to ask a tier for, as a cheap test of whether it has all that goes with the first `count` of
+    /// the wanted contents: those of the last and the first part of each group, and of the last content.
     pub fn marks(&self, count: usize, wanted: &[Wanted], chain: &KeyChain) -> Vec<BlockKey> {
         let parts: Vec<_> = self.parts.behind(self.first + count).collect();
         let of_groups = parts.chunk_by(|one, next| one.group == next.group);

@@ -46,13 +46,13 @@ impl BlockManager {
         self.cache.label(block)
     }
 
-    /// Returns the label of the content of a part's block, in the way of [`label`](Self::label). What layers keep
-    /// besides the KV of all tokens has none.
+    /// Returns the label of the content of a part's block, in the way of [`label`](Self::label). Returns `None` for
+    /// blocks of windows and states.
     pub fn label_of(&self, part: BlockPart) -> Option<BlockLabel> {
         (part.block.index() < self.config.num_blocks).then(|| self.label(part.block)).flatten()
     }
 
-    /// Returns whether a sequence or a transfer holds `block`.
+    /// Returns whether a sequence or a transfer holds `block`, which has the content of a chain.
     pub fn is_held(&self, block: BlockId) -> bool {
         self.cache.holders(block) > 0
     }
@@ -204,8 +204,9 @@ impl BlockManager {
         }
     }
 
-    /// Returns the resume points that tiers below memory keep since the last call. None unless contents have
-    /// [keys](Self::name_contents). Some of the points may have ended meanwhile, and some come once more.
+    /// Returns the resume points that tiers below memory should keep and that were not returned before, or have become
+    /// of more use since. Returns none unless contents have [keys](Self::name_contents). Some of the points may have
+    /// ended meanwhile.
     pub fn take_wanted_points(&mut self) -> Vec<WantedPoint> {
         self.cache.take_wanted_points()
     }
@@ -222,8 +223,8 @@ impl BlockManager {
         self.transfers.has_copies()
     }
 
-    /// Returns the parts of such resume points that have ended since the last call, point by point, in the way
-    /// of [`take_evicted`](Self::take_evicted).
+    /// Returns the parts of resume points that tiers below memory should keep and that have ended since the last call,
+    /// point by point, in the way of [`take_evicted`](Self::take_evicted).
     pub fn take_evicted_points(&mut self) -> Vec<Vec<Evicted>> {
         self.cache.names_mut().map(|names| names.take_evicted_points()).unwrap_or_default()
     }

@@ -25,7 +25,7 @@ use crate::{
 pub enum TailPlace<'a> {
     /// The blocks of a window.
     Window {
-        /// The number of blocks of the sequence before those that follow.
+        /// The number of blocks of the sequence before `blocks`.
         first: usize,
         /// The blocks in the order of the tokens.
         blocks: &'a VecDeque<BlockId>,
@@ -76,7 +76,7 @@ impl BlockManager {
         self.tables.get(id).into_iter().flat_map(Table::blocks).copied()
     }
 
-    /// Returns all blocks of layers that keep tails that `id` holds.
+    /// Returns all blocks of windows and states that `id` holds.
     pub fn tail_blocks(&self, id: SequenceId) -> impl Iterator<Item = BlockId> {
         self.tables.get(id).into_iter().flat_map(|table| &table.tails().groups).flat_map(TailTable::blocks)
     }

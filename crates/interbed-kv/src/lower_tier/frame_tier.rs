@@ -51,7 +51,7 @@ pub trait FrameTier: LowerTier {
 /// Identifies one layer's part of one of the frames that a sequence keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameOf {
-    /// Number of the sequence that keeps the frame, which the caller chooses.
+    /// A number, chosen by the caller, for the sequence that keeps the frame.
     pub owner: u64,
     /// Index of the frame among the owner's frames.
     pub frame: usize,
@@ -59,14 +59,14 @@ pub struct FrameOf {
     pub layer: usize,
 }
 
-/// Bytes of a frame that was read: a buffer, and the number of its first bytes that are `[block, the layer's part]`.
+/// A buffer, and its used length in bytes. The used bytes are one layer's parts of the frame's blocks, in order.
 pub type FrameBytes = (Arc<dyn AsRef<[u8]> + Send + Sync>, usize);
 
-/// A frame that could not be read.
+/// A frame that could not be read, or is not what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameLost {
     /// Frame that could not be read.
     pub of: FrameOf,
-    /// Reason why the frame could not be read.
+    /// Reason why the frame cannot be used.
     pub reason: String,
 }

@@ -22,9 +22,10 @@ pub trait SlotTier: Send {
     fn trial(&self) -> SwapTrial;
 
     /// Takes over a swap. `label` returns the label of what a part of a block holds, if that has one. Until the swap
-    /// has ended, its blocks are neither written to nor reused, and its slots belong to it. The tier reads or writes
-    /// blocks of the swap only in calls that are given the memory of the blocks: [`poll_swaps`](Self::poll_swaps), and
-    /// the calls for fetches if the tier has fetches too. Swaps may end in any order.
+    /// has ended, nobody but the tier writes to its blocks, they are not reused, and its slots belong to it. The tier
+    /// reads or writes blocks of the swap only in calls that are given the memory of the blocks:
+    /// [`poll_swaps`](Self::poll_swaps), and the calls for fetches if the tier has fetches too. Swaps may end in any
+    /// order.
     fn start_swap(&mut self, swap: &Swap, label: &dyn Fn(BlockPart) -> Option<BlockLabel>);
 
     /// Continues the swaps in flight, and returns one that has ended, or `None`. The call waits up to `wait` for such a
@@ -62,8 +63,8 @@ pub enum SwapFailure {
 pub struct SwapTook {
     /// Number of bytes that the swap moved.
     pub bytes: u64,
-    /// Number of seconds from the swap's start, or from the last end of another swap in this direction that moved
-    /// anything.
+    /// Number of seconds until the swap's end, from its start, or from the end of the previous swap in this direction
+    /// that moved anything, if that is later.
     pub seconds: f64,
 }
 
