@@ -54,11 +54,12 @@ pub(crate) enum Done {
     /// The threads have reserved memory for the first block of a fetch, and have begun to ask the store for this block
     /// at the time `at`.
     Asked { fetch: FetchId, at: Instant },
-    /// The store is asked for what a sequence needs to go on behind the first `blocks` of the blocks that a fetch wants.
-    /// `wanted` has all parts that are read, in order, and `missing` keys that the store was asked for and lacks.
+    /// The store is asked for what a sequence needs to go on behind the first `blocks` of the blocks that a fetch
+    /// wants. `wanted` has all parts that are read, in order, and `missing` keys that the store was asked for and
+    /// lacks.
     Chose { fetch: FetchId, blocks: usize, wanted: Vec<Wanted>, missing: Vec<BlockKey> },
-    /// The store has nothing of what a sequence needs to go on behind any of the blocks that a fetch wants. It lacks the
-    /// keys `missing`. No further result follows for this fetch.
+    /// The store has nothing of what a sequence needs to go on behind any of the blocks that a fetch wants. It lacks
+    /// the keys `missing`. No further result follows for this fetch.
     Lacks { fetch: FetchId, missing: Vec<BlockKey> },
     /// The store has answered for the first time, before it is asked for a block.
     Marked { fetch: FetchId, at: Instant },
@@ -252,8 +253,8 @@ impl Reader {
     }
 
     /// Returns how many of the wanted blocks come before the last place for which the store has the
-    /// [marks](WantedTails::marks) of the tails. Returns `None` if there is no such place. Marks that the store lacks are
-    /// added to `missing`.
+    /// [marks](WantedTails::marks) of the tails. Returns `None` if there is no such place. Marks that the store lacks
+    /// are added to `missing`.
     async fn longest(
         &self,
         (wanted, tails): (&[Wanted], &WantedTails),

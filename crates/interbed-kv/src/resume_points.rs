@@ -19,8 +19,8 @@ pub(crate) enum Lasts {
     No,
     /// The point is at some distance from others. Memory keeps it.
     AtDistance,
-    /// The point is behind an answer, where the next turn of a conversation goes on. Tiers below memory that keep answers
-    /// keep it, too.
+    /// The point is behind an answer, where the next turn of a conversation goes on. Tiers below memory that keep
+    /// answers keep it, too.
     OfAnswer,
     /// A hit has ended there, or is likely to end there. Tiers below memory keep it, too.
     Wanted,

@@ -81,8 +81,8 @@ impl AttachedTier {
         self.fresh.is_empty() && self.idle.is_empty() && self.points.is_empty() && self.tier.is_settled()
     }
 
-    /// Returns how many of the first `found` blocks are to be computed rather than read, where `parts` more must be read
-    /// with them. Computing all of the blocks takes `computing` seconds, if that is known.
+    /// Returns how many of the first `found` blocks are to be computed rather than read, where `parts` more must be
+    /// read with them. Computing all of the blocks takes `computing` seconds, if that is known.
     pub(super) fn recomputed(&mut self, found: usize, parts: usize, computing: Option<f64>) -> usize {
         let reading = self.tier.read_seconds(found + parts);
         let computed = self.policy.recompute.blocks(found, reading, computing);

@@ -124,8 +124,8 @@ fn harness(name: &str, dtype: KvDType, blocks: usize, apart: bool) -> Harness {
         if let Part::Attention(attention) = &mut branch.part
             && !apart
         {
-            // Longer than a stretch, so that some of what is below is seen. Where all layers have windows, they keep the
-            // KV of all tokens.
+            // Longer than a stretch, so that some of what is below is seen. Where all layers have windows, they keep
+            // the KV of all tokens.
             attention.window = Some(STRETCH + 500);
         }
     }

@@ -90,7 +90,8 @@ fn a_server_goes_on_from_tails_that_others_left() {
         let ask = |&(seed, length): &(usize, usize), count: usize| {
             let shared = (0..length).map(|at| if at < 50 { at * 7 % 500 } else { (at * 11 + seed) % 500 } + 20);
             let body = json!({
-                "prompt": shared.collect::<Vec<_>>(), "max_tokens": 20, "temperature": 0, "n": count, "ignore_eos": true,
+                "prompt": shared.collect::<Vec<_>>(), "max_tokens": 20, "temperature": 0, "n": count,
+                "ignore_eos": true,
             });
             let (status, answer) = server.json("/v1/completions", &body.to_string());
             assert_eq!(status, 200, "{answer:#}");
