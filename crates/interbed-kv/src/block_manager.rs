@@ -116,7 +116,7 @@ impl BlockManager {
 
     /// Makes a manager of this configuration with as many usable blocks as this one, all of them free. The counters of
     /// the new manager start at 0, and [`take_resize`](Self::take_resize) reports the unusable blocks as having left.
-    /// All swaps in flight must have finished before, because the new manager does not know them.
+    /// All swaps and fetches in flight must have finished before, because the new manager does not know them.
     pub fn emptied(&self) -> Self {
         let (hasher, policy) = (self.cache.hasher().clone(), self.config.eviction.build(self.config.num_blocks));
         let mut manager = Self::with_parts(self.config.clone(), hasher, policy).expect("the same configuration worked");
@@ -288,7 +288,8 @@ impl BlockManager {
         (table.state() == SequenceState::Resident).then(|| table.blocks())
     }
 
-    /// Returns how many tokens of `id` have a place in blocks or in swap slots, whether or not they are computed.
+    /// Returns how many tokens of `id` have a place in blocks, in swap slots or in a tier below, whether or not they
+    /// are computed.
     pub fn num_tokens(&self, id: SequenceId) -> Option<usize> {
         self.tables.get(id).map(Table::num_tokens)
     }
@@ -398,8 +399,8 @@ impl BlockManager {
     /// writes in place.
     ///
     /// # Errors
-    /// Fails if `parent` is not resident, if `child` already holds blocks, or if `parent` has tokens that were not
-    /// computed and committed. The manager is unchanged then.
+    /// Fails if `parent` is not resident, if `child` already holds blocks, if `parent` has tokens that were not
+    /// computed and committed, or if part of its KV lies below memory. The manager is unchanged then.
     pub fn fork(&mut self, parent: SequenceId, child: SequenceId) -> Result<(), BlockError> {
         if self.tables.get(child).is_some() {
             return Err(BlockError::AlreadyHeld(child));
@@ -429,8 +430,7 @@ impl BlockManager {
 
     /// Releases all blocks of `id`, the last first, so that the tail of a chain is reused before its head. Published
     /// blocks stay findable until they are evicted. If a swap of `id` is in flight, its blocks and slots become free
-    /// when the swap has finished. Returns false and does nothing if `id` holds no blocks, so a late completion is
-    /// harmless.
+    /// when the swap has finished. Returns false and does nothing if `id` is unknown, so a late completion is harmless.
     pub fn free(&mut self, id: SequenceId) -> bool {
         let Some(table) = self.tables.remove(id) else { return false };
         let published = table.num_published();
@@ -467,7 +467,8 @@ impl BlockManager {
         self.cache.set_usable(blocks.clamp(1, self.config.num_blocks));
     }
 
-    /// Returns how many blocks sequences can get: those that are free, and those that are cached.
+    /// Returns how many blocks sequences can get: those that are free, and those that are cached. Where layers keep
+    /// tails, this counts units of memory, each as large as a block.
     pub fn available(&self) -> usize {
         self.cache.available()
     }
@@ -490,17 +491,17 @@ impl BlockManager {
     }
 
     /// Returns the blocks that have come and left since the last call. It must be called right after
-    /// [`set_usable`](Self::set_usable) and [`compact`](Self::compact), and otherwise now and then. Only these two make
-    /// blocks come, and such blocks must have memory before anything uses them. A manager begins with all blocks
-    /// present and none of them reported. Pending copies may concern blocks of both lists, as
-    /// [`take_copies`](Self::take_copies) says. The call takes time in proportion to the pool, but none if there is
-    /// nothing to report.
+    /// [`set_usable`](Self::set_usable) and [`compact`](Self::compact), and otherwise now and then. Where no layer
+    /// keeps tails, only these two make blocks come. Blocks that come must have memory before anything uses them. A
+    /// manager begins with all blocks present and none of them reported. Pending copies may concern blocks of both
+    /// lists, as [`take_copies`](Self::take_copies) says. The call takes time in proportion to the pool, but none if
+    /// there is nothing to report.
     pub fn take_resize(&mut self) -> Resize {
         self.cache.take_resize()
     }
 
     /// Takes up to `max_steps` steps towards a compact pool, and returns how many it took. Returns 0 if the pool is
-    /// compact, or if no step is possible for now: blocks of swaps in flight stay in place, and nothing moves while
+    /// compact, or if no step is possible for now: blocks of transfers in flight stay in place, and nothing moves while
     /// sequences hold all blocks. A pool is compact when blocks with content come first, then free blocks, then
     /// withdrawn ones.
     ///
@@ -509,8 +510,8 @@ impl BlockManager {
     /// Tables and the eviction policy know the new places at once, and the contents do not change. Destinations are
     /// blocks that already had memory before the call, so a move needs no extra memory, provided that the memory of
     /// blocks that have [left](Self::take_resize) is given back before blocks that came are used. If a smaller pool has
-    /// no free block to start with, cached leaves are evicted, in the order of the eviction policy: one for every two
-    /// steps, and none while there are free blocks. No other cached content is lost.
+    /// no free block to start with, and no layer keeps tails, cached leaves are evicted, in the order of the eviction
+    /// policy: one for every two steps, and none while there are free blocks. No other cached content is lost.
     ///
     /// A call that moves anything goes through the whole pool more than once, and through all tables, however few steps
     /// it takes. [`blocks_above`](Self::blocks_above) says in constant time whether a call is due.

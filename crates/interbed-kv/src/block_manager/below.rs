@@ -33,9 +33,9 @@ impl BlockManager {
     }
 
     /// Returns the contents that were evicted since the last call, in order; none unless contents have
-    /// [keys](Self::name_contents). The call comes after the copies of [`compact`](Self::compact) were made. The bytes
-    /// of these contents are still in the blocks, until copies that were not yet [taken](Self::take_copies) are made,
-    /// or a pass begins, or the memory of blocks that have left is given back.
+    /// [keys](Self::name_contents). Copies that were pending before an eviction must have been made before this call.
+    /// The bytes of these contents are still in the blocks, until copies that were not yet [taken](Self::take_copies)
+    /// are made, or a pass begins, or the memory of blocks that have left is given back.
     pub fn take_evicted(&mut self) -> Vec<Evicted> {
         self.cache.names_mut().map(|names| names.take_evicted()).unwrap_or_default()
     }
@@ -133,10 +133,11 @@ impl BlockManager {
 
     /// Begins to fill `count` blocks of `id` from block number `first` on. The sequence must have neither found nor
     /// computed any of these blocks. The sequence stays resident, and computes the blocks before them meanwhile. The
-    /// filled blocks count as computed once the owner says so to [`commit`](Self::commit).
+    /// filled blocks count as computed once the caller says so to [`commit`](Self::commit).
     ///
     /// # Errors
-    /// Fails if `id` is not resident, or does not have these full blocks. The manager is unchanged then.
+    /// Fails if `id` is not resident, does not have these full blocks, or has computed the first of them. The manager
+    /// is unchanged then.
     pub fn begin_fetch_ahead(&mut self, id: SequenceId, first: usize, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;

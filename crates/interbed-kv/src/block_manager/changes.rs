@@ -10,8 +10,8 @@ impl BlockManager {
         self.cache.contents_mut().record_changes();
     }
 
-    /// Moves the changes since the last call to `changes`, whose memory is used for later ones. Gives no change unless
-    /// changes are [recorded](Self::record_changes).
+    /// Moves what has changed since the last call into `changes`, whose memory is used for later changes. Gives no
+    /// change unless changes are [recorded](Self::record_changes).
     pub fn take_changes(&mut self, changes: &mut CacheChanges) {
         changes.clear();
         if let Some(recorded) = self.cache.contents_mut().changes() {
@@ -19,7 +19,7 @@ impl BlockManager {
         }
     }
 
-    /// Lists all blocks that can be found, in no order, each as a change that stores the block.
+    /// Lists all blocks that can be found, in no order, each as a [`CacheChange::Stored`].
     pub fn findable(&self) -> impl Iterator<Item = CacheChange<'_>> {
         let contents = self.cache.contents();
         let findable = self.cache.blocks().contents().filter(|&(_, content)| contents.is_findable(content));

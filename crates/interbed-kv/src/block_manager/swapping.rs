@@ -81,7 +81,7 @@ impl BlockManager {
         computed + self.members(group).map(|one| self.bytes_ahead(one)).sum::<usize>()
     }
 
-    /// Returns how many blocks only `group` holds, and neither another sequence nor a swap in flight. These blocks
+    /// Returns how many blocks nothing but `group` holds, no transfer in flight either. These blocks
     /// would become free or cached if the group released everything. Blocks reserved ahead count too.
     pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
         let blocks = self.members(group).flat_map(|table| table.blocks().iter().copied());
@@ -130,7 +130,8 @@ impl BlockManager {
     /// The sequences are `Leaving` until [`finish_swap`](Self::finish_swap), which frees their blocks.
     ///
     /// # Errors
-    /// Fails if too few slots are free, or if a sequence of the group is not resident. The manager is unchanged then.
+    /// Fails if too few slots are free, if a sequence of the group is not resident, or if part of its KV lies below
+    /// memory. The manager is unchanged then.
     pub fn swap_out(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Resident)?;
         if let Some(&id) = group.iter().find(|&&id| self.blocks_below(id) > 0) {
@@ -271,7 +272,7 @@ impl BlockManager {
         Ok(ledger.begin(group, Swap { id, direction: SwapDirection::In, transfers, num_spared, num_freed: 0 }))
     }
 
-    /// Takes the report of how a swap ended; it must be called once for each swap. Returns the sequences of its group
+    /// Takes the report of how a swap ended. Call this once for each swap. Returns the sequences of its group
     /// that still waited for it, in the order of their ids. These sequences are now swapped out or resident. If the
     /// swap failed, they hold neither blocks nor slots, as if freed. An unknown swap changes nothing, and sequences
     /// that were freed meanwhile are unaffected.
