@@ -134,7 +134,10 @@ impl Engine {
         if let Some(later) = later.as_ref().filter(|_| runner.streams_kv()) {
             scheduler.await_long(later.long_tokens);
         }
-        let strips = runner.strips().map(|strips| Strips::new(strips.config()));
+        // Where layers keep tails, blocks are listed: the mapper does not know yet that blocks of all tokens leave and come
+        // between passes.
+        let maps = !scheduler.blocks().keeps_tails();
+        let strips = runner.strips().filter(|_| maps).map(|strips| Strips::new(strips.config()));
         let (shared, submissions) = EngineShared::new(
             config.limits.clone(),
             config.stall,
