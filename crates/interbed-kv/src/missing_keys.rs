@@ -11,7 +11,7 @@ use crate::{
 #[derive(Debug, Clone, Default)]
 pub struct MissingKeys {
     /// The keys of all contents from number `first - before` on.
-    keys: Vec<BlockKey>,
+    keys: Arc<[BlockKey]>,
     /// The number of contents in `keys` that memory has.
     before: usize,
     /// The number of contents of the prompt that memory has.
@@ -23,12 +23,12 @@ impl MissingKeys {
     /// Makes the keys of the contents from number `first` on. `keys` begins with `before` contents in front of them:
     /// all that `tails` may need, if there are so many.
     pub(crate) fn new(keys: Vec<BlockKey>, before: usize, first: usize, tails: Option<Arc<TailParts>>) -> Self {
-        Self { keys, before, first, tails }
+        Self { keys: keys.into(), before, first, tails }
     }
 
     /// Wraps `keys` for a model of which no layer keeps tails. Memory has the `first` contents in front of them.
     pub fn of_trunk(keys: Vec<BlockKey>, first: usize) -> Self {
-        Self { keys, first, ..Self::default() }
+        Self { keys: keys.into(), first, ..Self::default() }
     }
 
     /// Returns the keys of the missing contents, in the order of the tokens.

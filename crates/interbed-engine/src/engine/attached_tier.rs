@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockPart, Evicted, FetchEnded, FetchId, FrameTier, LowerTier, Wanted, WantedPoint,
-    WantedTails,
+    BlockBytes, BlockId, BlockKey, BlockLabel, BlockPart, Evicted, FetchEnded, FetchId, FrameTier, LowerTier, Wanted,
+    WantedPoint, WantedTails,
 };
 
 use super::idle_blocks::IdleBlocks;
@@ -112,18 +112,16 @@ impl AttachedTier {
         self.status.fetched_tokens += (ended.filled * block_size) as u64;
     }
 
-    /// Stages blocks that are to be stored, as far as there are buffers: first those that were evicted, then those that
-    /// were computed, then those that have been idle.
+    /// Stages what is to be stored, as far as there are buffers: what points need that were given up, blocks that were
+    /// evicted, what other points need, blocks that were computed, and blocks that have been idle.
     pub(super) fn store(&mut self, gone: &Gone, scheduler: &Scheduler, blocks: &mut dyn BlockBytes) {
         let Self { tier, policy, fresh, fresh_max, idle, points, .. } = self;
         let now = Instant::now();
-        // Without the others, no part of them is of use.
+        // A part of a point is of no use without the others.
         for parts in &gone.evicted_points {
-            let has_room = parts.len() <= tier.room();
-            for Evicted { part, label, class } in parts.iter().filter(|_| has_room) {
-                if tier.lacks(label.key) {
-                    tier.stage(label.clone(), *class, *part, blocks);
-                }
+            if parts.len() <= tier.room() {
+                let parts = parts.iter().map(|Evicted { part, label, .. }| (label.clone(), *part));
+                stage_point(tier.as_mut(), parts, blocks);
             }
         }
         for Evicted { part, label, class } in &gone.evicted {
@@ -181,16 +179,16 @@ impl AttachedTier {
                 return;
             }
             let parts = scheduler.blocks().point_parts(block).filter(|_| is_there).unwrap_or_default();
-            if parts.len() > tier.room() {
+            // What finds no room even in empty buffers is not stored.
+            let fits = parts.len() <= tier.buffers();
+            if fits && parts.len() > tier.room() {
                 *head_parts = parts.len();
                 return;
             }
             *head_parts = 0;
             points.take(now);
-            for (label, part) in parts {
-                if tier.lacks(label.key) {
-                    tier.stage(label, POINT, part, blocks);
-                }
+            if fits {
+                stage_point(tier.as_mut(), parts, blocks);
             }
         }
     }
@@ -198,6 +196,19 @@ impl AttachedTier {
     /// Makes all idle blocks due for storing now, because the engine stops.
     pub(super) fn hurry(&mut self) {
         [&mut self.idle, &mut self.points].into_iter().for_each(|blocks| blocks.hurry(Instant::now()));
+    }
+}
+
+/// Stages those parts of a point that `tier` lacks.
+fn stage_point(
+    tier: &mut dyn LowerTier,
+    parts: impl IntoIterator<Item = (BlockLabel, BlockPart)>,
+    blocks: &mut dyn BlockBytes,
+) {
+    for (label, part) in parts {
+        if tier.lacks(label.key) {
+            tier.stage(label, POINT, part, blocks);
+        }
     }
 }
 

@@ -14,8 +14,8 @@ use interbed_kv_disk::testing::{FaultRates, FaultySegments};
 use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape, SlotRoom};
 
 use crate::sim::{
-    Controls, KINDS, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually,
-    expected_greedy, greedy, prompt, teach_short_answers,
+    Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
+    greedy, prompt, teach_short_answers,
 };
 
 const BYTES: u64 = 1 << 20;
@@ -232,24 +232,29 @@ fn what_memory_has_no_room_for_comes_back_from_disk() {
     for mode in [StoreMode::Evict, StoreMode::Eager, StoreMode::Mirror] {
         let space = Arc::new(FaultySegments::new(1));
         let shape = Shape { blocks: 40, ..Shape::default() };
-        let (engine, controls) = start(shape, &space, mode);
-        let handle = engine.handle();
-        let mut cached = 0;
-        for round in 0..3 {
-            controls.tokens_computed.store(0, Ordering::Relaxed);
-            for seed in 0..8 {
-                let request = greedy(prompt(seed, 90), 6);
-                let expected = expected_greedy(&request.prompt, &request.params);
-                let ended = collect(handle.submit(request).unwrap());
-                assert_eq!(ended.tokens, expected);
-                cached += if round > 0 { ended.cached_tokens } else { 0 };
-            }
-            eventually(&engine, "all is stored", |status| on_disk(status).store.queued_blocks == 0);
-        }
+        let (engine, _) = start(shape, &space, mode);
+        let cached = cached_when_asked_again(&engine);
         assert!(cached > 1000, "{mode:?}: {cached} tokens were cached");
-        assert!(on_disk(&handle.status()).fetched_tokens > 800);
+        assert!(on_disk(&engine.handle().status()).fetched_tokens > 800);
         assert_idle_and_whole(&engine);
     }
+}
+
+/// Asks for the same eight answers three times, which must be right. Returns how many tokens were cached after the
+/// first time.
+pub fn cached_when_asked_again(engine: &Engine) -> usize {
+    let mut cached = 0;
+    for round in 0..3 {
+        for seed in 0..8 {
+            let request = greedy(prompt(seed, 90), 6);
+            let expected = expected_greedy(&request.prompt, &request.params);
+            let ended = collect(engine.handle().submit(request).unwrap());
+            assert_eq!(ended.tokens, expected);
+            cached += if round > 0 { ended.cached_tokens } else { 0 };
+        }
+        eventually(engine, "all is stored", |status| on_disk(status).store.queued_blocks == 0);
+    }
+    cached
 }
 
 #[test]
@@ -281,16 +286,7 @@ fn no_token_comes_from_wrong_kv_whatever_the_disk_does() {
         let mut random = dice(seed);
         let mut space = Arc::new(FaultySegments::new(seed.into()));
         let mode = [StoreMode::Evict, StoreMode::Eager, StoreMode::Mirror][seed as usize % 3];
-        let swap_blocks = if seed % 2 == 0 { 0 } else { 60 };
-        // In half of the cases, layers keep tails besides.
-        let tails = [&[], KINDS[seed as usize % KINDS.len()]][seed as usize / 4 % 2];
-        let shape = Shape {
-            blocks: if tails.is_empty() { 60 } else { 110 },
-            swap_blocks,
-            max_num_seqs: 6,
-            tails,
-            ..Shape::default()
-        };
+        let shape = Shape::of_load(seed);
         for _ in 0..4 {
             let recompute = Recompute::Share([0.0, 0.3, 0.8][random(3) as usize]);
             let (engine, controls) = start_with(shape, &space, mode, IDLE_AFTER, recompute);

@@ -19,8 +19,8 @@ use interbed_kv_remote::testing::FaultyStore;
 use crate::disk::{converse, dice, kv_disk};
 use crate::remote::shared;
 use crate::sim::{
-    Controls, KINDS, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually,
-    expected_greedy, greedy, prompt, with_swap,
+    Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
+    greedy, prompt, with_swap,
 };
 
 /// Longer than any test.
@@ -200,15 +200,7 @@ fn no_token_comes_from_wrong_kv_wherever_the_map_is() {
     for seed in 0..40u32 {
         let mut random = dice(seed);
         let (contents, space) = (Contents::default(), Arc::new(FaultySegments::new(seed.into())));
-        let swap_blocks = if seed % 2 == 0 { 0 } else { 60 };
-        let tails = [&[], KINDS[seed as usize % KINDS.len()]][seed as usize / 4 % 2];
-        let shape = Shape {
-            blocks: if tails.is_empty() { 60 } else { 110 },
-            swap_blocks,
-            max_num_seqs: 6,
-            tails,
-            ..Shape::default()
-        };
+        let shape = Shape::of_load(seed);
         let mut below = vec![map(shape, &contents, 120), disk(shape, &space)];
         if seed % 4 < 2 {
             below.swap(0, 1);

@@ -16,8 +16,8 @@ use interbed_kv_remote::{Patience, RemoteOptions, RemoteTier};
 
 use crate::disk::{conversation, dice, on_disk};
 use crate::sim::{
-    Controls, KINDS, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually,
-    expected_greedy, greedy, prompt, with_swap,
+    Controls, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, collect, engine_config, eventually, expected_greedy,
+    greedy, prompt, with_swap,
 };
 
 /// Longer than any test.
@@ -194,16 +194,7 @@ fn no_token_comes_from_wrong_kv_whatever_the_store_does() {
     for seed in 0..60u32 {
         let mut random = dice(seed);
         let store = FaultyStore::new(seed.into());
-        let swap_blocks = if seed % 2 == 0 { 0 } else { 60 };
-        // In half of the cases, layers keep tails besides.
-        let tails = [&[], KINDS[seed as usize % KINDS.len()]][seed as usize / 4 % 2];
-        let shape = Shape {
-            blocks: if tails.is_empty() { 60 } else { 110 },
-            swap_blocks,
-            max_num_seqs: 6,
-            tails,
-            ..Shape::default()
-        };
+        let shape = Shape::of_load(seed);
         let patience = Patience::Fixed(Duration::from_millis(20));
         let space = Arc::new(FaultySegments::new(seed.into()));
         let engines = [start(shape, &store, patience), start_with(shape, &store, patience, Some(&space))];

@@ -466,6 +466,17 @@ pub struct Shape {
     pub tails: &'static [TailConfig],
 }
 
+impl Shape {
+    /// Little memory for a random load: in half of the cases with swap space, and in half of them with layers that keep
+    /// tails besides.
+    pub fn of_load(seed: u32) -> Self {
+        let tails = [&[], KINDS[seed as usize % KINDS.len()]][seed as usize / 4 % 2];
+        let (blocks, swap_blocks) =
+            (if tails.is_empty() { 60 } else { 110 }, if seed.is_multiple_of(2) { 0 } else { 60 });
+        Self { blocks, swap_blocks, max_num_seqs: 6, tails, ..Self::default() }
+    }
+}
+
 impl Default for Shape {
     fn default() -> Self {
         Self {

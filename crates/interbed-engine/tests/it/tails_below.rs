@@ -95,19 +95,8 @@ fn what_memory_has_no_room_for_comes_back() {
         let space = Arc::new(FaultySegments::new(1));
         let shape = Shape { tails, blocks: 100, ..Shape::default() };
         let (engine, _) = disk::start(shape, &space, StoreMode::Evict);
-        let handle = engine.handle();
-        let mut cached = 0;
-        for round in 0..3 {
-            for seed in 0..8 {
-                let request = greedy(prompt(seed, 90), 6);
-                let expected = expected_greedy(&request.prompt, &request.params);
-                let ended = collect(handle.submit(request).unwrap());
-                assert_eq!(ended.tokens, expected);
-                cached += if round > 0 { ended.cached_tokens } else { 0 };
-            }
-            eventually(&engine, "all is stored", |status| on_disk(status).store.queued_blocks == 0);
-        }
-        let fetched = on_disk(&handle.status()).fetched_tokens;
+        let cached = disk::cached_when_asked_again(&engine);
+        let fetched = on_disk(&engine.handle().status()).fetched_tokens;
         assert!(cached > 800 && fetched > 600, "{tails:?}: {cached} tokens were cached, {fetched} fetched");
         assert_idle_and_whole(&engine);
     }

@@ -148,7 +148,7 @@ impl BlockManager {
         let (id, block_size) = (ledger.next_id(), config.block_size);
         let mut transfers = Vec::with_capacity(need);
         let mut taken: HashMap<BlockPart, SwapSlot> = HashMap::with_capacity(need);
-        let cache_parts: Vec<_> = tails::parts_of(cache).collect();
+        let parts: Vec<_> = tails::parts_of(cache).collect();
         for &member in &group {
             let table = tables.resident(member)?;
             let filled = &table.blocks()[..table.num_filled(block_size)];
@@ -179,8 +179,7 @@ impl BlockManager {
                     cache.hold_slot(slot);
                     slot
                 };
-                let parts = cache_parts[pool];
-                let of_block = |block| (0..parts).map(move |part| BlockPart { block, part });
+                let of_block = |block| (0..parts[pool]).map(move |part| BlockPart { block, part });
                 let slots = group.computed(num_blocks).flat_map(of_block).map(slot_of).collect();
                 group.set_slots(slots);
             }
