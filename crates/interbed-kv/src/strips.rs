@@ -265,10 +265,21 @@ impl StripMapper {
         }
     }
 
-    /// Notes that the system refused `change`, so that nothing is mapped in its part of the strip.
+    /// Notes that the system refused `change`, so that nothing is mapped in its part of the strip. Where a later change
+    /// maps something else, that change still counts, and a pass still waits for it.
     pub fn refused(&mut self, change: &Mapping) {
-        for index in change.first..change.first + change.count {
-            self.set(change.strip, index as usize, Entry::NOTHING);
+        for offset in 0..change.count {
+            let at = (change.first + offset) as usize;
+            let entry = self.strips[change.strip as usize].entry(at);
+            let wanted = match change.to {
+                Mapped::Read(first) => Some((first.0 + offset, false)),
+                Mapped::Write(first) => Some((first.0 + offset, true)),
+                Mapped::ReadOnly | Mapped::Nothing => None,
+            };
+            let is_later = entry.change > 0 && entry.block.map(|block| (block.0, entry.writable)) != wanted;
+            if !is_later {
+                self.set(change.strip, at, Entry { change: entry.change, ..Entry::NOTHING });
+            }
         }
     }
 

@@ -134,9 +134,7 @@ impl Engine {
         if let Some(later) = later.as_ref().filter(|_| runner.streams_kv()) {
             scheduler.await_long(later.long_tokens);
         }
-        // Where layers keep tails, blocks are listed, because random loads found wrong tokens with the mapper.
-        let maps = !scheduler.blocks().keeps_tails();
-        let strips = runner.strips().filter(|_| maps).map(|strips| Strips::new(strips.config()));
+        let strips = runner.strips().map(|strips| Strips::new(strips.config()));
         let (shared, submissions) = EngineShared::new(
             config.limits.clone(),
             config.stall,

@@ -14,29 +14,47 @@ struct Memory {
     strips: Vec<Vec<Option<(u32, bool)>>>,
     beside: VecDeque<Mapping>,
     done: u64,
+    /// One change in this many is refused; 0 for none.
+    refusal: usize,
+    /// Changes beside passes that were refused, and of which the mapper has not been told.
+    refused: Vec<Mapping>,
+    random: Rng,
 }
 
 impl Memory {
     fn new(config: &StripConfig) -> Self {
-        Self { strips: vec![vec![None; config.blocks]; config.strips], beside: VecDeque::new(), done: 0 }
+        Self {
+            strips: vec![vec![None; config.blocks]; config.strips],
+            beside: VecDeque::new(),
+            done: 0,
+            refusal: 0,
+            refused: Vec::new(),
+            random: Rng(1),
+        }
     }
 
-    fn make(&mut self, mapping: &Mapping) {
+    /// Returns `false` if the change was refused. Nothing is mapped in its place then.
+    fn make(&mut self, mapping: &Mapping) -> bool {
+        let is_refused = self.refusal > 0 && self.random.below(self.refusal) == 0;
         for index in 0..mapping.count {
             let entry = &mut self.strips[mapping.strip as usize][(mapping.first + index) as usize];
             *entry = match mapping.to {
+                _ if is_refused => None,
                 Mapped::Read(block) => Some((block.0 + index, false)),
                 Mapped::Write(block) => Some((block.0 + index, true)),
                 Mapped::ReadOnly => Some((entry.expect("only what is there is protected").0, false)),
                 Mapped::Nothing => None,
             };
         }
+        !is_refused
     }
 
     fn make_beside(&mut self, up_to: u64) {
         while self.done < up_to {
             let mapping = self.beside.pop_front().expect("no change is waited for that was not asked for");
-            self.make(&mapping);
+            if !self.make(&mapping) {
+                self.refused.push(mapping);
+            }
             self.done += 1;
         }
     }
@@ -145,13 +163,28 @@ impl World {
             })
             .collect();
         let manager = &self.manager;
-        self.mapper.step(&uses, |id| manager.block_table(id).is_some(), &mut self.plan);
-        if let Some(foreseen) = foreseen {
-            self.mapper.foresee(&foreseen.blocks, foreseen.found, &mut self.plan);
+        // What is refused is tried again, as often as the engine's steps do it, or until all of it is made.
+        let tries = [2, usize::MAX][self.random.below(2)];
+        for attempt in 1.. {
+            std::mem::take(&mut self.memory.refused).iter().for_each(|mapping| self.mapper.refused(mapping));
+            self.mapper.step(&uses, |id| manager.block_table(id).is_some(), &mut self.plan);
+            if let Some(foreseen) = &foreseen {
+                self.mapper.foresee(&foreseen.blocks, foreseen.found, &mut self.plan);
+            }
+            self.memory.beside.extend(self.plan.beside.iter().copied());
+            self.memory.make_beside(self.plan.after);
+            let mut refused = std::mem::take(&mut self.memory.refused);
+            let is_sound = refused.is_empty();
+            let now = self.plan.now.iter().copied();
+            refused.extend(now.filter(|mapping| !is_sound || !self.memory.make(mapping)));
+            refused.iter().for_each(|mapping| self.mapper.refused(mapping));
+            if refused.is_empty() {
+                break;
+            }
+            if attempt == tries {
+                return;
+            }
         }
-        self.memory.beside.extend(self.plan.beside.iter().copied());
-        self.memory.make_beside(self.plan.after);
-        self.plan.now.iter().for_each(|mapping| self.memory.make(mapping));
         self.mapped_now += self.plan.now.iter().filter(|mapping| mapping.to != Mapped::ReadOnly).count();
         // What the pass uses is what the block manager says, and what is shared cannot be written.
         for (of, place) in uses.iter().zip(&self.plan.places) {
@@ -187,7 +220,9 @@ impl World {
     fn all_beside(&mut self) {
         let asked = self.memory.done + self.memory.beside.len() as u64;
         self.memory.make_beside(asked);
-        assert_eq!(self.memory.mappings(), self.mapper.mappings());
+        std::mem::take(&mut self.memory.refused).iter().for_each(|mapping| self.mapper.refused(mapping));
+        // A change that was refused, or not tried behind one, may leave what was there before.
+        assert!(self.memory.refusal > 0 || self.memory.mappings() == self.mapper.mappings());
     }
 }
 
@@ -209,6 +244,8 @@ fn whatever_happens_a_pass_finds_its_blocks_where_its_strip_begins() {
         let (mappings_max, mapped_max) = [(10_000, 10_000), (60, 10_000), (10_000, 60)][seed / 3 % 3];
         let config = StripConfig { mappings_max, mapped_max, ..config(*hiding) };
         let mut world = World::new(config, blocks, seed as u64 + 1);
+        // Sometimes the system refuses changes.
+        world.memory.refusal = [0, 5][seed / 9 % 2];
         for _ in 0..400 {
             let (branch, length) = (world.below(4) as u32, world.below(40) + 1);
             let prompt: Vec<_> = (0..length as u32).map(|at| if at < 12 { branch } else { at % 3 }).collect();
