@@ -593,13 +593,13 @@ fn grow(
 ) -> Result<(), BlockError> {
     let (block_size, limit) = (config.block_size, config.num_blocks);
     let (blocks, need) = growth(table, count, cache, block_size);
+    if need == Need::default() && cache.tails().is_none() {
+        return Ok(());
+    }
     let units = tails::units_alone(cache, blocks, table.below());
     if units > limit {
         counters.allocation_failures += 1;
         return Err(BlockError::Never { need: units, limit });
-    }
-    if need == Need::default() && cache.tails().is_none() {
-        return Ok(());
     }
     if !cache.fits(need, 0) {
         counters.allocation_failures += 1;
