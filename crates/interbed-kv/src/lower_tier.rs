@@ -53,7 +53,7 @@ pub trait LowerTier: Send {
     /// then reports its end.
     fn give_up(&mut self, _id: FetchId) {}
 
-    /// Returns whether a fetch is in flight, so that [`poll`](Self::poll) may wait for its end.
+    /// Returns whether the tier is reading, so that [`poll`](Self::poll) may have to wait for the end of a fetch.
     fn is_reading(&self) -> bool;
 
     /// Returns for how long the engine should put off a pass at most, until the tier has said whether it has what it
