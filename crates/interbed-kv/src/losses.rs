@@ -5,8 +5,8 @@
 
 use crate::{hash::BlockHash, ids::SequenceId};
 
-/// Minimum number of entries, 16 bytes each. Larger pools have an entry for every four blocks, which is 4 bytes a
-/// block.
+/// Minimum number of entries for lost contents, 16 bytes each. Larger pools have an entry for every four blocks, which
+/// is 4 bytes a block.
 const LOST_MIN: usize = 4096;
 const FIRSTS: usize = 1024;
 
