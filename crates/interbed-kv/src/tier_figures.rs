@@ -18,7 +18,7 @@ pub struct TierFigures {
     pub counts: TierCounts,
     /// Number of blocks that fetches have asked the tier for, each fetch up to the first block that was missing.
     pub asked_blocks: u64,
-    /// Number of fetches that the tier or the engine gave up because the tier was too slow.
+    /// Number of fetches that the tier gave up because they took too long.
     pub slow_fetches: u64,
     /// Number of bytes written, including headers and blocks that were written again.
     pub written_bytes: u64,
