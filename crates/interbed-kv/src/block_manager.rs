@@ -373,8 +373,8 @@ impl BlockManager {
 
     /// Reports that the step that computed the first `num_computed` tokens of `id` has ended. Full blocks among these
     /// tokens become findable; no block is findable earlier. The call ignores an unknown `id`, since steps may outlive
-    /// sequences. It also ignores a sequence that is not resident, because a swap carries what had been committed when
-    /// it began.
+    /// sequences. The call ignores a sequence that is not resident, too, because a swap carries what had been committed
+    /// when it began.
     ///
     /// If another sequence has published an equal block in the meantime, the table of `id` takes that block instead, so
     /// that the parent of a published block is always published. The caller must therefore read
@@ -475,8 +475,8 @@ impl BlockManager {
     /// The caller carries out the copies in this order, and one after the other wherever that makes a difference: a
     /// block may be first a source and later a destination, or the reverse. The caller does so before the next pass
     /// reads or writes KV, before the transfers of any [`crate::Swap`] begin, and before it gives back the memory of
-    /// blocks that have left. It first gives memory to blocks that came; [`take_resize`](Self::take_resize) reports
-    /// both.
+    /// blocks that have left. Blocks that came must have memory before the copies are made.
+    /// [`take_resize`](Self::take_resize) reports blocks that came and blocks that left.
     pub fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.transfers.take_copies(copies);
     }

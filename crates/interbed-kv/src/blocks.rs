@@ -186,13 +186,13 @@ impl Blocks {
         self.entries[block.index()].set(content.0);
     }
 
-    /// Frees `block`, which held a content. It is the next one to be taken.
+    /// Frees `block`, which held a content, as the next block to be taken.
     pub(crate) fn free_first(&mut self, block: BlockId) {
         self.entries[block.index()].set(Entry::FREE);
         self.free.push_front(block);
     }
 
-    /// Frees `block`, which held a content. It is the last one to be taken.
+    /// Frees `block`, which held a content, as the last block to be taken.
     pub(crate) fn free_last(&mut self, block: BlockId) {
         self.entries[block.index()].set(Entry::FREE);
         self.free.push_back(block);

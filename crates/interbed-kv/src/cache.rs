@@ -286,7 +286,7 @@ impl Cache {
         self.losses.tick();
     }
 
-    /// Adds a table as a holder of `block`, which a look-up has found. The policy counts a hit.
+    /// Adds a table as a holder of `block`, which a look-up has found, and tells the policy of the find.
     pub(crate) fn share(&mut self, block: BlockId) {
         self.policy.hit(block);
         let content = self.blocks.content(block);

@@ -84,7 +84,7 @@ impl CacheChanges {
         self.changes.push(Change::Removed { hash });
     }
 
-    /// Records that nothing can be found any more. Earlier changes no longer matter and are dropped.
+    /// Records that no content is findable any more. Earlier changes no longer matter and are dropped.
     pub(crate) fn cleared(&mut self) {
         self.clear();
         self.changes.push(Change::Cleared);

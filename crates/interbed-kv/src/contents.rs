@@ -45,7 +45,7 @@ pub(crate) enum Continues {
 }
 
 impl Parent {
-    /// The parent of a content that cannot be found.
+    /// The parent of a content that is not findable.
     const NONE: Self = Self(u32::MAX);
     const ROOT: u32 = 1 << 31;
 
@@ -142,7 +142,7 @@ pub(crate) struct Contents {
     num_contents: usize,
     num_findable: usize,
     roots: RootTable,
-    /// Changes of which contents are findable, up to now from the last time they were taken; `None` unless changes are
+    /// Changes of which contents are findable, since the last time the changes were taken; `None` unless changes are
     /// recorded.
     changes: Option<CacheChanges>,
 }
@@ -468,7 +468,7 @@ impl Contents {
         }
     }
 
-    /// Returns the content that `content` continues; `None` if it is the first of its chain, or cannot be found.
+    /// Returns the content that `content` continues; `None` if `content` is the first of its chain, or not findable.
     pub(crate) fn parent_content(&self, content: ContentId) -> Option<ContentId> {
         match self.node(content).parent.get()? {
             Continues::Content(parent) => Some(parent),

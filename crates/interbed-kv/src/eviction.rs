@@ -30,8 +30,8 @@ pub struct Content {
 
 /// Orders the cached blocks, which are blocks with findable content that nothing holds.
 ///
-/// To a policy, a published block is *held* or *cached*. A content whose parent is gone could never be found again, so
-/// only leaves are evicted. A leaf is a cached block without published children. A sequence that holds a block holds
+/// To a policy, a published block is *held* or *cached*. A content whose parent is gone would never be findable again,
+/// so only leaves are evicted. A leaf is a cached block without published children. A sequence that holds a block holds
 /// the parent too, so the children of a cached block are cached, and a cached block gets no new children.
 ///
 /// | event | before | after |

@@ -51,7 +51,8 @@
 //! - A content is **findable** while a look-up can return it: it is full, computed and in a trunk block, and its parent
 //!   is findable or a chain root.
 //! - To **publish** a content, or its block, is to make it findable; [`BlockManager::commit`] does that.
-//! - A **hit** is a findable content that a look-up has returned for a sequence.
+//! - A **hit** is what a look-up returns for a sequence: the longest row of findable contents that equals the beginning
+//!   of its tokens, up to a resume point if the model has tails.
 //! - A **leaf** is a cached block whose content no findable content continues; only leaves are evicted.
 //! - A **holder** keeps a block or a slot from being used for something else: a sequence's table, or a transfer in
 //!   flight.
@@ -62,8 +63,10 @@
 //!   beside a part, so that a reader can check what was read.
 //! - A **class** is a number that the eviction policy gives to contents of similar use, so that a tier can learn which
 //!   are worth a write.
-//! - A **resume point** is a findable content for which memory has the tails that a sequence needs to compute the token
-//!   behind it; only there can a hit end if the model has tails.
+//! - A sequence **goes on behind** a content, or behind its first blocks, if everything up to there is computed and it
+//!   computes the next token.
+//! - A **resume point** is a findable content for which memory has the tails that a sequence needs to go on behind it;
+//!   only there can a hit end if the model has tails.
 //! - A resume point is **passing** as long as nothing says that hits will end there, and **lasting** from then on; a
 //!   lasting point is **wanted** if tiers below memory should keep its tails too.
 

@@ -42,11 +42,11 @@ pub trait LowerTier: Send {
     fn read_seconds(&self, blocks: usize) -> Option<f64>;
 
     /// Begins to fill the parts of memory that `wanted` names with the contents that a [look-up](Self::look_up) has
-    /// counted. With `tails`, the tier also fills tail blocks. It then brings the first contents of `wanted` up to a
-    /// place for which it has all tails: behind the last content, or behind an earlier one. Without such a place, it
-    /// brings nothing. [`poll`](Self::poll) reports the end of the fetch. Only calls that are given the memory of the
-    /// blocks write to them: `poll`, and [`SlotTier::poll_swaps`] if the tier takes swaps too. `computing` is the
-    /// number of seconds in which the engine would compute all of `wanted`, if that is known.
+    /// counted. With `tails`, the tier also fills tail blocks. Such a fetch brings the first contents of `wanted` up to
+    /// a place for which the tier has all tails: behind the last content, or behind an earlier one. Without such a
+    /// place, it brings nothing. [`poll`](Self::poll) reports the end of the fetch. Only calls that are given the
+    /// memory of the blocks write to them: `poll`, and [`SlotTier::poll_swaps`] if the tier takes swaps too.
+    /// `computing` is the number of seconds in which the engine would compute all of `wanted`, if that is known.
     fn fetch(&mut self, id: FetchId, wanted: Vec<Wanted>, tails: Option<WantedTails>, computing: Option<f64>);
 
     /// Ends the fetch `id` with what has come, if it is in flight and the tier can end it early. [`poll`](Self::poll)

@@ -13,7 +13,7 @@ pub(crate) struct Slots {
 #[derive(Debug, Clone)]
 struct Entry {
     holders: u32,
-    /// The content of the slot. It is meaningless while the slot has no holder.
+    /// The content of the slot, which is meaningless while the slot has no holder.
     content: ContentId,
 }
 

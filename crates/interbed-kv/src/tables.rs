@@ -36,8 +36,8 @@ pub(crate) struct Table {
     /// The number of leading blocks of this table whose contents were found published, or that this sequence has
     /// published.
     num_published: usize,
-    /// Whether the sequence may publish its blocks. It may not without prefix caching, if its root is not shared, or
-    /// after a reset of the cache.
+    /// Whether the sequence may publish its blocks. False without prefix caching, if the root is not shared, for a
+    /// sequence that was begun below memory, and after a reset of the cache.
     publishing: bool,
     /// The root of the sequence's chain.
     root: ChainRoot,

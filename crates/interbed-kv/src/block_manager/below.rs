@@ -224,8 +224,8 @@ impl BlockManager {
         }
     }
 
-    /// Returns the [wanted](crate#terms) resume points that were not returned before, or have become of more use since.
-    /// Returns none unless contents have [keys](Self::name_contents). Some of the points may have ended meanwhile.
+    /// Returns the [wanted](crate#terms) resume points that were not returned before, or have become of more use since,
+    /// without those that have ended. Returns none unless contents have [keys](Self::name_contents).
     pub fn take_wanted_points(&mut self) -> Vec<WantedPoint> {
         self.cache.take_wanted_points()
     }

@@ -1,4 +1,4 @@
-//! Reports which contents of the cache can be found, for indexes that are kept elsewhere.
+//! Reports which contents of the cache are findable, for indexes that are kept elsewhere.
 
 use super::BlockManager;
 use crate::changes::{CacheChange, CacheChanges};

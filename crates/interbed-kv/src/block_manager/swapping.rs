@@ -82,8 +82,8 @@ impl BlockManager {
         computed + self.members(group).map(|one| self.bytes_ahead(one)).sum::<usize>()
     }
 
-    /// Returns how many units nothing but `group` holds, not even a transfer in flight. They would become available if
-    /// the group released everything. Blocks reserved ahead count too.
+    /// Returns how many units nothing but `group` holds, not even a transfer in flight: those that would become
+    /// available if the group released everything. Blocks reserved ahead count too.
     pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
         let blocks = self.members(group).flat_map(|table| table.blocks().iter().copied());
         let tails = self.tail_bytes_exclusive(group);
@@ -111,8 +111,8 @@ impl BlockManager {
         holders.into_iter().map(of).sum()
     }
 
-    /// Returns how many tokens must be computed again if `group` loses its blocks now and comes back at once. These are
-    /// the computed tokens that a look-up would not find. Tokens in a block that several sequences share count once.
+    /// Returns how many tokens must be computed again if `group` loses its blocks now and comes back at once: the
+    /// computed tokens that a look-up would not find. Tokens in a block that several sequences share count once.
     pub fn recompute_cost(&self, group: &[SequenceId]) -> usize {
         let block_size = self.config.block_size;
         let lost = self.locations(group).filter(|(table, index, _)| *index >= table.num_published());
