@@ -27,7 +27,7 @@
 //! - A **block** is a piece of memory for the KV of [`KvConfig::block_size`] consecutive tokens of a sequence; a
 //!   **place** is the room for one token in a block (vLLM calls it a slot).
 //! - The **trunk** is the KV of those layers that need the KV of all tokens; **trunk blocks** hold it, and have the ids
-//!   below [`KvConfig::num_blocks`].
+//!   below [`KvConfig::num_blocks`] (if no layer needs it, they take no memory and only number contents).
 //! - A **tail** is what other layers need of a sequence to compute its next token: a **window**, which is the KV of the
 //!   last tokens, or a **state** of fixed size.
 //! - A **tail group** is a set of layers whose tails are kept alike, described by one [`TailConfig`]; its **tail

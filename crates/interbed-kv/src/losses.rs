@@ -37,6 +37,7 @@ struct First {
     root: u32,
 }
 
+/// Remembers why contents were lost, and under which root the first block of a chain was published last.
 #[derive(Debug)]
 pub(crate) struct Losses {
     lookups: u32,
