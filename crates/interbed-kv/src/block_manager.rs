@@ -594,6 +594,10 @@ impl BlockManager {
         self.tables.iter_mut().for_each(Table::stop_publishing);
     }
 
+    /// Checks that enough memory is available for `need`.
+    ///
+    /// # Errors
+    /// Fails with [`BlockError::OutOfBlocks`] if not, and counts the failure.
     fn expect_room(&mut self, need: Need) -> Result<(), BlockError> {
         if self.cache.fits(need, 0) {
             return Ok(());
@@ -606,7 +610,11 @@ impl BlockManager {
     }
 }
 
-/// Ensures that `table` has `count` slots after its last token, and that no other table shares these slots.
+/// Ensures that `table` has `count` places behind its last token, in the trunk and in the tails, and that no other
+/// table shares them.
+///
+/// # Errors
+/// Fails with [`BlockError::Never`] or [`BlockError::OutOfBlocks`], in the way of [`BlockManager::append`].
 fn grow(
     table: &mut Table,
     count: usize,
@@ -645,7 +653,7 @@ fn grow(
     Ok(())
 }
 
-/// Returns the number of blocks that `table` has in memory with `count` more slots, and what must be taken now.
+/// Returns the number of trunk blocks that `table` has in memory with `count` more places, and what must be taken now.
 fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> (usize, Need) {
     // On overflow, the result is larger than any pool.
     let need = blocks_for(table.num_tokens().saturating_add(count), block_size) - table.below();

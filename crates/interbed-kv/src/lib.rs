@@ -25,7 +25,7 @@
 //! - The **caller** is the code on the engine's thread that calls this crate, runs the passes and carries out the
 //!   transfers.
 //! - A **block** is a piece of memory for the KV of [`KvConfig::block_size`] consecutive tokens of a sequence; a
-//!   **place** is the room for one token in a block (vLLM calls it a slot).
+//!   **place** is the room for one token in a block (vLLM, and some names of this crate, call it a slot).
 //! - The **trunk** is the KV of those layers that need the KV of all tokens; **trunk blocks** hold it, and have the ids
 //!   below [`KvConfig::num_blocks`] (if no layer needs it, they take no memory and only number contents).
 //! - A **tail** is what other layers need of a sequence to compute its next token: a **window**, which is the KV of the

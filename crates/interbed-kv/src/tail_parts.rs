@@ -37,7 +37,7 @@ impl TailParts {
     }
 
     /// Returns the parts that a sequence needs to go on behind its first `num_blocks` blocks: tail group by tail group,
-    /// within a group content by content, and within a content in the order of the parts.
+    /// then content by content, then in the order of the parts.
     pub(crate) fn behind(&self, num_blocks: usize) -> impl Iterator<Item = TailPart> {
         (0..).zip(&self.groups).flat_map(move |(group, tail)| {
             // A state belongs to the last content before it.

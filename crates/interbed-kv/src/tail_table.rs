@@ -20,9 +20,9 @@ pub(crate) struct TailTables {
 /// What a sequence holds of one tail group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TailTable {
-    /// The group keeps a window.
+    /// The tail group keeps a window.
     Window(WindowTable),
-    /// The group keeps a state.
+    /// The tail group keeps a state.
     State(StateTable),
 }
 

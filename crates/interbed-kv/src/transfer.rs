@@ -78,7 +78,7 @@ pub struct Swap {
 pub enum SwapOutcome {
     /// All transfers of the swap have completed and were verified.
     Done,
-    /// At least one transfer has failed, and the group's sequences have lost their KV.
+    /// At least one transfer has failed, and the swap group's sequences have lost their KV.
     Failed,
 }
 

@@ -1,4 +1,4 @@
-//! Swaps out groups of sequences, whose blocks are copied to slots one tier down, and brings them back later.
+//! Swaps out [swap groups](crate#terms), whose blocks are copied to slots one tier down, and brings them back later.
 //!
 //! Transfers may take as long as they like while other sequences compute; `transfer.rs` says what holds meanwhile.
 
