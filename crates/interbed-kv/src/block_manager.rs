@@ -33,38 +33,42 @@ pub use map::BlockUse;
 use tails::Found;
 pub use tails::TailPlace;
 
-/// Tells what [`BlockManager::look_up`] found. The answer is valid until the manager changes.
+/// What [`BlockManager::look_up`] found. The answer is valid until the manager changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookUp {
     /// Whether the sequence can be admitted. While other sequences hold blocks, admission leaves
-    /// [`KvConfig::watermark`] of the blocks available; an idle manager admits any sequence that fits into it.
+    /// [`BlockManager::reserve`] units available; a manager without such sequences admits any sequence that fits into
+    /// the pool.
     pub status: AllocStatus,
-    /// Number of blocks that the sequence would take out of the available ones: fresh blocks, and cached blocks that it
-    /// would use again.
+    /// Number of units that the sequence would take out of the [available](BlockManager::available) ones: those of
+    /// fresh blocks, and those of cached blocks that the sequence would use again.
     pub num_blocks: usize,
-    /// Number of cached tokens, [`Allocation::num_cached_tokens`], that allocating the sequence would return.
+    /// Number of leading tokens that allocating the sequence would find computed, as [`Allocation::num_cached_tokens`]
+    /// counts them.
     pub num_cached_tokens: usize,
 }
 
-/// Tells what [`BlockManager::allocate`] found and took.
+/// What [`BlockManager::allocate`] found and took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
     /// Number of leading tokens whose KV is already computed: a multiple of the block size, and fewer than all tokens.
     pub num_cached_tokens: usize,
-    /// Number of blocks that were taken for this sequence alone.
+    /// Number of trunk blocks that were taken for this sequence alone.
     pub num_fresh_blocks: usize,
 }
 
-/// The blocks that [`BlockManager::allocate`] is going to give, if nothing else happens.
+/// The trunk blocks that the next [`BlockManager::allocate`] of these tokens will give, if nothing else happens before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreseen {
-    /// The blocks in the order of the sequence's tokens. There are fewer than needed if others must be evicted first.
+    /// The blocks in the order of the sequence's tokens. The list is shorter than the sequence needs if blocks must be
+    /// evicted first.
     pub blocks: Vec<BlockId>,
     /// Number of these blocks, counted from the first, that already hold computed KV.
     pub found: usize,
 }
 
-/// Gives blocks to sequences, and finds blocks that other sequences have computed.
+/// Gives blocks to sequences, and finds blocks that other sequences have computed. The [terms](crate#terms) of these
+/// docs are defined on the crate's page.
 ///
 /// A sequence begins with [`allocate`](Self::allocate). In each step, the caller [appends](Self::append) the tokens
 /// that the step will compute, carries out [`take_copies`](Self::take_copies), computes the step, and calls
@@ -85,7 +89,7 @@ impl BlockManager {
     /// Makes a manager with all blocks free and the eviction policy of [`KvConfig::eviction`].
     ///
     /// # Errors
-    /// Fails if `config` is invalid.
+    /// Fails with the first invalid field of `config`, as [`KvConfig::check`] does.
     pub fn new(config: KvConfig) -> Result<Self, KvConfigError> {
         // Checked before anything is allocated in sizes that `config` gives.
         config.check()?;
@@ -93,11 +97,12 @@ impl BlockManager {
         Self::with_parts(config, hasher, policy)
     }
 
-    /// Makes a manager with all blocks free, with the given eviction policy and the given hasher. The policy must take
-    /// block ids below `config.num_blocks`. Tests give hashers that force collisions.
+    /// Makes a manager with all blocks free, with the given eviction policy in place of [`KvConfig::eviction`], and
+    /// with the given hasher. The policy must take block ids below `config.num_blocks`. Tests give hashers that force
+    /// collisions.
     ///
     /// # Errors
-    /// Fails if `config` is invalid.
+    /// Fails with the first invalid field of `config`, as [`KvConfig::check`] does.
     pub fn with_parts(
         config: KvConfig,
         hasher: ChainHasher,
@@ -114,9 +119,11 @@ impl BlockManager {
         })
     }
 
-    /// Makes a manager of this configuration with as many usable blocks as this one, all of them free. The counters of
-    /// the new manager start at 0, and [`take_resize`](Self::take_resize) reports the unusable blocks as having left.
-    /// All swaps and fetches in flight must have finished before, because the new manager does not know them.
+    /// Makes a manager of this configuration with as many usable units as this one has, all of them free. Its eviction
+    /// policy is that of [`KvConfig::eviction`], its counters start at 0, and its [`take_resize`](Self::take_resize)
+    /// reports the unusable blocks as having left. The new manager [names contents](Self::name_contents) and [records
+    /// changes](Self::record_changes) if this one does. All swaps and fetches must have ended before, because the new
+    /// manager does not know them.
     pub fn emptied(&self) -> Self {
         let (hasher, policy) = (self.cache.hasher().clone(), self.config.eviction.build(self.config.num_blocks));
         let mut manager = Self::with_parts(self.config.clone(), hasher, policy).expect("the same configuration worked");
@@ -134,9 +141,9 @@ impl BlockManager {
         self.config.prefix_caching
     }
 
-    /// Returns the hashes of `token_ids` under `root`, to be [extended](PrefixHashes::extend) as the sequence grows.
-    /// The hashes stay valid in an [emptied](Self::emptied) manager. No hash is computed if prefix caching is off or
-    /// `root` is not shared.
+    /// Returns the hashes of the full blocks of `token_ids` under `root`, to be [extended](PrefixHashes::extend) as the
+    /// sequence grows. The hashes are valid in an [emptied](Self::emptied) manager too. No hash is computed if prefix
+    /// caching is off or `root` is not [shared](ChainRoot::is_shared).
     pub fn hash_prefix(&self, root: &ChainRoot, token_ids: &[TokenId]) -> PrefixHashes {
         let findable = self.config.prefix_caching && root.is_shared();
         let hasher = self.cache.hasher().clone();
@@ -145,18 +152,18 @@ impl BlockManager {
         hashes
     }
 
-    /// Returns the number of tokens in a block.
+    /// Returns the number of tokens in a block, [`KvConfig::block_size`].
     pub fn block_size(&self) -> usize {
         self.config.block_size
     }
 
-    /// Returns the most tokens that all blocks together can hold.
+    /// Returns the most tokens that all trunk blocks together can hold.
     pub fn capacity_tokens(&self) -> usize {
         self.config.num_blocks * self.config.block_size
     }
 
     /// Looks up the prefix of a sequence of `token_ids` in the way that [`allocate`](Self::allocate) does, but changes
-    /// nothing.
+    /// nothing. `hashes` must be the hashes of `token_ids`.
     pub fn look_up(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> LookUp {
         let (need, limit) = (self.num_blocks_alone(token_ids.len()), self.config.num_blocks);
         let found = self.find(token_ids, hashes);
@@ -169,47 +176,53 @@ impl BlockManager {
         LookUp { status, num_blocks: self.cache.cost(found.need), num_cached_tokens }
     }
 
-    /// Returns how many cached blocks of other tenants than that of `root` lie within the equal shares of those
+    /// Returns how many cached trunk blocks of other tenants than that of `root` lie within the equal shares of those
     /// tenants. An eviction takes these blocks only if nothing else is left. A sequence that can wait for blocks of its
-    /// own tenant should not ask for them. Returns 0 if one tenant has all blocks; otherwise the call takes time in
-    /// proportion to the number of tenants.
+    /// own tenant should not make the manager evict them. Returns 0 if one tenant has all blocks; otherwise the call
+    /// takes time in proportion to the number of tenants.
     pub fn blocks_kept_from(&self, root: &ChainRoot) -> usize {
         self.cache.kept_from(root.tenant())
     }
 
-    /// Returns only the [`LookUp::status`] of a look-up.
+    /// Returns the [`LookUp::status`] of a [look-up](Self::look_up) alone.
     pub fn can_allocate(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> AllocStatus {
         self.look_up(token_ids, hashes).status
     }
 
-    /// Returns how many blocks admission leaves available while any sequence holds blocks. The number is the share
-    /// [`KvConfig::watermark`] of the usable blocks. Swapped-out sequences hold no blocks and do not count.
+    /// Returns how many units admission leaves available while any sequence holds blocks: the share
+    /// [`KvConfig::watermark`] of the [usable](Self::usable) units. Returns 0 if no sequence holds blocks; swapped-out
+    /// sequences hold none.
     pub fn reserve(&self) -> usize {
         let idle = self.tables.len() == self.tables.num_swapped();
         if idle { 0 } else { self.config.watermark_blocks(self.usable()) }
     }
 
-    /// Tells where a look-up of a prompt's prefix would stop matching now, and why. The call costs as much as a look-up
-    /// and changes nothing. It must come before [`allocate`](Self::allocate), which may evict.
+    /// Tells where a look-up of a prompt's prefix would stop now, and why. `hashes` must be the hashes of `token_ids`.
+    /// The call costs as much as a look-up and changes nothing. The caller asks before [`allocate`](Self::allocate),
+    /// which may evict what the answer is about.
     pub fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Miss {
         let (num_matched, reason) = self.cache.explain(token_ids, hashes);
         Miss { matched_tokens: num_matched * self.config.block_size, reason }
     }
 
-    /// Tells why no more than the first `found_tokens` tokens of a prompt were found, some of which may have come from
-    /// a lower tier. The call costs as much as hashing these tokens.
+    /// Tells why no more than the first `found_tokens` tokens of a prompt were found, in memory and below it together.
+    /// `hashes` must be the hashes of `token_ids`. The call costs as much as hashing the found tokens.
     pub fn explain_behind(&self, token_ids: &[TokenId], hashes: &PrefixHashes, found_tokens: usize) -> Miss {
         let num_found = found_tokens / self.config.block_size;
         let reason = self.cache.explain_behind(token_ids, hashes, num_found, None);
         Miss { matched_tokens: found_tokens, reason }
     }
 
-    /// Gives sequence `id` blocks for all `token_ids`. It gets published blocks for the longest prefix that is cached
-    /// under the root of `hashes`, and fresh blocks from the first miss on. `hashes` must be the hashes of `token_ids`.
-    /// The watermark does not apply here.
+    /// Gives sequence `id` blocks for all `token_ids`. The sequence gets published blocks for the longest prefix that
+    /// is cached under the root of `hashes`, up to the last [resume point](crate#terms) if layers keep tails, and fresh
+    /// blocks for the other tokens. The last token is never taken from the cache. `hashes` must be the hashes of
+    /// `token_ids`. The watermark does not apply here.
     ///
     /// # Errors
-    /// Fails if too few blocks are available, or if `id` already holds blocks. The manager is unchanged then.
+    /// The manager is unchanged on failure:
+    /// - [`BlockError::AlreadyHeld`] if `id` was allocated before and not freed;
+    /// - [`BlockError::Never`] if the sequence would not fit even into an empty pool of [`KvConfig::num_blocks`] units;
+    /// - [`BlockError::OutOfBlocks`] if too few units are available now.
     pub fn allocate(
         &mut self,
         id: SequenceId,
@@ -262,10 +275,10 @@ impl BlockManager {
         Ok(Allocation { num_cached_tokens, num_fresh_blocks: need - hits })
     }
 
-    /// Returns the blocks that [`allocate`](Self::allocate) would give these tokens now, as far as that is known: first
-    /// the blocks that a look-up finds, then free blocks. These free blocks are kept for the next sequence as long as
-    /// there are others. If the look-up finds nothing, cached blocks are evicted now, so that there are enough free
-    /// ones.
+    /// Returns the trunk blocks that [`allocate`](Self::allocate) would give these tokens now, as far as that is known:
+    /// first the blocks that a look-up finds, then free blocks. `allocate` gives these free blocks to the next
+    /// sequence; until then, others get them only when no other block is free. If the look-up finds nothing, the call
+    /// evicts cached blocks so that enough blocks are free.
     pub fn foresee(&mut self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Foreseen {
         let need = self.num_required_blocks(token_ids.len(), 0);
         let mut blocks = Vec::with_capacity(need);
@@ -279,43 +292,44 @@ impl BlockManager {
         Foreseen { blocks, found }
     }
 
-    /// Returns the physical blocks of `id` in the order of its tokens, from the first block that is [in
-    /// memory](Self::blocks_below) on. The table is valid until the next call that changes blocks. Returns `None`
-    /// unless `id` is resident, because KV in flight must not be read. Blocks reserved by
-    /// [`Self::ensure_num_empty_slots`] come last.
+    /// Returns the trunk blocks of `id` in the order of its tokens, without those that lie [below
+    /// memory](Self::blocks_below). Blocks that [`Self::ensure_num_empty_slots`] has reserved come last. The table is
+    /// valid until the next call that changes blocks. Returns `None` unless `id` is resident, because KV in flight must
+    /// not be read.
     pub fn block_table(&self, id: SequenceId) -> Option<&[BlockId]> {
         let table = self.tables.get(id)?;
         (table.state() == SequenceState::Resident).then(|| table.blocks())
     }
 
-    /// Returns how many tokens of `id` have a place in blocks, in swap slots or in a tier below, whether or not they
-    /// are computed.
+    /// Returns how many tokens of `id` have a place, whether or not they are computed: in blocks, in slots, or below
+    /// memory. Returns `None` if `id` is unknown.
     pub fn num_tokens(&self, id: SequenceId) -> Option<usize> {
         self.tables.get(id).map(Table::num_tokens)
     }
 
-    /// Returns how many blocks `num_tokens` tokens and `num_lookahead_slots` places after them take, with shared blocks
-    /// counted too.
+    /// Returns how many trunk blocks a sequence of `num_tokens` tokens takes with `num_lookahead_slots` places behind
+    /// the last one, whether or not it shares some of these blocks.
     pub fn num_required_blocks(&self, num_tokens: usize, num_lookahead_slots: usize) -> usize {
         blocks_for(num_tokens.saturating_add(num_lookahead_slots), self.config.block_size)
     }
 
     /// Returns the tokens of `token_ids` that have no place yet. `token_ids` must be all tokens of `id`. Returns all of
-    /// them if `id` holds nothing.
+    /// them if `id` is unknown.
     pub fn unseen_token_ids<'t>(&self, id: SequenceId, token_ids: &'t [TokenId]) -> &'t [TokenId] {
         &token_ids[self.num_tokens(id).unwrap_or(0).min(token_ids.len())..]
     }
 
-    /// Returns how many blocks a step writes to when it fills `count` places after the last token, and
-    /// `num_lookahead_slots` more. These are the partial block and new ones.
+    /// Returns how many trunk blocks a step writes to if it fills `count` places behind the last token of `id`, and
+    /// `num_lookahead_slots` more: the partial last block, if there is one, and new ones. An unknown sequence counts as
+    /// one without tokens.
     pub fn num_blocks_touched_by_append(&self, id: SequenceId, count: usize, num_lookahead_slots: usize) -> usize {
         let tokens = self.num_tokens(id).unwrap_or(0);
         let slots = count.saturating_add(num_lookahead_slots);
         if slots == 0 { 0 } else { self.num_required_blocks(tokens, slots) - tokens / self.config.block_size }
     }
 
-    /// Returns whether [`append`](Self::append) of `count` tokens would succeed, including the copy of a shared
-    /// partial block.
+    /// Returns whether [`append`](Self::append) of `count` tokens would succeed now, including the copy of a partial
+    /// last block that others share. Returns false if `id` is unknown or not resident.
     pub fn can_append(&self, id: SequenceId, count: usize) -> bool {
         let Some(table) = self.tables.get(id) else { return false };
         table.state() == SequenceState::Resident && {
@@ -324,12 +338,15 @@ impl BlockManager {
         }
     }
 
-    /// Reserves slots for the tokens that the next step will compute. A new block is taken only when the tokens cross a
-    /// block boundary, or to replace a partial block that is shared, whose copy [`take_copies`](Self::take_copies)
-    /// returns.
+    /// Adds `token_ids`, which later steps will compute, behind the tokens of `id`, and gives them places. The manager
+    /// takes a new block only when the tokens cross a block boundary, or to replace a partial last block that others
+    /// share. [`take_copies`](Self::take_copies) then returns the copy to the new block.
     ///
     /// # Errors
-    /// Fails if too few blocks are available, or if `id` is not resident. The manager is unchanged then.
+    /// The manager is unchanged on failure:
+    /// - [`BlockError::NotHeld`] if `id` is unknown, and [`BlockError::WrongState`] if it is not resident;
+    /// - [`BlockError::Never`] if the sequence would not fit even into an empty pool of [`KvConfig::num_blocks`] units;
+    /// - [`BlockError::OutOfBlocks`] if too few units are available now.
     pub fn append(&mut self, id: SequenceId, token_ids: &[TokenId]) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         let table = tables.resident(id)?;
@@ -344,23 +361,23 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Reserves blocks so that a step can write `count` places after the last token, and discard what it wrote there.
-    /// Speculation needs such places. A later [`append`](Self::append) uses these blocks.
+    /// Reserves blocks so that a step can write `count` places behind the last token of `id` and discard them
+    /// afterwards, as speculation does. A later [`append`](Self::append) uses the reserved blocks.
     ///
     /// # Errors
-    /// Fails if [`append`](Self::append) of `count` tokens would fail.
+    /// Fails with the error that [`append`](Self::append) of `count` tokens would return.
     pub fn ensure_num_empty_slots(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let Self { config, cache, tables, transfers, counters } = self;
         grow(tables.resident(id)?, count, id, config, cache, transfers, counters)
     }
 
     /// Reports that the step that computed the first `num_computed` tokens of `id` has ended. Full blocks among these
-    /// tokens become findable; no block is findable earlier. An unknown `id` is ignored, since steps may outlive
-    /// sequences. A sequence that is not resident is ignored too, because a swap carries what had been committed when
-    /// it began.
+    /// tokens become findable; no block is findable earlier. The call ignores an unknown `id`, since steps may outlive
+    /// sequences. The call ignores a sequence that is not resident, too, because a swap carries what had been committed
+    /// when it began.
     ///
-    /// If another sequence has published an equal block in the meantime, the table takes that block instead, so that
-    /// the parent of a published block is always published. The caller must therefore read
+    /// If another sequence has published an equal block in the meantime, the table of `id` takes that block instead, so
+    /// that the parent of a published block is always published. The caller must therefore read
     /// [`block_table`](Self::block_table) again before the next step. Both blocks hold the same bytes, because results
     /// do not depend on the batch.
     pub fn commit(&mut self, id: SequenceId, num_computed: usize) {
@@ -394,13 +411,16 @@ impl BlockManager {
         self.pass_by(id, before);
     }
 
-    /// Starts `child` with all tokens of `parent`. Both sequences hold all of these blocks from now on, including the
-    /// partial last one. The first of the two to append to the partial block gets a copy of its own; the last holder
-    /// writes in place.
+    /// Starts sequence `child` with all tokens of `parent`. Both sequences hold all of these blocks from now on,
+    /// including the partial last one. The first of the two to append to the partial block gets a copy of its own; the
+    /// last holder writes in place. Blocks that `parent` has reserved ahead are not shared.
     ///
     /// # Errors
-    /// Fails if `parent` is not resident, if `child` already holds blocks, if `parent` has tokens that were not
-    /// computed and committed, or if part of its KV lies below memory. The manager is unchanged then.
+    /// The manager is unchanged on failure:
+    /// - [`BlockError::AlreadyHeld`] if `child` was allocated before and not freed;
+    /// - [`BlockError::NotHeld`] if `parent` is unknown, and [`BlockError::WrongState`] if it is not resident;
+    /// - [`BlockError::BelowMemory`] if part of the KV of `parent` lies below memory;
+    /// - [`BlockError::Uncomputed`] if `parent` has tokens that were not computed and committed.
     pub fn fork(&mut self, parent: SequenceId, child: SequenceId) -> Result<(), BlockError> {
         if self.tables.get(child).is_some() {
             return Err(BlockError::AlreadyHeld(child));
@@ -423,14 +443,15 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Undoes [`foresee`](Self::foresee): free blocks are no longer kept for the next sequence.
+    /// Undoes [`foresee`](Self::foresee): the manager no longer keeps free blocks for the next sequence.
     pub fn foresee_nothing(&mut self) {
         self.cache.redeem();
     }
 
-    /// Releases all blocks of `id`, the last first, so that the tail of a chain is reused before its head. Published
-    /// blocks stay findable until they are evicted. If a swap of `id` is in flight, its blocks and slots become free
-    /// when the swap has finished. Returns false and does nothing if `id` is unknown, so a late completion is harmless.
+    /// Releases all blocks and slots of `id`, the last block first, so that the end of a chain is reused before its
+    /// beginning. Published blocks stay findable until they are evicted. If a swap or a fetch of `id` is in flight, its
+    /// blocks and slots become free when the transfer has ended. Returns false and does nothing if `id` is unknown, so
+    /// a late completion is harmless.
     pub fn free(&mut self, id: SequenceId) -> bool {
         let Some(table) = self.tables.remove(id) else { return false };
         let published = table.num_published();
@@ -451,67 +472,70 @@ impl BlockManager {
 
     /// Moves the pending copies into `copies`, whose old content is dropped and whose allocation is reused.
     ///
-    /// The copies must be carried out in this order, and one after the other wherever that makes a difference: a block
-    /// may be first a source and later a destination, or the reverse. They must be done before the next pass reads or
-    /// writes KV, before the transfers of any [`crate::Swap`] begin, and before the memory of removed blocks, which
-    /// [`take_resize`](Self::take_resize) reports, is given back. Memory for added blocks, which `take_resize` reports
-    /// too, must be there before the copies are made.
+    /// The caller carries out the copies in this order, and one after the other wherever that makes a difference: a
+    /// block may be first a source and later a destination, or the reverse. The caller does so before the next pass
+    /// reads or writes KV, before the transfers of any [`crate::Swap`] begin, and before it gives back the memory of
+    /// blocks that have left. Blocks that came must have memory before the copies are made.
+    /// [`take_resize`](Self::take_resize) reports blocks that came and blocks that left.
     pub fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         self.transfers.take_copies(copies);
     }
 
-    /// Changes how many blocks may be used: at least 1, and at most [`KvConfig::num_blocks`], the number that `Never`
-    /// refers to. Growing adds free blocks. Shrinking withdraws free blocks, then cached blocks that the eviction
-    /// policy picks, but never used ones: the remaining number is withdrawn as sequences release their blocks.
+    /// Changes how many units may be used, to `blocks`, which is limited to the range from 1 to
+    /// [`KvConfig::num_blocks`]. [`AllocStatus::Never`] goes by `num_blocks`, not by this number. Growing adds free
+    /// blocks. Shrinking withdraws free blocks, then cached blocks that the eviction policy picks, but never used ones:
+    /// the manager withdraws the missing ones as sequences release their blocks.
     pub fn set_usable(&mut self, blocks: usize) {
         self.cache.set_usable(blocks.clamp(1, self.config.num_blocks));
     }
 
-    /// Returns how many blocks sequences can get: those that are free, and those that are cached. Where layers keep
-    /// tails, this counts units of memory, each as large as a block.
+    /// Returns how many units sequences can get: those of free blocks, and those of blocks that are kept without a
+    /// holder.
     pub fn available(&self) -> usize {
         self.cache.available()
     }
 
-    /// Returns how many blocks may be used. More than these are present only while sequences still use them.
+    /// Returns how many units may be used. More than these are present only while sequences still use them.
     pub fn usable(&self) -> usize {
         self.cache.tails().map_or(self.cache.blocks().usable(), |tails| tails.usable)
     }
 
-    /// Returns the number of withdrawn blocks whose ids are below the number of [`usable`](Self::usable) blocks. At
-    /// least as many present blocks lie above that number, and more do only while sequences hold more blocks than may
-    /// be used. [`compact`](Self::compact) can bring as many blocks down as this returns. The call takes constant time.
+    /// Returns how many trunk blocks [`compact`](Self::compact) can bring down: the withdrawn ones whose ids are below
+    /// the number of trunk blocks that should have memory. This number is [`usable`](Self::usable) or, where layers
+    /// keep tails, [`present`](Self::present). At least as many present blocks have ids from that number on; there are
+    /// more only while sequences hold more blocks than may be used. The call takes constant time.
     pub fn blocks_above(&self) -> usize {
         self.cache.blocks().num_holes()
     }
 
-    /// Returns how many blocks have memory, whether they are free, cached or used.
+    /// Returns how many trunk blocks have memory, whether they are free, cached or used.
     pub fn present(&self) -> usize {
         self.cache.blocks().present()
     }
 
-    /// Returns the blocks that have come and left since the last call. It must be called right after
-    /// [`set_usable`](Self::set_usable) and [`compact`](Self::compact), and otherwise now and then. Where no layer
-    /// keeps tails, only these two make blocks come. Blocks that come must have memory before anything uses them. A
-    /// manager begins with all blocks present and none of them reported. Pending copies may concern blocks of both
-    /// lists, as [`take_copies`](Self::take_copies) says. The call takes time in proportion to the pool, but none if
-    /// there is nothing to report.
+    /// Returns the blocks of the trunk and of all tail groups that have come (got memory) and left (lost it) since the
+    /// last call. The caller calls it right after [`set_usable`](Self::set_usable) and [`compact`](Self::compact), and
+    /// otherwise now and then. Where no layer keeps tails, only these two make blocks come. A block that comes must get
+    /// memory before anything uses it. A new manager has all trunk blocks present and no tail block, and reports none
+    /// of them. Pending copies may concern blocks of both lists, as [`take_copies`](Self::take_copies) says. The call
+    /// takes time in proportion to the pool, but none if there is nothing to report.
     pub fn take_resize(&mut self) -> Resize {
         self.cache.take_resize()
     }
 
-    /// Takes up to `max_steps` steps towards a compact pool, and returns how many it took. Returns 0 if the pool is
+    /// Takes up to `max_steps` steps towards a compact pool, and returns how many it took. A pool is compact when
+    /// blocks with content have the lowest ids, then come free blocks, then withdrawn ones. Returns 0 if the pool is
     /// compact, or if no step is possible for now: blocks of transfers in flight stay in place, and nothing moves while
-    /// sequences hold all blocks. A pool is compact when blocks with content come first, then free blocks, then
-    /// withdrawn ones.
+    /// sequences hold all blocks.
     ///
     /// A step moves a content into a free block, or exchanges the memory of a free block and a withdrawn one. Each move
-    /// is a copy that must be [taken](Self::take_copies) and carried out before the next pass, like any other copy.
-    /// Tables and the eviction policy know the new places at once, and the contents do not change. Destinations are
-    /// blocks that already had memory before the call, so a move needs no extra memory, provided that the memory of
-    /// blocks that have [left](Self::take_resize) is given back before blocks that came are used. If a smaller pool has
-    /// no free block to start with, and no layer keeps tails, cached leaves are evicted, in the order of the eviction
-    /// policy: one for every two steps, and none while there are free blocks. No other cached content is lost.
+    /// is a copy that the caller must [take](Self::take_copies) and carry out before the next pass, like any other
+    /// copy. Tables and the eviction policy know the new places at once, and the contents do not change. The
+    /// destination of a move had memory before the call, so a move needs no extra memory, provided that the caller
+    /// gives back the memory of blocks that have [left](Self::take_resize) before it uses blocks that came. If the pool
+    /// has shrunk, no block is free to start with and no layer keeps tails, the call evicts [leaves](crate#terms), in
+    /// the order of the eviction policy: one for every two steps, and none while there are free blocks. No other cached
+    /// content is lost.
     ///
     /// A call that moves anything goes through the whole pool more than once, and through all tables, however few steps
     /// it takes. [`blocks_above`](Self::blocks_above) says in constant time whether a call is due.
@@ -528,12 +552,13 @@ impl BlockManager {
         taken + self.compact_tails(max_steps - taken)
     }
 
-    /// Returns how far the pool is from compact. The call takes time in proportion to the pool.
+    /// Returns how far the trunk blocks are from [compact](Self::compact). The call takes time in proportion to the
+    /// pool.
     pub fn fragmentation(&self) -> Fragmentation {
         self.cache.blocks().fragmentation()
     }
 
-    /// Lists the sequences that hold blocks or slots, in the order of their ids.
+    /// Lists the sequences that the manager knows, which have begun and were not freed, in the order of their ids.
     pub fn sequences(&self) -> impl Iterator<Item = SequenceId> {
         let mut ids: Vec<_> = self.tables.iter().map(|(id, _)| id).collect();
         ids.sort_unstable();
@@ -563,12 +588,16 @@ impl BlockManager {
     }
 
     /// Drops all cached contents, for instance because the weights have changed. Sequences keep their blocks, but no
-    /// look-up can find these blocks any more.
+    /// look-up can find these blocks any more, nor blocks that these sequences compute later.
     pub fn reset_cache(&mut self) {
         self.cache.reset();
         self.tables.iter_mut().for_each(Table::stop_publishing);
     }
 
+    /// Checks that enough memory is available for `need`.
+    ///
+    /// # Errors
+    /// Fails with [`BlockError::OutOfBlocks`] if not, and counts the failure.
     fn expect_room(&mut self, need: Need) -> Result<(), BlockError> {
         if self.cache.fits(need, 0) {
             return Ok(());
@@ -581,7 +610,11 @@ impl BlockManager {
     }
 }
 
-/// Ensures that `table` has `count` slots after its last token, and that no other table shares these slots.
+/// Ensures that `table` has `count` places behind its last token, in the trunk and in the tails, and that no other
+/// table shares them.
+///
+/// # Errors
+/// Fails with [`BlockError::Never`] or [`BlockError::OutOfBlocks`], in the way of [`BlockManager::append`].
 fn grow(
     table: &mut Table,
     count: usize,
@@ -620,7 +653,7 @@ fn grow(
     Ok(())
 }
 
-/// Returns the number of blocks that `table` has in memory with `count` more slots, and what must be taken now.
+/// Returns the number of trunk blocks that `table` has in memory with `count` more places, and what must be taken now.
 fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> (usize, Need) {
     // On overflow, the result is larger than any pool.
     let need = blocks_for(table.num_tokens().saturating_add(count), block_size) - table.below();

@@ -1,4 +1,4 @@
-//! Keeps the places of KV in memory: which blocks are free, which are withdrawn (without memory), and what each block
+//! Keeps track of blocks in memory: which are free, which are withdrawn (without memory), and what each of the others
 //! holds.
 
 use std::collections::{HashSet, VecDeque};
@@ -32,18 +32,19 @@ impl Entry {
     }
 }
 
-/// Lists the blocks that have come or left since the last report. Each block is in the list of its present state, even
-/// if it was in that state before. Both lists are in ascending order.
+/// The blocks that have come (got memory) or left (lost it) since the last report. Each block is in the list of its
+/// present state, even if it was in that state before. Both lists are in ascending order of ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resize {
-    /// Blocks that may be used from now on. The content of these blocks is undefined.
+    /// Blocks that may be used from now on, once the caller has given memory to them. The bytes in them are undefined.
     pub came: Vec<BlockId>,
-    /// Blocks without content, whose memory may be given back. No such block is used until it is reported to have come
-    /// again.
+    /// Blocks without content, whose memory the caller may give back. No such block is used until it is reported to
+    /// have come again.
     pub left: Vec<BlockId>,
 }
 
-/// Figures that say how far the pool is from compact, and so what compaction would gain.
+/// Figures that say how far the trunk blocks are from [compact](crate::BlockManager::compact), and so what compaction
+/// would gain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fragmentation {
     /// The number of blocks with content that would have to move for all content to lie in the lowest blocks.
@@ -53,17 +54,17 @@ pub struct Fragmentation {
     pub blocks_above: usize,
     /// The number of free blocks.
     pub blocks_free: usize,
-    /// The length of the longest run of consecutive free blocks.
+    /// The length, in blocks, of the longest run of free blocks with consecutive ids.
     pub free_run_max: usize,
 }
 
-/// All blocks: each is free, withdrawn (without memory), or holds one content.
+/// The blocks of the trunk, or of one tail group: each is free, withdrawn (without memory), or holds one content.
 ///
 /// | state | leaves it by |
 /// |---|---|
 /// | free | `take` and `occupy` → holds a content; `withdraw_free`, `exchange` → withdrawn |
 /// | holds a content | `free_first`, `free_last`, `relocate` → free; `withdraw` → withdrawn |
-/// | withdrawn | `grow`, `exchange` → free |
+/// | withdrawn | `set_usable`, `exchange` → free |
 #[derive(Debug)]
 pub(crate) struct Blocks {
     entries: Vec<Entry>, // [block]
@@ -128,7 +129,10 @@ impl Blocks {
         self.present() > self.usable
     }
 
-    /// Returns the content of `block`, which must hold one.
+    /// Returns the content of `block`.
+    ///
+    /// # Panics
+    /// Panics if the block is free or withdrawn.
     pub(crate) fn content(&self, block: BlockId) -> ContentId {
         self.entries[block.index()].content().expect("only a block that holds a content is asked for it")
     }
@@ -139,7 +143,7 @@ impl Blocks {
         entries.filter_map(|(index, entry)| Some((BlockId(index as u32), entry.content()?)))
     }
 
-    /// Returns for each block whether it is present, and whether it holds a content.
+    /// Returns for each block whether it has memory, and whether it holds a content.
     pub(crate) fn states(&self) -> impl Iterator<Item = (bool, bool)> {
         self.entries.iter().map(|entry| (!entry.is(Entry::WITHDRAWN), entry.content().is_some()))
     }
@@ -149,7 +153,8 @@ impl Blocks {
         self.free.pop_front().or_else(|| self.promised.pop_back())
     }
 
-    /// Keeps up to `count` free blocks for the next sequence.
+    /// Keeps `count` free blocks for the next sequence, or all if there are fewer. Blocks that were kept above this
+    /// number are free for all again.
     pub(crate) fn promise(&mut self, count: usize) {
         while self.promised.len() > count
             && let Some(block) = self.promised.pop_back()
@@ -181,13 +186,13 @@ impl Blocks {
         self.entries[block.index()].set(content.0);
     }
 
-    /// Frees `block`, which held a content, as the next one to be taken.
+    /// Frees `block`, which held a content, as the next block to be taken.
     pub(crate) fn free_first(&mut self, block: BlockId) {
         self.entries[block.index()].set(Entry::FREE);
         self.free.push_front(block);
     }
 
-    /// Frees `block`, which held a content, as the last one to be taken.
+    /// Frees `block`, which held a content, as the last block to be taken.
     pub(crate) fn free_last(&mut self, block: BlockId) {
         self.entries[block.index()].set(Entry::FREE);
         self.free.push_back(block);
@@ -269,7 +274,8 @@ impl Blocks {
         contents.zip(free).take(max).collect()
     }
 
-    /// Carries out [planned](Self::plan_moves) moves. The sources join the free list at its end, in this order.
+    /// Carries out [planned](Self::plan_moves) moves in the lists. The sources join the free list at its end, in this
+    /// order.
     pub(crate) fn relocate(&mut self, moves: &[(BlockId, BlockId)]) {
         self.redeem();
         for &(source, destination) in moves {

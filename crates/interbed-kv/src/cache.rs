@@ -25,14 +25,16 @@ pub(crate) use beside_tails::Need;
 
 /// Holds contents, the places where they lie, and the policy that chooses among the cached ones.
 ///
-/// Every block is exactly one of *free*, *cached* (its content can be found, and nothing holds it), *used* (a table or
-/// a transfer holds it) and *withdrawn*. A transfer in flight holds its blocks, so they are neither free nor cached.
+/// Every trunk block is exactly one of *free*, *cached* (its content is findable, and nothing holds it), *used* (a
+/// table or a transfer holds it) and *withdrawn*. A transfer in flight holds its blocks, so they are neither free nor
+/// cached.
 ///
 /// | state | leaves it by |
 /// |---|---|
-/// | free | `take`, `fetch` → used |
-/// | used | last `release` → cached if its content can be found, else free |
+/// | free | `take`, `fetch` → used; a smaller pool, or memory for tail blocks → withdrawn |
+/// | used | last `release` → cached if its content is findable, else free |
 /// | cached | `share` → used; eviction → used by `take`, withdrawn by a smaller pool, free to compact; `reset` → free |
+/// | withdrawn | a larger pool, or memory that tail blocks give back → free |
 #[derive(Debug)]
 pub(crate) struct Cache {
     contents: Contents,
@@ -41,12 +43,12 @@ pub(crate) struct Cache {
     policy: Box<dyn EvictionPolicy>,
     owners: Owners,
     losses: Losses,
-    /// The keys of the contents; present only if a tier below memory asked for them.
+    /// The keys of the contents; `None` unless a tier below memory asked for them.
     names: Option<Names>,
-    /// What layers keep that need no more than the tail of a sequence; `None` if all layers keep all tokens.
+    /// The tail groups; `None` if all layers keep the KV of all tokens.
     tails: Option<Box<Tails>>,
     block_size: usize,
-    /// The number of tokens in used blocks.
+    /// The number of tokens in used trunk blocks; those in a shared block count once.
     tokens_used: usize,
     evictions: u64,
 }
@@ -68,11 +70,11 @@ impl Taker {
 /// The result of publishing a full block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Published {
-    /// The block can be found.
+    /// The block is findable.
     Itself,
-    /// An equal block can already be found, and is held instead.
+    /// An equal block was findable already. The caller now holds that one instead.
     Equal(BlockId),
-    /// The block is not findable for now, and no equal block replaces it.
+    /// The block is not findable for now, and no equal block replaces it. The next commit tries again.
     Refused,
 }
 
@@ -104,7 +106,8 @@ impl Cache {
         self.contents.hasher()
     }
 
-    /// Gives every findable content a key, from now on. Contents that can be found already count as published now.
+    /// Gives every findable content a key under `chain`, from now on. Contents that are findable already count as
+    /// published now.
     pub(crate) fn name_contents(&mut self, chain: KeyChain) {
         let mut names = Names::new(chain, self.blocks.len());
         let mut is_named = vec![false; self.blocks.len()];
@@ -134,15 +137,16 @@ impl Cache {
         self.names.as_mut()
     }
 
-    /// Returns the key of the content of `block`, if it is findable.
+    /// Returns the key of the content of `block`. Returns `None` if the content is not findable, or contents have no
+    /// keys.
     pub(crate) fn key(&self, block: BlockId) -> Option<BlockKey> {
         let content = self.blocks.content_of(block)?;
         let names = self.names.as_ref()?;
         self.contents.is_findable(content).then(|| names.key(block))
     }
 
-    /// Returns the label of the findable content of `block`: its key, the key of the block before it, its owner and
-    /// its tokens.
+    /// Returns the label of the content of `block`. Returns `None` if the content is not findable, or contents have no
+    /// keys.
     pub(crate) fn label(&self, block: BlockId) -> Option<BlockLabel> {
         let content = self.blocks.content_of(block)?;
         let names = self.names.as_ref()?;
@@ -178,8 +182,7 @@ impl Cache {
         self.evictions
     }
 
-    /// Returns how many blocks can be taken: free and cached ones. Where blocks share memory with others, this is how
-    /// many units of memory nobody holds.
+    /// Returns how many units can be taken: those of free and cached blocks.
     pub(crate) fn available(&self) -> usize {
         match &self.tails {
             None => self.unused(),
@@ -187,12 +190,12 @@ impl Cache {
         }
     }
 
-    /// Returns how many blocks are free or cached.
+    /// Returns how many trunk blocks are free or cached.
     pub(crate) fn unused(&self) -> usize {
         self.blocks.num_free() + self.policy.len()
     }
 
-    /// Returns how many tables and transfers hold `block`.
+    /// Returns how many tables and transfers hold the trunk block `block`, which must have a content.
     pub(crate) fn holders(&self, block: BlockId) -> u32 {
         self.contents.users(self.blocks.content(block))
     }
@@ -202,14 +205,14 @@ impl Cache {
         self.holders(block) > 1
     }
 
-    /// Returns the tokens in `block`.
+    /// Returns the tokens in `block`, at most `block_size`.
     pub(crate) fn tokens(&self, block: BlockId) -> &[TokenId] {
         let content = self.blocks.content(block);
         &self.contents.tokens(content)[..self.contents.filled(content)]
     }
 
-    /// Calls `hit` with each findable block of `token_ids` in order, and with whether the block is cached. Returns how
-    /// many blocks there are. The last token is never part of a hit, because it must be computed to yield logits.
+    /// Calls `hit` with each findable block of `token_ids` in order, and with whether the block is cached. Returns the
+    /// number of these blocks. A hit never contains the last token, because it must be computed to yield logits.
     pub(crate) fn walk(
         &self,
         token_ids: &[TokenId],
@@ -224,8 +227,9 @@ impl Cache {
         self.contents.walk(hashes.root(), hashed, |content| self.visit(content, &mut hit))
     }
 
-    /// Walks the findable contents that equal the contents in `slots`, in the way of [`walk`](Self::walk). All contents
-    /// in `slots` must be full.
+    /// Calls `hit` with each findable block whose content equals that of the slot in the same place of `slots`, up to
+    /// the first slot without one, and with whether the block is cached. Returns the number of these blocks. All
+    /// contents in `slots` must be full.
     pub(crate) fn walk_slots(&self, slots: &[SwapSlot], root: &ChainRoot, mut hit: impl FnMut(BlockId, bool)) -> usize {
         let contents = slots.iter().map(|&slot| self.slots.content(slot));
         let hashed = contents.map(|content| (self.contents.hash(content), self.contents.tokens(content)));
@@ -237,7 +241,7 @@ impl Cache {
         hit(block, self.contents.users(content) == 0);
     }
 
-    /// Returns how many blocks a look-up finds, and why it does not find the next one.
+    /// Returns how many leading blocks of `token_ids` a sequence would find, and why it would not find the next one.
     pub(crate) fn explain(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> (usize, MissReason) {
         let mut found = Vec::new();
         self.walk(token_ids, hashes, |block, _| found.push(block));
@@ -247,7 +251,7 @@ impl Cache {
     }
 
     /// Returns why a look-up that has found `num_found` blocks, in memory or below, finds no more. `last` is the hash
-    /// of the last block that was found; it is computed if it is not given.
+    /// of the last block that was found; the call computes it if it is not given.
     pub(crate) fn explain_behind(
         &self,
         token_ids: &[TokenId],
@@ -277,12 +281,12 @@ impl Cache {
         })
     }
 
-    /// Counts one more look-up. The ages of losses are measured in look-ups.
+    /// Counts one more look-up, because the ages of losses are measured in look-ups.
     pub(crate) fn tick(&mut self) {
         self.losses.tick();
     }
 
-    /// Adds a table as a holder of `block`, which a look-up has found.
+    /// Adds a table as a holder of `block`, which a look-up has found, and tells the policy of the find.
     pub(crate) fn share(&mut self, block: BlockId) {
         self.policy.hit(block);
         let content = self.blocks.content(block);
@@ -293,18 +297,18 @@ impl Cache {
         self.contents.hold(content);
     }
 
-    /// Adds a holder of `block`, which is already used.
+    /// Adds a holder of `block`, which must have one.
     pub(crate) fn hold(&mut self, block: BlockId) {
         let content = self.blocks.content(block);
         assert!(self.contents.users(content) > 0, "{block} is held once more, but nobody holds it");
         self.contents.hold(content);
     }
 
-    /// Takes an empty block for one table to write to. The block is a free one or, if there is none, a cached one that
-    /// is evicted.
+    /// Takes an empty trunk block for one table to write to. The block is a free one or, if there is none, a cached one
+    /// that is evicted.
     ///
     /// # Panics
-    /// Panics if no block is [`available`](Self::available); callers check that first.
+    /// Panics if no unit is [`available`](Self::available); callers check that first.
     pub(crate) fn take(&mut self, taker: Taker) -> BlockId {
         self.take_with(taker, &[], None).0
     }
@@ -327,7 +331,7 @@ impl Cache {
 
     /// Takes a block for the content of `slot`, in the way of [`take`](Self::take), with one holder. The block must not
     /// be read until the transfer that fills it has ended. If the content already has a block, which look-ups do not
-    /// find, the new block holds an equal content.
+    /// find, the new block gets an equal content.
     pub(crate) fn fetch(&mut self, slot: SwapSlot, taker: Taker) -> BlockId {
         // The block is taken first, because the evicted block may be the content's own.
         let block = self.vacate(taker);
@@ -348,8 +352,8 @@ impl Cache {
         block
     }
 
-    /// Takes a new block and copies the first `filled` tokens of `source` to it. Afterwards the caller no longer holds
-    /// `source`.
+    /// Takes a new block and copies the first `filled` tokens of `source` to it; the caller copies the KV. Afterwards
+    /// the caller holds the new block, and no longer `source`.
     pub(crate) fn unshare(&mut self, source: BlockId, filled: usize, taker: Taker) -> BlockId {
         let block = self.take(taker);
         self.contents.copy(self.blocks.content(source), self.blocks.content(block), filled);
@@ -370,8 +374,8 @@ impl Cache {
         rest
     }
 
-    /// Gives `block` a content of its own, with the first `filled` tokens of the old content. A content that lies in a
-    /// slot as well must not change.
+    /// Gives `block` a content of its own, with the first `filled` tokens of the old content, because a content that
+    /// also lies in a slot must not change.
     fn part(&mut self, block: BlockId, filled: usize) -> ContentId {
         let below = self.blocks.content(block);
         let (content, _) = self.contents.create(block, &[], None);
@@ -382,9 +386,9 @@ impl Cache {
         content
     }
 
-    /// Removes a holder of `block`. If it was the last, a findable content becomes cached. Any other content ends or
-    /// lies only below, and its block is the next to be taken. If more blocks are present than may be used, one is
-    /// withdrawn.
+    /// Removes a holder of `block`. If it was the last, a findable content becomes cached, or is forgotten if no hit
+    /// could use it. Any other content ends or lies only below, and its block is the next to be taken. If more blocks
+    /// are present than may be used, some are withdrawn.
     pub(crate) fn release(&mut self, block: BlockId) {
         let content = self.blocks.content(block);
         if self.contents.release(content) > 0 {
@@ -433,7 +437,7 @@ impl Cache {
         }
     }
 
-    /// Returns the parent of the first blocks of chains from `root`. The root is held until it is
+    /// Returns the parent of the first blocks of chains from `root`. The cache keeps the root until it is
     /// [released](Self::release_root).
     pub(crate) fn hold_root(&mut self, root: &ChainRoot) -> Parent {
         self.contents.hold_root(root)
@@ -443,7 +447,7 @@ impl Cache {
         self.contents.release_root(root);
     }
 
-    /// Returns the parent that the blocks after `block` have.
+    /// Returns the parent that a block has which continues `block`.
     pub(crate) fn parent(&self, block: BlockId) -> Parent {
         Parent::content(self.blocks.content(block))
     }
@@ -503,8 +507,8 @@ impl Cache {
         }
     }
 
-    /// Keeps `count` free blocks for the next sequence, as far as there are free ones. If `may_evict` is set, cached
-    /// blocks are evicted to get free ones. Returns the blocks that are kept.
+    /// Keeps `count` free blocks for the next sequence, as far as there are so many. If `may_evict` is set, the call
+    /// evicts cached blocks to get them. Returns the blocks that are kept.
     pub(crate) fn promise(&mut self, count: usize, may_evict: bool) -> impl Iterator<Item = BlockId> {
         if may_evict {
             while self.blocks.num_free() < count && !self.policy.is_empty() {
@@ -521,8 +525,8 @@ impl Cache {
         self.blocks.redeem();
     }
 
-    /// Changes how many blocks may be used. Growing adds free blocks. Shrinking withdraws free blocks, then cached
-    /// ones, but never used ones: the remaining number is withdrawn as blocks are released.
+    /// Changes how many units may be used. Growing adds free blocks. Shrinking withdraws free blocks, then cached ones,
+    /// but never used ones: the missing ones are withdrawn as blocks are released.
     pub(crate) fn set_usable(&mut self, usable: usize) {
         if let Some(tails) = &mut self.tails {
             if usable != tails.usable {
@@ -545,8 +549,8 @@ impl Cache {
         resize
     }
 
-    /// Evicts and frees up to `num_blocks` cached blocks, if no block is free and withdrawn blocks lie below the usable
-    /// number.
+    /// Evicts and frees up to `num_blocks` cached blocks, if no block is free and withdrawn blocks have ids below the
+    /// usable number. Does nothing where layers keep tails.
     pub(crate) fn make_room_to_move(&mut self, num_blocks: usize) {
         if self.blocks.num_free() > 0 {
             return;
@@ -561,8 +565,9 @@ impl Cache {
         }
     }
 
-    /// Moves up to `max` contents from the highest blocks to the lowest free ones, except from `pinned` blocks. The
-    /// contents do not change. The caller must update tables that name a source.
+    /// Moves up to `max` contents from the highest trunk blocks to the lowest free ones, except from `pinned` blocks.
+    /// Returns the moves as pairs of source and destination, the highest source first. The contents do not change. The
+    /// caller copies the bytes and updates tables.
     pub(crate) fn relocate(&mut self, max: usize, pinned: &HashSet<BlockId>) -> Vec<(BlockId, BlockId)> {
         let moves = self.blocks.plan_moves(max, pinned);
         for &(source, destination) in &moves {
@@ -578,7 +583,8 @@ impl Cache {
         moves
     }
 
-    /// Gives the memory of high free blocks to low withdrawn ones, up to `max` times, by [`Blocks::exchange`].
+    /// Gives the memory of the highest free blocks to the lowest withdrawn ones, up to `max` times. Returns how many
+    /// times.
     pub(crate) fn exchange(&mut self, max: usize) -> usize {
         self.blocks.exchange(max)
     }
@@ -589,8 +595,8 @@ impl Cache {
         self.owners.kept_from(tenant, self.blocks.usable())
     }
 
-    /// Takes a block that is in no list and holds no content, by eviction if none is free. The block then belongs to
-    /// the taker's tenant.
+    /// Takes a trunk block that is in no list and holds no content, by eviction if none is free. The block then belongs
+    /// to the taker's tenant.
     fn vacate(&mut self, taker: Taker) -> BlockId {
         let block = match &self.tails {
             None => self.blocks.take().unwrap_or_else(|| self.evict(Some(taker))),
@@ -600,8 +606,11 @@ impl Cache {
         block
     }
 
-    /// Evicts the content that the policy picks for `taker`; if `taker` is `None`, the block is for a smaller pool or a
-    /// move. The block is in no list afterwards. The content ends, unless it lies in a slot as well.
+    /// Evicts the content that the policy picks for `taker`, and returns its block, which is then in no list. The
+    /// content ends, unless it lies in a slot as well. If `taker` is `None`, the block is for a smaller pool or a move.
+    ///
+    /// # Panics
+    /// Panics if no block is cached.
     fn evict(&mut self, taker: Option<Taker>) -> BlockId {
         let loser = self.owners.loser(taker.map(|taker| taker.tenant), self.blocks.usable());
         let victim = self.policy.victim(loser).expect("a block is taken only when one is available");
@@ -617,7 +626,7 @@ impl Cache {
     }
 
     /// Ends the findable `content` of `block`, which nobody holds and no content continues. The policy has forgotten
-    /// the block. `is_of_use` says whether a tier below memory may be asked for it.
+    /// the block. If `is_of_use`, tiers below memory learn of the eviction.
     fn forget(&mut self, block: BlockId, content: ContentId, loss: Loss, is_of_use: bool) {
         if let Some(names) = self.names.as_mut().filter(|_| is_of_use) {
             let (above, tokens) = (self.contents.above(content), self.contents.tokens(content));

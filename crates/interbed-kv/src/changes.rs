@@ -3,30 +3,30 @@
 
 use crate::{hash::BlockHash, ids::TokenId};
 
-/// A change of what look-ups can find.
+/// A change of which contents are findable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheChange<'t> {
-    /// A block can be found from now on.
+    /// A content has become findable.
     Stored {
-        /// The hash that names the block by its tokens and all tokens before them.
+        /// The hash that names the content by its tokens and all tokens before them.
         hash: BlockHash,
-        /// The hash of the block before this one, which could be found already; `None` for the first block of a chain.
+        /// The hash of the parent, which was findable already; `None` for the first content of a chain.
         parent: Option<BlockHash>,
-        /// The tokens of the block, which fill it.
+        /// The tokens of the content, which fill a block.
         tokens: &'t [TokenId],
     },
-    /// A block can no longer be found. No block that follows it in a chain can be found either.
+    /// A content is no longer findable. No content that continues it is findable either.
     Removed {
-        /// The hash under which the block was stored.
+        /// The hash under which the content was stored.
         hash: BlockHash,
     },
-    /// Nothing can be found any more.
+    /// No content is findable any more.
     Cleared,
 }
 
 /// The changes of the cache in the order in which they happened.
 ///
-/// A hash identifies a block as long as no two 64-bit hashes collide. Look-ups compare tokens as well. If hashes
+/// A hash identifies a content as long as no two 64-bit hashes collide. Look-ups compare tokens as well. If hashes
 /// collide in an index elsewhere, a request may be routed to a server that has less of its prefix; no worse harm
 /// results.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,9 +36,10 @@ pub struct CacheChanges {
     tokens: Vec<TokenId>,
 }
 
-/// Receives the changes of a cache, from the thread that owns the cache.
+/// Receives the changes of a cache, on the engine's thread, which owns the cache.
 pub trait CacheWatcher: Send {
-    /// Receives the changes since the last call, at least one. It must not wait, because the cache waits for it.
+    /// Receives the changes since the last call, at least one. The watcher must not wait here, because the engine waits
+    /// for it.
     fn changed(&mut self, changes: &CacheChanges);
 }
 
@@ -50,7 +51,7 @@ enum Change {
 }
 
 impl CacheChanges {
-    /// Returns whether nothing has changed.
+    /// Returns whether there is no change.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
@@ -83,7 +84,7 @@ impl CacheChanges {
         self.changes.push(Change::Removed { hash });
     }
 
-    /// Records that nothing can be found any more. Earlier changes no longer matter and are dropped.
+    /// Records that no content is findable any more. Earlier changes no longer matter and are dropped.
     pub(crate) fn cleared(&mut self) {
         self.clear();
         self.changes.push(Change::Cleared);

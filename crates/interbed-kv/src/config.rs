@@ -7,59 +7,61 @@ use crate::{
     ids::{BLOCK_SIZE_MAX, BLOCKS_MAX},
 };
 
-/// The shape and the behaviour of a block manager.
+/// The size and the behaviour of a block manager.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvConfig {
-    /// The most physical blocks, 1 to [`BLOCKS_MAX`]; [`crate::BlockManager::set_usable`] may limit the pool to fewer.
+    /// The most [units](crate#terms) of memory, and the most trunk blocks: 1 to [`BLOCKS_MAX`].
+    /// [`crate::BlockManager::set_usable`] may limit the pool to fewer units.
     pub num_blocks: usize,
-    /// The number of tokens per block: a power of two from 1 to [`BLOCK_SIZE_MAX`].
+    /// The number of tokens in a trunk block and in a tail block of a window: a power of two from 1 to
+    /// [`BLOCK_SIZE_MAX`].
     pub block_size: usize,
     /// Whether sequences share the KV of equal prefixes. If false, the manager only allocates blocks.
     pub prefix_caching: bool,
-    /// The share of the blocks, in [0, 1), that stays available when a sequence is admitted, so that running sequences
-    /// can grow.
+    /// The share of the usable units, in [0, 1), that stays available when a sequence is admitted, so that running
+    /// sequences can grow.
     pub watermark: f64,
-    /// The number of slots in the swap pool, each for one part of a block, up to [`BLOCKS_MAX`]; 0 turns swapping off.
+    /// The number of slots in the swap pool, each for one part, up to [`BLOCKS_MAX`]; 0 turns swapping off.
     pub num_swap_blocks: usize,
-    /// The seed of the chain hash. It must be random per process, so that collisions cannot be prepared in advance.
+    /// The seed of the chain hash. It must be random per process, so that nobody can prepare collisions in advance.
     pub seed: u64,
-    /// The policy that chooses which cached blocks are evicted.
+    /// The policy that chooses which cached trunk blocks are evicted.
     pub eviction: EvictionKind,
-    /// What layers keep that need no more than the tail of a sequence; empty if all layers keep the KV of all tokens.
+    /// The tail groups: what those layers keep that do not need the KV of all tokens. Empty if all layers need it.
     pub tails: Vec<TailConfig>,
-    /// The bytes of one block. Only the ratio to [`TailConfig::block_bytes`] counts. 0 if no layer keeps the KV of all
-    /// tokens; blocks then hold nothing, and only number the contents.
+    /// The bytes of one trunk block. Only the ratio to [`TailConfig::block_bytes`] counts. 0 if no layer needs the KV
+    /// of all tokens; trunk blocks then take no memory, and only number the contents.
     pub block_bytes: usize,
-    /// The most tokens of one sequence that a pass computes, 1 or more. The blocks of a window have room for so many
-    /// tokens more than the window.
+    /// The most tokens of one sequence that a pass computes, 1 or more. A sequence's window has room for so many tokens
+    /// besides those that the next token sees.
     pub pass_tokens: usize,
 }
 
-/// What the layers of one group keep of a sequence, of which only the tail is needed to go on.
+/// A tail group: layers that keep the same kind of tail of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TailConfig {
     /// What the layers keep.
     pub keeps: Keeps,
-    /// The bytes of one block of this group, 1 or more.
+    /// The bytes of one block of this tail group, 1 or more, in the measure of [`KvConfig::block_bytes`].
     pub block_bytes: usize,
-    /// The number of [parts](crate::BlockPart) in which tiers below memory keep a block, 1 or more.
+    /// The number of [parts](crate::BlockPart) into which tiers below memory divide a block of this group, 1 or more.
     pub parts: u32,
 }
 
 /// What layers keep of a sequence so that the next token can be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeps {
-    /// The KV of the last tokens. A block holds [`KvConfig::block_size`] tokens.
+    /// The KV of the last tokens. A tail block holds [`KvConfig::block_size`] tokens.
     Window {
         /// The number of tokens that a token sees, itself included: 1 or more.
         tokens: usize,
     },
-    /// A state of fixed size, which stands for all tokens up to one position. A block holds one state.
+    /// A state of fixed size, which stands for all tokens up to one position. A tail block holds one state.
     State,
 }
 
 impl Keeps {
-    /// Returns how many blocks before position `num_blocks * block_size` a sequence needs to go on from there.
+    /// Returns how many tail blocks of this kind a sequence needs to go on behind its first `num_blocks` blocks.
     pub(crate) fn tail_blocks(self, num_blocks: usize, block_size: usize) -> usize {
         match self {
             Self::Window { tokens } => num_blocks.min((tokens - 1).div_ceil(block_size)),
@@ -89,7 +91,11 @@ impl KvConfig {
     /// Checks that a block manager can be built from this configuration.
     ///
     /// # Errors
-    /// Fails with the first invalid field.
+    /// Fails with the first invalid field:
+    /// - [`KvConfigError::NumBlocks`], [`KvConfigError::NumSwapBlocks`] or [`KvConfigError::BlockSize`] if that number
+    ///   is out of its range;
+    /// - [`KvConfigError::Watermark`] if the watermark is below 0, 1 or more, or no number;
+    /// - [`KvConfigError::Empty`] if a block, a window, a part count or a pass is empty.
     pub fn check(&self) -> Result<(), KvConfigError> {
         if self.num_blocks == 0 || self.num_blocks > BLOCKS_MAX {
             return Err(KvConfigError::NumBlocks { got: self.num_blocks });
@@ -112,8 +118,8 @@ impl KvConfig {
         Ok(())
     }
 
-    /// Returns the bytes that the pool's sizes are counted in: those of a block, or of the first group's blocks if
-    /// blocks hold nothing.
+    /// Returns the bytes of one unit: those of a trunk block, or of a block of the first tail group if trunk blocks
+    /// take no memory.
     pub(crate) fn unit_bytes(&self) -> usize {
         match self.block_bytes {
             0 => self.tails.first().map_or(1, |tail| tail.block_bytes),
@@ -121,40 +127,40 @@ impl KvConfig {
         }
     }
 
-    /// Returns how many blocks stay available when a sequence is admitted, if the manager may use `usable` blocks.
+    /// Returns how many units stay available when a sequence is admitted, if `usable` units may be used.
     pub(crate) fn watermark_blocks(&self, usable: usize) -> usize {
         (self.watermark * usable as f64) as usize
     }
 }
 
-/// The invalid field of a configuration.
+/// The first invalid field of a configuration.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum KvConfigError {
-    /// The pool would have no block, or more blocks than can be numbered.
+    /// [`KvConfig::num_blocks`] is 0, or above [`BLOCKS_MAX`].
     #[error("the KV pool would have {got} blocks, but it must have 1 to {BLOCKS_MAX}; change the memory given to KV")]
     NumBlocks {
         /// The configured number.
         got: usize,
     },
-    /// The swap pool would have more blocks than can be numbered.
+    /// [`KvConfig::num_swap_blocks`] is above [`BLOCKS_MAX`].
     #[error("the swap pool would have {got} blocks, but it may have {BLOCKS_MAX} at most; give swap less room")]
     NumSwapBlocks {
         /// The configured number.
         got: usize,
     },
-    /// The block size is not a power of two in the allowed range.
+    /// [`KvConfig::block_size`] is not a power of two, or above [`BLOCK_SIZE_MAX`].
     #[error("the block size is {got} tokens, but it must be a power of two from 1 to {BLOCK_SIZE_MAX}; 16 is usual")]
     BlockSize {
         /// The configured size.
         got: usize,
     },
-    /// The watermark is not a share of the pool, at least 0 and below 1.
+    /// [`KvConfig::watermark`] is not at least 0 and below 1.
     #[error("the watermark is {got}, but it must be at least 0 and below 1; 0.01 is usual")]
     Watermark {
         /// The configured share.
         got: f64,
     },
-    /// A block, a window or a pass would hold nothing.
+    /// A block, a window or a pass would hold nothing, or a tail block would have no part.
     #[error("a group of layers keeps nothing, or a pass computes nothing; this is a bug, please report it")]
     Empty,
 }

@@ -45,7 +45,7 @@ pub(crate) enum Continues {
 }
 
 impl Parent {
-    /// The parent of a content that cannot be found.
+    /// The parent of a content that is not findable.
     const NONE: Self = Self(u32::MAX);
     const ROOT: u32 = 1 << 31;
 
@@ -69,9 +69,9 @@ impl Parent {
 /// The outcome of publishing a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Publication {
-    /// The content can be found, under this hash.
+    /// The content has become findable under this hash.
     New(BlockHash),
-    /// An equal content can be found; it is this other content, or the content itself.
+    /// An equal content is findable: another one, or the content itself.
     Equal(ContentId),
     /// The index has no room for another content of this hash, so the content stays unfindable.
     Full,
@@ -82,9 +82,10 @@ pub(crate) enum Publication {
 #[derive(Debug, Clone)]
 #[repr(align(32))]
 struct Node {
-    /// Hash of the content and of everything before it, if `hashed`.
+    /// Hash of the content and of everything before it, valid if `hashed` is set.
     hash: BlockHash,
-    /// Content or root that the content continues, while it is findable: full, computed, in a block, and in the index.
+    /// Content or root that the content continues, while the content is findable: full, computed, in a block, and in
+    /// the index. Otherwise [`Parent::NONE`].
     parent: Parent,
     /// Number of findable contents that continue this content.
     children: u32,
@@ -120,12 +121,12 @@ impl Node {
 
 /// All contents, and the index that finds them by hash.
 ///
-/// A content has at most one block, and any number of slots below. A content can be found while it is in a block, full
-/// and computed, and its parent can be found. A content ends when it loses its last location.
+/// A content has at most one block, and any number of slots below. A content is findable while it is in a block, full
+/// and computed, and its parent is findable or a root. A content ends when it loses its last location.
 ///
-/// A findable content stands for a prefix, which is the path from the root to it. If layers kept state other than the
-/// KV of tokens (a recurrent state of fixed size), a snapshot of that state after the last token of the prefix would be
-/// kept here too. The snapshot would belong to the content and have locations of its own.
+/// A findable content stands for a prefix, which is the path from the root to it. The tails that a sequence needs to go
+/// on behind the prefix are no part of the content; `resume_points.rs` and `tail_pool.rs` say which tail blocks belong
+/// to it.
 #[derive(Debug)]
 pub(crate) struct Contents {
     block_size: usize,
@@ -136,11 +137,13 @@ pub(crate) struct Contents {
     heads: Vec<u32>, // [bucket]
     /// Number of slots that hold each content that is `below`.
     slots: HashMap<ContentId, u32>,
+    /// The first vacant node; the others follow by their `next`.
     vacant: u32,
     num_contents: usize,
     num_findable: usize,
     roots: RootTable,
-    /// Changes of the findable contents since the changes were taken; `None` unless changes are recorded.
+    /// Changes of which contents are findable, since the last time the changes were taken; `None` unless changes are
+    /// recorded.
     changes: Option<CacheChanges>,
 }
 
@@ -165,7 +168,7 @@ impl Contents {
         }
     }
 
-    /// Begins to keep changes of what can be found until they are taken.
+    /// Begins to record which contents become findable and which no longer are.
     pub(crate) fn record_changes(&mut self) {
         self.changes.get_or_insert_default();
     }
@@ -174,7 +177,7 @@ impl Contents {
         self.changes.is_some()
     }
 
-    /// Returns the changes that have not been taken; `None` unless changes are recorded.
+    /// Returns the changes that were not yet taken; `None` unless changes are recorded.
     pub(crate) fn changes(&mut self) -> Option<&mut CacheChanges> {
         self.changes.as_mut()
     }
@@ -183,8 +186,8 @@ impl Contents {
         &self.hasher
     }
 
-    /// Creates a content in `block`, with one user and as many of `tokens` as fit, and sets `hash` if they fill it.
-    /// Returns the content and the remaining tokens.
+    /// Creates a content in `block`, with one user and as many of `tokens` as fit, and sets `hash` if these tokens fill
+    /// the block. Returns the content and the remaining tokens.
     ///
     /// # Panics
     /// Panics if there are more contents than locations, which is impossible.
@@ -226,11 +229,13 @@ impl Contents {
         rest
     }
 
+    /// Returns the hash of the content and of everything before it, if it was computed.
     pub(crate) fn hash(&self, content: ContentId) -> Option<BlockHash> {
         let node = self.node(content);
         node.hashed.then_some(node.hash)
     }
 
+    /// Returns the number of tokens in the content.
     pub(crate) fn filled(&self, content: ContentId) -> usize {
         self.node(content).filled.into()
     }
@@ -240,10 +245,12 @@ impl Contents {
         &self.tokens[content.index() * self.block_size..][..self.block_size]
     }
 
+    /// Returns how many tables hold the content's block, and transfers read or write it.
     pub(crate) fn users(&self, content: ContentId) -> u32 {
         self.node(content).users
     }
 
+    /// Adds one user.
     pub(crate) fn hold(&mut self, content: ContentId) {
         self.node_mut(content).users += 1;
     }
@@ -301,8 +308,8 @@ impl Contents {
         }
     }
 
-    /// Returns what the first contents of chains from `root` continue. The root is held until it is
-    /// [released](Self::release_root).
+    /// Returns what the first contents of chains from `root` continue. The root stays known until the caller
+    /// [releases](Self::release_root) it.
     pub(crate) fn hold_root(&mut self, root: &ChainRoot) -> Parent {
         Parent::root(self.roots.hold(root, &self.hasher))
     }
@@ -332,8 +339,9 @@ impl Contents {
         self.node(content).children == 0
     }
 
-    /// Walks the longest chain of findable contents from `root` with these tokens. Hashes are computed if they are not
-    /// given. Calls `hit` with each content in order, and returns the length of the chain.
+    /// Walks the longest chain of findable contents from `root` whose tokens are those of `blocks`. Each block is given
+    /// by its hash, which the call computes if it is missing, and its tokens. Calls `hit` with each content in order,
+    /// and returns the length of the chain in blocks.
     pub(crate) fn walk<'t>(
         &self,
         root: &ChainRoot,
@@ -438,8 +446,8 @@ impl Contents {
         }
     }
 
-    /// Takes the block away from `content`, which must be findable and have neither users nor children. Returns its
-    /// hash, and the block of its parent if the parent is a content that now has neither users nor children.
+    /// Takes the block away from `content`, which must be findable and have neither users nor children. Returns the
+    /// content's hash, and the block of its parent if that is a content that now has neither users nor children.
     #[inline]
     pub(crate) fn evict(&mut self, content: ContentId) -> (BlockHash, Option<BlockId>) {
         let node = self.node(content);
@@ -460,7 +468,7 @@ impl Contents {
         }
     }
 
-    /// Returns the content that `content` continues; `None` if it is the first of its chain, or cannot be found.
+    /// Returns the content that `content` continues; `None` if `content` is the first of its chain, or not findable.
     pub(crate) fn parent_content(&self, content: ContentId) -> Option<ContentId> {
         match self.node(content).parent.get()? {
             Continues::Content(parent) => Some(parent),

@@ -9,11 +9,12 @@ use xxhash_rust::xxh64::xxh64;
 
 use crate::ids::{BLOCK_SIZE_MAX, TokenId};
 
-/// The hash of a full block and of everything before it.
+/// The hash of a full block's tokens and of everything before them in the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct BlockHash(pub u64);
 
-/// Names the start of a chain of blocks. Chains with different roots share nothing, even for equal tokens.
+/// Names the start of a chain by tenant, salt and namespace. Chains with different roots share nothing, even for equal
+/// tokens.
 ///
 /// A root is cheap to clone. Roots compare by their fields, never by their hash.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -28,14 +29,16 @@ struct RootFields {
 }
 
 impl ChainRoot {
-    /// Makes a root. `salt` separates tenants. It must be derived from the client's identity, since a salt that clients
-    /// choose isolates no one. `namespace` separates everything else that changes KV for equal tokens (model, adapter,
-    /// rope scale).
+    /// Makes a shared root without a tenant. Chains of different `salt`s share nothing. A salt that clients choose
+    /// isolates no one, because one client may choose that of another; to separate clients, the caller derives the salt
+    /// from the client's identity, or adds a [tenant](Self::of_tenant). `namespace` stands for everything else that
+    /// changes KV for equal tokens (model, adapter, rope scale).
     pub fn new(salt: Option<&str>, namespace: u64) -> Self {
         Self(Arc::new(RootFields { tenant: None, salt: salt.map(Box::from), namespace, shared: true }))
     }
 
-    /// Turns this root into one of `tenant`, which shares its chains with no other tenant.
+    /// Returns this root as one of `tenant`, whose chains share nothing with those of other tenants. `None` stands for
+    /// no tenant.
     pub fn of_tenant(self, tenant: Option<u128>) -> Self {
         let RootFields { salt, namespace, shared, .. } = &*self.0;
         Self(Arc::new(RootFields { tenant, salt: salt.clone(), namespace: *namespace, shared: *shared }))
@@ -47,7 +50,7 @@ impl ChainRoot {
         Self(Arc::new(RootFields { tenant: None, salt: None, namespace: 0, shared: false }))
     }
 
-    /// Returns whether other sequences can find blocks under this root.
+    /// Returns whether sequences under this root publish blocks and find those of others.
     pub fn is_shared(&self) -> bool {
         self.0.shared
     }
@@ -93,13 +96,13 @@ impl ChainHasher {
         Self { seed, mask: u64::MAX }
     }
 
-    /// Makes a hasher that keeps only the lowest `bits` of each hash, for tests. Forced collisions may cost time, but
-    /// do no other harm.
+    /// Makes a hasher that keeps only the lowest `bits` of each hash, 0 to 64, for tests. Forced collisions may cost
+    /// time, but do no other harm.
     pub fn truncated(seed: u64, bits: u32) -> Self {
         Self { seed, mask: 1u64.checked_shl(bits).unwrap_or(0).wrapping_sub(1) }
     }
 
-    /// Returns the hash of a chain's root, from which the first block's hash is computed. The hash is xxh64 over the
+    /// Returns the hash of a chain root, from which the first block's hash is computed. The hash is xxh64 over the
     /// root's fields, each as type tag, length and bytes, so that different fields never give the same bytes.
     pub fn root(&self, root: &ChainRoot) -> BlockHash {
         const SALT: u8 = 1;
@@ -120,8 +123,9 @@ impl ChainHasher {
         self.finish(&bytes)
     }
 
-    /// Returns the hash of a full block. The hash is xxh64 over `previous` as 8 little-endian bytes, then `tokens` as 4
-    /// little-endian bytes each.
+    /// Returns the hash of a full block, from the hash `previous` of the block before it, or of the chain root, and
+    /// from its `tokens`. The hash is xxh64 over `previous` as 8 little-endian bytes, then `tokens` as 4 little-endian
+    /// bytes each.
     ///
     /// # Panics
     /// Panics if `tokens` is longer than [`BLOCK_SIZE_MAX`].

@@ -11,8 +11,9 @@ pub const BLOCKS_MAX: usize = 1 << 26;
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
 
-/// A physical block, which is a place in memory for the KV of a fixed number of tokens. Its number is an index below
-/// [`crate::KvConfig::num_blocks`].
+/// A physical block, which is a place in memory for the KV of a fixed number of tokens, or for a state. The ids of
+/// trunk blocks are indices below [`crate::KvConfig::num_blocks`]; those of tail blocks follow, as
+/// [`crate::BlockManager::tail_groups`] says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub u32);
 
@@ -29,7 +30,8 @@ impl fmt::Display for BlockId {
     }
 }
 
-/// A place for one block in the swap pool. Its number is an index below [`crate::KvConfig::num_swap_blocks`].
+/// The right to keep one part of a block in the swap pool. Its number is an index below
+/// [`crate::KvConfig::num_swap_blocks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwapSlot(pub u32);
 
@@ -56,7 +58,7 @@ impl fmt::Display for SwapId {
     }
 }
 
-/// The id of one fetch of a block manager, which reads a prefix from a lower tier. A manager never uses an id twice.
+/// The id of one fetch of a block manager, which fills blocks from a lower tier. A manager never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FetchId(pub u64);
 
@@ -66,8 +68,7 @@ impl fmt::Display for FetchId {
     }
 }
 
-/// The id of a sequence that holds blocks. The caller assigns the numbers; no two sequences may have the same number at
-/// a time.
+/// The id of a sequence. The caller assigns the numbers; no two sequences may have the same number at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 

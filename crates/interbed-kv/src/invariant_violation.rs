@@ -7,7 +7,7 @@ use crate::ids::{BlockId, SequenceId, SwapId, SwapSlot};
 /// The first broken invariant that was found. A violation is always a bug of this crate or of an eviction policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum InvariantViolation {
-    /// A block must be exactly one of free, cached, used and withdrawn.
+    /// A trunk block must be exactly one of free, cached, used and withdrawn.
     #[error("{block} is free: {free}, cached: {cached}, used: {used}, withdrawn: {withdrawn}; exactly one must hold")]
     State {
         /// The block.
@@ -24,19 +24,20 @@ pub enum InvariantViolation {
     /// The list of free blocks must hold each free block once, and no other.
     #[error("{block} is in the free list twice, or without being free")]
     FreeList {
-        /// The block.
+        /// The block that is listed twice, or without being free.
         block: BlockId,
     },
-    /// A block without holders keeps its content only while the content can be found.
+    /// A block without holders may keep its content only while the content is findable.
     #[error("{block} is cached, but its content cannot be found")]
     Unfindable {
-        /// The block.
+        /// The cached block.
         block: BlockId,
     },
-    /// A block without holders keeps its content only while a hit can end there or behind it.
+    /// A block without holders may keep its content only while a hit can end at that content, or at one further down
+    /// its chain.
     #[error("{block} is cached, but no hit can use it")]
     Useless {
-        /// The block.
+        /// The cached block.
         block: BlockId,
     },
     /// A block's count of holders must be the number of tables and transfers that hold it.
@@ -44,37 +45,37 @@ pub enum InvariantViolation {
     Holders {
         /// The block.
         block: BlockId,
-        /// Number of users that the block's content counts.
+        /// Number of holders that the block's content counts.
         counted: u32,
         /// Number of tables and transfers that hold the block.
         holders: u32,
     },
-    /// Each location must hold exactly one content, which names it; a content that is used or findable must be in a
-    /// block.
+    /// Each location must hold exactly one content, which names that location. A content that is used or findable must
+    /// be in a block.
     #[error("content {content} is to be in {block:?}, but places say otherwise, or its use or its slots do")]
     Location {
-        /// The content's number.
+        /// The content's internal number.
         content: u32,
         /// The block that the content names.
         block: Option<BlockId>,
     },
-    /// A slot's count of holders must be the number of sequences and swaps in flight that hold it; free slots have
+    /// A slot's count of holders must be the number of sequences and swaps in flight that hold it. A free slot has
     /// none.
     #[error("{slot} counts {counted} holders, but {found} sequences and swaps hold it, and it is free: {free}")]
     Slot {
         /// The slot.
         slot: SwapSlot,
-        /// Number of holders that the pool counts.
+        /// Number of holders that the slot counts.
         counted: u32,
         /// Number of sequences and swaps that hold the slot.
         found: u32,
         /// Whether the slot is in the free list.
         free: bool,
     },
-    /// A block that a swap copies into must not be findable before the swap has finished.
+    /// The content of a block that a swap fills must not be findable before the swap has ended.
     #[error("{block} is findable, but {swap} has yet to fill it")]
     FoundTooEarly {
-        /// The block.
+        /// The block that the swap fills.
         block: BlockId,
         /// The swap.
         swap: SwapId,
@@ -97,7 +98,7 @@ pub enum InvariantViolation {
         /// Number of the content's parent.
         parent: u32,
     },
-    /// A published block's hash must be computed from its parent's hash and its tokens.
+    /// A published block's hash must be the one computed from the parent's hash and the block's tokens.
     #[error("{block} is published under a hash that is not that of its tokens")]
     Hash {
         /// The block.
@@ -109,7 +110,7 @@ pub enum InvariantViolation {
         /// The block.
         block: BlockId,
     },
-    /// Lists and counters must hold exactly what they should.
+    /// Each list and counter must hold as many as a full walk finds.
     #[error("the {list} counts {counted}, but there are {found}")]
     Count {
         /// Name of the list or counter.
@@ -119,12 +120,13 @@ pub enum InvariantViolation {
         /// Number that a full walk finds.
         found: usize,
     },
-    /// The number of present blocks must be the number that may be used, or more if all of them are used.
+    /// As many blocks must have memory as may be used, or more as long as no block is free or cached. Where layers keep
+    /// tails, the numbers are bytes, and fewer may be present.
     #[error("{present} blocks are there, {unused} of them unused, but {usable} may be used")]
     Usable {
-        /// Number of blocks that are not withdrawn.
+        /// Number of blocks that have memory.
         present: usize,
-        /// Number of present blocks that are free or cached.
+        /// Number of these blocks that are free or cached; only cached bytes where layers keep tails.
         unused: usize,
         /// Number of blocks that may be used.
         usable: usize,

@@ -1,7 +1,7 @@
 //! Computes keys of contents below memory. Keys outlive the process, and tell nothing to those who lack the secret.
 //!
 //! Memory finds contents by [`BlockHash`](crate::BlockHash), which is cheap, and compares tokens and parents. Below
-//! memory, a content is named by its [`BlockKey`] alone, and what is read back is compared with its [`BlockLabel`].
+//! memory, a part is named by its [`BlockKey`] alone, and what is read back is compared with its [`BlockLabel`].
 
 use std::fmt;
 
@@ -12,13 +12,14 @@ use crate::{hash::ChainRoot, ids::TokenId};
 /// The number of bytes in a [`BlockKey`].
 pub const KEY_BYTES: usize = 16;
 
-/// A keyed hash that names what tiers below memory keep: a full block with everything before it in its chain (model,
-/// tenant, salt, namespace and tokens), a part of a window or state, the root of a chain, or a tenant.
+/// A keyed hash that names what tiers below memory keep: a full trunk block with everything before it in its chain
+/// (model, tenant, salt, namespace and tokens), or a part of a tail block. Keys of the same form stand for chain roots
+/// and, as [owner marks](KeyChain::owner), for tenants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BlockKey(pub [u8; KEY_BYTES]);
 
 impl BlockKey {
-    /// Stands for the key of a content that no look-up can find.
+    /// Stands for the key of a content that is not findable.
     pub const NAMELESS: Self = Self([0; KEY_BYTES]);
 }
 
@@ -28,28 +29,28 @@ impl fmt::Debug for BlockKey {
     }
 }
 
-/// Label that a tier below memory keeps beside a block, so that a reader can check that it got the block it wanted.
+/// What a tier below memory stores beside a part, so that a reader can check that it got the part it wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockLabel {
-    /// The key of the block itself.
+    /// The key of the part itself.
     pub key: BlockKey,
-    /// The key of the block before it in its chain, or of the chain's root. For a part of what layers keep besides the
-    /// KV of all tokens, this is the key of the content that the part belongs to.
+    /// For a trunk block, the key of the content before it in its chain, or of the chain root. For a part of a tail
+    /// block, the key of the content that the tail block belongs to.
     pub parent: BlockKey,
-    /// The mark of the tenant that the block belongs to, computed by [`KeyChain::owner`].
+    /// The [owner mark](KeyChain::owner) of the tenant that the content belongs to.
     pub owner: BlockKey,
-    /// The tokens of the block, which fill it.
+    /// The tokens of the content that the part belongs to, as many as fill a block.
     pub tokens: Box<[TokenId]>,
 }
 
-/// Computes [`BlockKey`]s. A key is BLAKE3, keyed with a secret, over fields that are each written as type tag, length
-/// and bytes, so that different fields never give the same bytes.
+/// Computes the [`BlockKey`]s of one model under one secret. A key is BLAKE3, keyed with the secret, over fields that
+/// are each written as type tag, length and bytes, so that different fields never give the same bytes.
 #[derive(Clone)]
 pub struct KeyChain {
     secret: [u8; 32],
     /// The hash of everything that changes KV for equal tokens and that one process never changes, such as the weights.
     fingerprint: [u8; 32],
-    /// The secret from which the marks of [owners](Self::owner) are computed.
+    /// The secret from which [owner marks](Self::owner) are computed.
     owners: [u8; 32],
 }
 
@@ -63,20 +64,20 @@ const GROUP: u8 = 7;
 const PART: u8 = 8;
 
 impl KeyChain {
-    /// Makes a chain that computes keys under `secret`, for the KV of the model that `fingerprint` identifies.
+    /// Makes the value that computes keys under `secret`, for the KV of the model that `fingerprint` identifies.
     /// `fingerprint` covers the weights, how the model is computed, and the layout and type of its KV.
     pub fn new(secret: [u8; 32], fingerprint: [u8; 32]) -> Self {
         Self { secret, fingerprint, owners: secret }
     }
 
-    /// Returns a chain that gives blocks the same keys, but computes the marks of owners from another secret, which
-    /// other stores with the same keys do not know.
+    /// Returns a value that gives contents the same keys, but computes owner marks from `secret`, which other stores
+    /// with the same keys do not know.
     #[must_use]
     pub fn owned_under(self, secret: [u8; 32]) -> Self {
         Self { owners: secret, ..self }
     }
 
-    /// Returns the key of a chain's root, from which the key of the chain's first block is computed.
+    /// Returns the key of the chain root `root`, from which the key of the chain's first block is computed.
     pub fn root(&self, root: &ChainRoot) -> BlockKey {
         let mut hasher = self.hasher();
         field(&mut hasher, FINGERPRINT, &self.fingerprint);
@@ -86,7 +87,8 @@ impl KeyChain {
         finish(&hasher)
     }
 
-    /// Returns the key of the block that holds `tokens` and follows the block with key `parent`.
+    /// Returns the key of the trunk block that holds `tokens` and continues the content, or the chain root, with the
+    /// key `parent`.
     pub fn block(&self, parent: BlockKey, tokens: &[TokenId]) -> BlockKey {
         let mut hasher = self.hasher();
         field(&mut hasher, PARENT, &parent.0);
@@ -103,8 +105,8 @@ impl KeyChain {
         finish(&hasher)
     }
 
-    /// Returns the key of part number `part` of the block that group number `group` of
-    /// [`KvConfig::tails`](crate::KvConfig::tails) keeps of the content with key `content`.
+    /// Returns the key of part number `part` of a tail block. The block is that which tail group number `group` of
+    /// [`KvConfig::tails`](crate::KvConfig::tails) keeps for the content with the key `content`.
     pub fn part(&self, content: BlockKey, group: u32, part: u32) -> BlockKey {
         let mut hasher = self.hasher();
         field(&mut hasher, PARENT, &content.0);
@@ -113,8 +115,9 @@ impl KeyChain {
         finish(&hasher)
     }
 
-    /// Returns a mark of everything that belongs to `tenant`, by which it can be found and erased. The mark does not
-    /// depend on the model.
+    /// Returns the owner mark of `tenant`: a keyed hash, stored with everything that belongs to the tenant, by which
+    /// all of it can be found and erased. `None` stands for all requests without a tenant. The mark does not depend on
+    /// the model.
     pub fn owner(&self, tenant: Option<u128>) -> BlockKey {
         let mut hasher = Hasher::new_keyed(&self.owners);
         tenant.into_iter().for_each(|tenant| field(&mut hasher, TENANT, &tenant.to_le_bytes()));

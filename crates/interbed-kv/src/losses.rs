@@ -5,8 +5,8 @@
 
 use crate::{hash::BlockHash, ids::SequenceId};
 
-/// Minimum number of entries, 16 bytes each. Larger pools have an entry for every four blocks, which is 4 bytes a
-/// block.
+/// Minimum number of entries for lost contents, 16 bytes each. Larger pools have an entry for every four blocks, which
+/// is 4 bytes a block.
 const LOST_MIN: usize = 4096;
 const FIRSTS: usize = 1024;
 
@@ -37,6 +37,7 @@ struct First {
     root: u32,
 }
 
+/// Remembers why contents were lost, and under which root the first block of a chain was published last.
 #[derive(Debug)]
 pub(crate) struct Losses {
     lookups: u32,

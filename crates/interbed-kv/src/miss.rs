@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{ids::SequenceId, losses::Loss};
 
-/// Point where a look-up stopped, and the reason.
+/// The point where a look-up stopped, and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miss {
     /// Number of leading tokens that were found.
@@ -13,15 +13,16 @@ pub struct Miss {
     pub reason: MissReason,
 }
 
-/// Reason why a block was not found. The reason is only a hint, since it comes from hashes and a bounded memory; tokens
-/// are compared only for blocks that are found.
+/// Reason why a look-up did not find a block. The reason is only a hint, since it comes from hashes and a bounded
+/// memory; tokens are compared only for blocks that are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MissReason {
     /// No such content was published, or it was lost too long ago to be remembered.
     NeverSeen,
     /// The content was published, and evicted later.
     Evicted {
-        /// Sequence that needed the block; `None` if the pool became smaller, or if the client must not know.
+        /// Sequence that needed the block; `None` if no sequence did, as when the pool became smaller, or if the client
+        /// must not know.
         by: Option<SequenceId>,
         /// Number of look-ups between the eviction and this look-up.
         lookups_ago: u32,
@@ -38,10 +39,11 @@ pub enum MissReason {
     /// No full block is left to look up. The block that ends with the last token is never looked up, since that token
     /// is always computed.
     PartialBlock,
-    /// The next block was found, but the state that a sequence needs to go on behind it is missing, or a window beside
-    /// it.
+    /// The next block was found, but memory lacks a tail that a sequence needs to go on behind it, in a model of which
+    /// some layers keep a state.
     NoState,
-    /// The next block was found, but blocks of windows that a sequence needs to go on behind it are missing.
+    /// The next block was found, but memory lacks blocks of windows that a sequence needs to go on behind it, in a
+    /// model whose layers keep no state.
     NoWindow,
     /// Prefix caching is off, or the sequence shares nothing with others.
     NotCacheable,

@@ -1,4 +1,4 @@
-//! Keeps the names of the contents in memory for the tiers below: which content each block holds, what has become
+//! Keeps the keys of the contents in memory for the tiers below: which content each block holds, what has become
 //! findable, and what was evicted.
 
 use crate::{
@@ -8,57 +8,57 @@ use crate::{
     key::{BlockKey, BlockLabel, KeyChain},
 };
 
-/// A content that memory has lost, or a part of the windows and states behind it. The bytes are in its block until the
-/// next copy or pass writes to the block.
+/// A content that memory has lost, or a part of a tail block of a resume point that has ended. The bytes are in the
+/// block until the next copy or pass writes to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evicted {
-    /// The place of the bytes.
+    /// The part of memory with the bytes.
     pub part: BlockPart,
     /// The label under which tiers keep the bytes.
     pub label: BlockLabel,
-    /// Class that the eviction policy gives the content for its use; see
+    /// The class that the eviction policy gave to the content; see
     /// [`EvictionPolicy::class`](crate::EvictionPolicy::class).
     pub class: u8,
 }
 
-/// A content behind which sequences are likely to go on, so that tiers below memory keep what they need for that.
+/// A resume point behind which sequences are likely to go on, so that tiers below memory keep its tails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WantedPoint {
-    /// The block of the content.
+    /// The trunk block of the point's content.
     pub block: BlockId,
-    /// The key of the content.
+    /// The key of the point's content.
     pub key: BlockKey,
-    /// Whether the only sign of its use is that an answer has ended there. A tier that does not keep the KV of answers
-    /// has no use for it then.
+    /// Whether the only sign of the point's use is that an answer has ended there. A tier that does not keep the KV of
+    /// answers has no use for the point then.
     pub is_of_answer: bool,
 }
 
-/// The place before a findable content in its chain.
+/// What a findable content continues.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Above<'a> {
-    /// The content of this block comes before the content.
+    /// The content continues that of this block.
     Block(BlockId),
-    /// No content comes before the content: it is the first of a chain.
+    /// The content is the first of a chain with this root.
     Root(&'a ChainRoot),
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Name {
     key: BlockKey,
-    /// The index of the block's owner in `owners`.
+    /// The index of the owner mark in `owners`.
     owner: u32,
 }
 
-/// Keeps the keys of the contents in memory, and lists those that were published or evicted, for the tiers below.
+/// The keys of the contents in memory, and lists of those that were published or evicted, for the tiers below.
 #[derive(Debug)]
 pub(crate) struct Names {
     chain: KeyChain,
     names: Vec<Name>, // [block], valid while its content is findable
-    /// The marks of all owners that were seen, one for each tenant.
+    /// The owner marks of all tenants that were seen, each once.
     owners: Vec<BlockKey>,
     published: Vec<BlockId>,
     evicted: Vec<Evicted>,
-    /// The parts of the resume points that have ended, point by point.
+    /// The parts of tail blocks of the wanted resume points that have ended, one list for each point.
     evicted_points: Vec<Vec<Evicted>>,
 }
 
@@ -83,7 +83,7 @@ impl Names {
         self.names[block.index()].key
     }
 
-    /// Notes that `block` can be found now, and computes its key.
+    /// Notes that the content of `block`, which continues `above`, has become findable, and computes its key.
     pub(crate) fn publish(&mut self, block: BlockId, above: Above<'_>, tokens: &[TokenId]) {
         let (parent, owner) = match above {
             Above::Block(above) => (self.key(above), self.names[above.index()].owner),
@@ -93,7 +93,7 @@ impl Names {
         self.published.push(block);
     }
 
-    /// Notes that `block`, which nobody uses, is about to be evicted.
+    /// Notes that the content of `block`, which nothing holds, is about to be evicted.
     pub(crate) fn evict(&mut self, block: BlockId, above: Above<'_>, tokens: &[TokenId], class: u8) {
         let label = self.label(block, above, tokens);
         self.evicted.push(Evicted { part: BlockPart::whole(block), label, class });
@@ -114,7 +114,7 @@ impl Names {
         self.published.iter_mut().filter(|block| **block == from).for_each(|block| *block = to);
     }
 
-    /// Notes that nothing can be found any more.
+    /// Notes that no content is findable any more.
     pub(crate) fn reset(&mut self) {
         self.published.clear();
         self.evicted_points.clear();
@@ -128,7 +128,8 @@ impl Names {
         std::mem::take(&mut self.evicted)
     }
 
-    /// Notes that a resume point is about to end, and which parts of blocks it needs.
+    /// Notes that a wanted resume point is about to end. `parts` are the parts of tail blocks that it needs, each with
+    /// its label, and `class` is the class of its content.
     pub(crate) fn evict_point(&mut self, parts: Vec<(BlockLabel, BlockPart)>, class: u8) {
         let evicted = |(label, part)| Evicted { part, label, class };
         self.evicted_points.push(parts.into_iter().map(evicted).collect());
@@ -138,8 +139,8 @@ impl Names {
         std::mem::take(&mut self.evicted_points)
     }
 
-    /// Returns the label of part number `part` of the block that group number `group` keeps of the content of `block`,
-    /// which has `tokens`.
+    /// Returns the label of part number `part` of the tail block that tail group number `group` keeps for the content
+    /// of `block`, which has these `tokens`.
     pub(crate) fn part_label(&self, block: BlockId, (group, part): (u32, u32), tokens: &[TokenId]) -> BlockLabel {
         let Name { key, owner } = self.names[block.index()];
         BlockLabel {

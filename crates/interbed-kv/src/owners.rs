@@ -1,12 +1,13 @@
-//! Keeps track of which tenant each content in memory belongs to, and chooses whose content is evicted when a block is
-//! needed.
+//! Keeps track of which tenant each content in memory belongs to, and chooses whose content is evicted when a trunk
+//! block is needed.
 //!
-//! A block with content belongs to the tenant whose chain it was taken for, whether it is in use or cached. Blocks that
-//! one tenant leaves free may go to other tenants. Once all blocks are taken, each tenant that has blocks has an equal
-//! share of them. The tenant with the most blocks loses first, down to its share. A tenant that is at its share already
-//! makes room for itself. Tenants that have taken no block for long have no share any more.
+//! A block with content belongs to the tenant whose chain it was taken for, whether it is in use or cached. A tenant
+//! that has such blocks is an *owner*. Blocks that one tenant leaves free may go to other tenants. Once all blocks are
+//! taken, each owner has an equal share of them. The owner with the most blocks loses first, down to its share. An
+//! owner that is at its share already makes room for itself. Owners that have taken no block for long have no share any
+//! more.
 //!
-//! Nothing is kept in order here as long as all blocks belong to one tenant.
+//! Nothing is kept in order here as long as all blocks belong to one owner.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,19 +18,20 @@ use crate::ids::BlockId;
 const POOLS_IDLE: u64 = 256;
 /// Minimum number of blocks that are taken before an idle tenant loses its share, which holds for small pools.
 const BLOCKS_IDLE: u64 = 1 << 16;
-/// Number of takings within which a tenant that takes blocks again is not moved in the order of use. The order is then
-/// wrong by no more than this number.
+/// Number of blocks taken by all tenants within which an owner that takes blocks again is not moved in the order of
+/// use. The order is then wrong by no more than this number.
 const SOON: u64 = 256;
 
-/// The tenant of a chain, given by [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant).
+/// The tenant of a chain, given by [`ChainRoot::of_tenant`](crate::ChainRoot::of_tenant); `None` for chains without
+/// one, which count as those of one tenant.
 pub(crate) type Tenant = Option<u128>;
 
-/// The number of the tenant that contents belong to, for as long as the tenant has any. Another tenant may get the
-/// number afterwards. In a pool that one tenant has alone, the tenant's number is 0.
+/// The number of a tenant for as long as the tenant has contents in memory. Another tenant may get the number
+/// afterwards. In a pool that one tenant has alone, the tenant's number is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct OwnerId(pub u32);
 
-/// Counts the blocks of each tenant, and chooses the tenant whose content is evicted when a block is needed.
+/// Counts the blocks of each owner, and chooses the owner whose content is evicted when a block is needed.
 #[derive(Debug)]
 pub(crate) struct Owners {
     num_blocks: usize,
@@ -37,7 +39,7 @@ pub(crate) struct Owners {
     ids: HashMap<Tenant, OwnerId>,
     vacant: Vec<OwnerId>,
     of_block: Vec<OwnerId>, // [block], valid while it has content; empty before there was a second owner
-    /// The owners that have cached blocks, in the order of how many blocks they have in all.
+    /// The owners that have cached blocks, in the order of how many blocks with content they have.
     by_blocks: BTreeSet<(usize, OwnerId)>,
     /// The owners that have a share, in the order of when they last took a block.
     by_use: BTreeSet<(u64, OwnerId)>,
@@ -50,7 +52,7 @@ pub(crate) struct Owners {
 #[derive(Debug, Clone, Copy)]
 struct Owner {
     tenant: Tenant,
-    /// The number of the tenant's blocks with content, in use or cached.
+    /// The number of the owner's blocks with content, in use or cached.
     blocks: usize,
     cached: usize,
     /// The time at which the owner last took a block, by which the owner is placed in `by_use`.
@@ -88,7 +90,7 @@ impl Owners {
         self.touch(id);
     }
 
-    /// Notes that `block`, which was in use, has no content any more.
+    /// Notes that `block`, which was in use, has no content any more. An owner without blocks is forgotten.
     pub(crate) fn give_back(&mut self, block: BlockId) {
         let id = self.of(block);
         self.change(id, |owner| owner.blocks -= 1);
@@ -118,8 +120,8 @@ impl Owners {
         }
     }
 
-    /// Returns the owner whose cached content is evicted for a chain of `taker`, if the taker is known. `usable` blocks
-    /// may be used. Some content must be cached.
+    /// Returns the owner whose cached content is evicted for a chain of the tenant `taker`, or for no chain if `None`.
+    /// `usable` blocks may be used. Some content must be cached.
     pub(crate) fn loser(&mut self, taker: Option<Tenant>, usable: usize) -> OwnerId {
         if !self.is_shared() {
             return OwnerId(0);
@@ -136,8 +138,8 @@ impl Owners {
         }
     }
 
-    /// Returns how many cached blocks of others lie within their owners' shares, so that `tenant` should not take these
-    /// blocks while it can do without. Takes time in proportion to the number of owners.
+    /// Returns how many cached blocks of other owners lie within their shares of `usable` blocks, so that `tenant`
+    /// should not take these blocks while it can do without. Takes time in proportion to the number of owners.
     pub(crate) fn kept_from(&self, tenant: Tenant, usable: usize) -> usize {
         if !self.is_shared() {
             return 0;
@@ -148,8 +150,8 @@ impl Owners {
         others.map(|id| self.owner(id)).map(|one| one.cached.min(share.saturating_sub(one.blocks - one.cached))).sum()
     }
 
-    /// Returns the equal share of `usable` blocks that each owner with a share has. `one` is counted too if it has no
-    /// share yet.
+    /// Returns the equal share of `usable` blocks that each owner with a share has. `one` counts as an owner with a
+    /// share, even if it has none yet.
     fn share(&self, one: Option<OwnerId>, usable: usize) -> usize {
         let is_counted = one.is_some_and(|id| self.by_use.contains(&(self.owner(id).used, id)));
         usable / (self.by_use.len() + usize::from(!is_counted)).max(1)
@@ -166,7 +168,7 @@ impl Owners {
         }
     }
 
-    /// Returns whether there ever were blocks of two tenants at a time.
+    /// Returns whether blocks of two owners were ever in memory at a time.
     fn is_shared(&self) -> bool {
         !self.of_block.is_empty()
     }
@@ -175,7 +177,7 @@ impl Owners {
         &self.owners[id.0 as usize]
     }
 
-    /// Returns the number of `tenant`, which has or is about to have blocks.
+    /// Returns the number of `tenant`, which has or is about to have blocks; the call gives it one if it has none.
     fn id(&mut self, tenant: Tenant) -> OwnerId {
         if !self.is_shared() {
             match self.owners.first_mut() {

@@ -1,4 +1,4 @@
-//! Times for which something is left alone after it has failed.
+//! Pauses for which the engine leaves something alone after it has failed.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ const FIRST: Duration = Duration::from_secs(1);
 /// Minimum time between two warnings.
 const WARN_AGAIN: Duration = Duration::from_secs(600);
 
-/// A pause after a failure. Each one is twice as long as the one before, until something succeeds.
+/// A pause after a failure, such as that of a disk. Each pause is twice as long as the one before, up to a limit, until
+/// something succeeds.
 #[derive(Debug)]
 pub struct Pause {
     /// Time when the last pause ends, or ended; `None` before the first.
@@ -21,7 +22,8 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// Creates pauses of at most `longest`, of which none is on.
+    /// Makes a value without a pause. No later pause is longer than `longest`, except that the first one takes a
+    /// second.
     pub fn new(longest: Duration) -> Self {
         Self { until: None, next: FIRST, longest, warned_at: None }
     }
@@ -31,8 +33,9 @@ impl Pause {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Begins a pause. Returns its length, and whether a warning should be given: what has failed mostly goes on to
-    /// fail for a while, so one warning in ten minutes is enough. Returns `None` if a pause is on already.
+    /// Begins a pause at `now`. Returns its length, and whether the caller should give a warning: what has failed
+    /// mostly goes on to fail for a while, so one warning in ten minutes is enough. Returns `None` if a pause is on
+    /// already.
     pub fn begin(&mut self, now: Instant) -> Option<(Duration, bool)> {
         if self.is_on(now) {
             return None;
@@ -47,7 +50,7 @@ impl Pause {
         Some((time, warns))
     }
 
-    /// Notes a success: the next pause is a short one.
+    /// Notes a success, so that the next pause takes a second again. A pause that is on goes on.
     pub fn succeeded(&mut self) {
         self.next = FIRST;
     }

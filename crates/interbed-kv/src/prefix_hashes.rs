@@ -1,5 +1,5 @@
-//! Keeps the hashes of a waiting sequence's prefixes, which are computed once for each block however often they are
-//! looked up.
+//! Keeps the hashes of a waiting sequence's prefixes, which are computed once for each block however often the sequence
+//! is looked up.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use crate::{
     ids::TokenId,
 };
 
-/// Holds the root of a sequence's chain and the hashes of its full blocks. The sequence's owner keeps these hashes
-/// beside the tokens. Once the sequence has its blocks, it is not looked up any more, and the hashes can be
-/// [dropped](Self::truncate): the block manager has copied the hashes that it needs.
+/// The root of a sequence's chain and the hashes of its full blocks. The caller keeps them beside the sequence's
+/// tokens. Once the sequence has its blocks, it is not looked up any more, and the caller can [drop](Self::truncate)
+/// the hashes: the block manager has copied those that it needs.
 ///
 /// [`BlockManager::hash_prefix`](crate::BlockManager::hash_prefix) makes a value of this type, and every look-up takes
 /// one. A hash only tells where to look: a hit counts only once tokens and parent compare equal.
@@ -18,7 +18,7 @@ use crate::{
 pub struct PrefixHashes {
     root: ChainRoot,
     hasher: ChainHasher,
-    /// The hash of the root; `None` if nothing under this root can be found. In that case nothing is hashed.
+    /// The hash of the root; `None` if nothing under this root is findable. In that case nothing is hashed.
     root_hash: Option<BlockHash>,
     block_size: usize,
     blocks: Vec<BlockHash>, // [logical block]
@@ -39,7 +39,7 @@ impl PrefixHashes {
     /// Hashes the full blocks of `token_ids` that have not been hashed yet. `token_ids` must be all tokens of the
     /// sequence, and begin with the tokens of earlier calls.
     ///
-    /// A look-up may come before this call. It then computes the missing hashes itself, again each time.
+    /// A look-up of tokens that were not hashed here computes the missing hashes itself, again each time.
     pub fn extend(&mut self, token_ids: &[TokenId]) {
         let Some(root) = self.root_hash else { return };
         let last = self.blocks.last().copied().unwrap_or(root);
@@ -51,7 +51,7 @@ impl PrefixHashes {
     }
 
     /// Forgets the hashes of blocks that do not lie wholly in the first `num_tokens` tokens, and frees their memory.
-    /// Other tokens may follow from now on.
+    /// Later calls of [`extend`](Self::extend) may bring other tokens behind these.
     pub fn truncate(&mut self, num_tokens: usize) {
         self.blocks.truncate(num_tokens / self.block_size);
         self.blocks.shrink_to_fit();
@@ -62,8 +62,8 @@ impl PrefixHashes {
         self.blocks.len()
     }
 
-    /// Returns the hash of the chain's root, from which the first block's hash is computed. Returns `None` if nothing
-    /// under this root can be found.
+    /// Returns the hash of the chain root, from which the first block's hash is computed. Returns `None` if nothing
+    /// under this root is findable.
     pub(crate) fn root_hash(&self) -> Option<BlockHash> {
         self.root_hash
     }

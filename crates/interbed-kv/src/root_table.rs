@@ -24,7 +24,7 @@ pub(crate) struct RootTable {
 }
 
 impl RootTable {
-    /// Returns the number of `root`; `None` if the root has no holder.
+    /// Returns the number of `root`; `None` if nothing holds the root.
     pub(crate) fn find(&self, root: &ChainRoot) -> Option<RootId> {
         self.ids.get(root).copied()
     }

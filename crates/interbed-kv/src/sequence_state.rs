@@ -2,7 +2,7 @@
 
 use crate::ids::{FetchId, SwapId};
 
-/// State of a sequence, which tells where its KV is.
+/// The state of a sequence, which tells where its KV is.
 ///
 /// | state | leaves it by |
 /// |---|---|
@@ -12,10 +12,11 @@ use crate::ids::{FetchId, SwapId};
 /// | arriving | `finish_swap`: done → resident, failed → freed |
 /// | fetching | `finish_fetch` → resident |
 ///
-/// `allocate` and `fork` create a sequence as resident; `free` ends it in any state.
+/// `allocate`, `fork` and `begin_below` create a sequence as resident; `free` ends it in any state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequenceState {
-    /// The KV is in blocks; the sequence may be computed, appended to and forked.
+    /// The KV is in blocks, except that the beginning of a [long](crate::BlockManager::begin_below) sequence is below
+    /// memory. The sequence may be computed, appended to and forked.
     Resident,
     /// The KV is in blocks from which this swap copies; the blocks are not reused before the swap has finished.
     Leaving(SwapId),

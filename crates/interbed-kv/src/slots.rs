@@ -1,9 +1,8 @@
-//! Keeps the places of KV one tier below: which slots are free, and which content each holds.
+//! Keeps track of the slots one tier below: which are free, and which content each holds.
 
 use crate::{contents::ContentId, ids::SwapSlot};
 
-/// Keeps for each slot one tier below whether it is free, or which content it holds and how many sequences and
-/// transfers hold it.
+/// Says for each slot whether it is free, or which content it holds and how many sequences and transfers hold the slot.
 #[derive(Debug)]
 pub(crate) struct Slots {
     entries: Vec<Entry>, // [slot]
@@ -14,11 +13,11 @@ pub(crate) struct Slots {
 #[derive(Debug, Clone)]
 struct Entry {
     holders: u32,
-    /// The content of the slot. It is meaningless while the slot has no holder.
+    /// The content of the slot, which is meaningless while the slot has no holder.
     content: ContentId,
 }
 
-/// Stands in place of a content for a slot with a block that belongs to none: the tail of a sequence in some group.
+/// Stands in place of a content for a slot with a part of a tail block.
 const OF_TAIL: ContentId = ContentId(u32::MAX);
 
 impl Slots {
@@ -52,7 +51,7 @@ impl Slots {
         slot
     }
 
-    /// Takes a free slot for a block of a sequence's tail, with one holder.
+    /// Takes a free slot for a part of a tail block, with one holder.
     ///
     /// # Panics
     /// Panics if no slot is free; callers check that first.
@@ -60,7 +59,7 @@ impl Slots {
         self.take(OF_TAIL)
     }
 
-    /// Returns whether `slot`, which must have a holder, holds a block of a sequence's tail.
+    /// Returns whether `slot`, which must have a holder, holds a part of a tail block.
     pub(crate) fn is_of_tail(&self, slot: SwapSlot) -> bool {
         self.content(slot) == OF_TAIL
     }
@@ -72,8 +71,8 @@ impl Slots {
         *holders += 1;
     }
 
-    /// Removes a holder of `slot`. When the last holder leaves, the slot becomes free, and its content is returned, if
-    /// it has one.
+    /// Removes a holder of `slot`. When the last holder leaves, the slot becomes free, and the call returns the slot's
+    /// content, unless the slot held a part of a tail block.
     #[must_use]
     pub(crate) fn release(&mut self, slot: SwapSlot) -> Option<ContentId> {
         let Entry { holders, content } = &mut self.entries[slot.index()];

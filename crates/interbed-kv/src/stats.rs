@@ -1,57 +1,59 @@
 //! Figures of a block manager for monitoring.
 
-/// A snapshot of a block manager. The equation
-/// `blocks_used + blocks_cached + blocks_free + blocks_withdrawn = blocks_total` always holds.
+/// A snapshot of a block manager. Block counts are of trunk blocks, except where they say otherwise. `blocks_used +
+/// blocks_cached + blocks_free + blocks_withdrawn = blocks_total` always holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvStats {
-    /// Maximum number of physical blocks that the pool can have.
+    /// Most trunk blocks that the pool can have.
     pub blocks_total: usize,
-    /// Number of blocks that at least one sequence or swap in flight holds; a shared block counts once.
+    /// Number of blocks that at least one sequence or transfer in flight holds; a shared block counts once.
     pub blocks_used: usize,
-    /// Number of blocks that no sequence holds, but whose content a look-up can still find.
+    /// Number of blocks that have a findable content and no holder.
     pub blocks_cached: usize,
-    /// Number of blocks that hold no content and can be given out.
+    /// Number of blocks that have memory and no content.
     pub blocks_free: usize,
-    /// Number of blocks that were withdrawn from the pool and have no memory now.
+    /// Number of blocks that have no memory now.
     pub blocks_withdrawn: usize,
     /// Number of places for tokens in used blocks; the places of a shared block count once.
     pub slots_allocated: usize,
     /// Number of places for tokens in used blocks that hold no token yet.
     pub slots_empty: usize,
-    /// Number of sequences that hold blocks or swap slots.
+    /// Number of sequences that have begun and were not freed.
     pub sequences: usize,
-    /// Number of sequences that are swapped out and hold no block.
+    /// Number of these sequences that are swapped out and hold no block.
     pub sequences_swapped: usize,
-    /// Number of slots of the swap pool, each of which holds one block.
+    /// Number of slots of the swap pool, each of which holds one part.
     pub swap_slots_total: usize,
-    /// Number of swap slots that hold KV, or are reserved for a swap in flight.
+    /// Number of slots that sequences or swaps in flight hold.
     pub swap_slots_used: usize,
-    /// Number of tokens of allocated sequences that were looked up in the prefix index, since the start.
+    /// Number of tokens of allocated sequences, since the start. Sequences that share nothing do not count.
     pub prefix_query_tokens: u64,
-    /// Number of looked-up tokens that were found, since the start.
+    /// Number of these tokens that [`allocate`](crate::BlockManager::allocate) has found computed, since the start.
     pub prefix_hit_tokens: u64,
-    /// Number of cached blocks evicted for fresh ones, for a smaller pool, or for a move, since the start.
+    /// Number of cached blocks evicted for fresh ones, for a smaller pool, or for a move, since the start. Blocks that
+    /// became useless because a resume point ended do not count.
     pub evictions: u64,
-    /// Number of sequences that were given blocks, since the start.
+    /// Number of sequences that were allocated or begun below memory, since the start.
     pub allocations: u64,
-    /// Number of allocations and appends refused for lack of blocks, since the start.
+    /// Number of calls that failed for lack of units, since the start: allocations, appends, reservations ahead, swaps
+    /// in and fetches.
     pub allocation_failures: u64,
     /// Number of sequences that were forked from others, since the start.
     pub forks: u64,
     /// Number of blocks copied because a sequence wrote to a block that others share, since the start.
     pub copy_on_writes: u64,
-    /// Number of blocks moved by compaction, since the start.
+    /// Number of trunk blocks and tail blocks that compaction has moved, since the start.
     pub moves: u64,
-    /// Number of blocks copied to the swap pool by swaps that succeeded, since the start.
+    /// Number of parts of trunk blocks and tail blocks that successful swaps have copied to slots, since the start.
     pub swapped_out_blocks: u64,
-    /// Number of blocks copied back by swaps that succeeded, since the start.
+    /// Number of parts of trunk blocks and tail blocks that successful swaps have copied back, since the start.
     pub swapped_in_blocks: u64,
-    /// Number of blocks that came back without a copy, because the prefix index still held their content, since the
-    /// start.
+    /// Number of parts that swaps into memory need not copy, because their content was still findable, since the start.
     pub swap_spared_blocks: u64,
-    /// Number of swaps that failed, whose sequences lost their KV, since the start.
+    /// Number of swaps that failed, so that their sequences lost their KV, since the start.
     pub swaps_failed: u64,
-    /// Number of blocks whose KV was read from a lower tier, since the start.
+    /// Number of blocks that fetches have filled for sequences that waited for them, since the start. Fetches ahead do
+    /// not count.
     pub fetched_blocks: u64,
     /// Number of blocks computed twice and merged at commit, because another sequence had published an equal block,
     /// since the start.
@@ -59,42 +61,42 @@ pub struct KvStats {
 }
 
 impl KvStats {
-    /// Returns the share of looked-up tokens that were found. Returns 0 before the first look-up.
+    /// Returns the share of [`prefix_query_tokens`](Self::prefix_query_tokens) that were found. Returns 0 before the
+    /// first allocation.
     pub fn hit_rate(&self) -> f64 {
         ratio(self.prefix_hit_tokens as f64, self.prefix_query_tokens as f64)
     }
 
-    /// Returns the internal fragmentation, which is the share of allocated places for tokens that are empty. Returns 0
-    /// if nothing is allocated.
+    /// Returns the internal fragmentation: the share of the token places in used blocks that are empty. Returns 0 if no
+    /// block is used.
     pub fn internal_fragmentation(&self) -> f64 {
         ratio(self.slots_empty as f64, self.slots_allocated as f64)
     }
 }
 
-/// A snapshot of what is kept for layers that need no more than the tail of a sequence.
+/// A snapshot of the tail groups. Block counts are of tail blocks of all groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TailStats {
-    /// Number of blocks of these layers that at least one sequence holds.
+    /// Number of tail blocks that at least one sequence or transfer in flight holds.
     pub blocks_held: usize,
-    /// Number of blocks of these layers that no sequence holds, and that a later sequence may go on behind.
+    /// Number of tail blocks that nothing holds and that resume points need.
     pub blocks_cached: usize,
-    /// The bytes of the cached blocks, as [`TailConfig::block_bytes`](crate::TailConfig::block_bytes) counts them.
+    /// The bytes of these cached blocks, in the measure of [`TailConfig::block_bytes`](crate::TailConfig::block_bytes).
     pub cached_bytes: usize,
-    /// Number of contents behind which a sequence can go on.
+    /// Number of [resume points](crate#terms).
     pub points: usize,
-    /// Number of such contents that ceased to be one because their memory was needed, since the start.
+    /// Number of resume points that ended because their memory was needed, since the start.
     pub points_given_up: u64,
 }
 
-/// The memory of a pool, in the blocks that [`KvConfig::num_blocks`](crate::KvConfig::num_blocks) counts. Blocks of all
-/// groups of layers are counted by their bytes.
+/// The memory of a pool in [units](crate#terms). Trunk blocks and tail blocks are counted by their bytes, rounded up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KvUse {
-    /// Number of blocks that have memory, or whose memory is set aside for blocks of any group.
+    /// Number of units that have memory, or whose memory is set aside for blocks that may still come.
     pub present: usize,
-    /// Number of blocks that sequences and swaps in flight hold.
+    /// Number of units that sequences and transfers in flight hold.
     pub used: usize,
-    /// Number of blocks that nobody holds, and that a later sequence may use.
+    /// Number of units that nothing holds, and that a later sequence may find.
     pub cached: usize,
 }
 

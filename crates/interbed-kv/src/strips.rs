@@ -1,10 +1,13 @@
-//! Strips: ranges of addresses, one for each sequence that runs, in which the sequence's blocks lie side by side. The
-//! block manager says which blocks a sequence has. This module says which of them must be mapped where, before which
-//! pass, and what can be done beside the passes before it.
+//! Strips: ranges of addresses, one for each sequence that runs, in which the sequence's trunk blocks lie side by side.
+//! The block manager says which blocks a sequence has. This module says which of them the engine must map where, before
+//! which pass, and what it can do beside the passes before that one.
 //!
 //! Blocks that were mapped stay mapped when a sequence ends, and the next sequence takes the strip that has most of its
-//! blocks already (vAttention, section 6). Blocks are given out in an order that can be foreseen, so the blocks of a
-//! sequence that still waits are mapped before it is admitted.
+//! blocks already (vAttention, section 6). The block manager gives out blocks in an order that can be foreseen, so the
+//! engine maps the blocks of a sequence that still waits before the sequence is admitted.
+//!
+//! A change *beside* a pass is made while the pass runs, on another thread. A *mapping* is a run of neighbouring blocks
+//! in a strip that are neighbours in memory too, as the system counts them.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -13,17 +16,19 @@ use std::ops::Range;
 use crate::ids::{BlockId, SequenceId};
 use crate::tables::IdHasher;
 
-/// The configuration of strips. A strip is a range of addresses in which the blocks of one sequence lie side by side.
+/// The number, size and limits of strips. A strip is a range of addresses in which the blocks of one sequence lie side
+/// by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StripConfig {
     /// The number of strips.
     pub strips: usize,
     /// The number of blocks that fit into a strip.
     pub blocks: usize,
-    /// The most mappings that all strips together may have, because the system has a limit.
+    /// The most mappings that all strips together may have, because the system has a limit. An empty part of a strip
+    /// counts as a mapping.
     pub mappings_max: usize,
-    /// The most blocks that may be mapped in all strips together, because page tables take memory too. Shared blocks
-    /// count several times.
+    /// The most blocks that may be mapped in all strips together, because page tables take memory too. A block counts
+    /// once for each strip that maps it.
     pub mapped_max: usize,
     /// The ways to hide the time of mapping that are used.
     pub hiding: Hiding,
@@ -32,13 +37,13 @@ pub struct StripConfig {
 /// The ways to hide the time that mapping takes. All are on, except when the gain of each is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hiding {
-    /// Whether blocks that later passes need are mapped while a pass runs.
+    /// Whether the blocks that later passes of running sequences need are mapped beside a pass.
     pub ahead: bool,
-    /// Whether a sequence's blocks stay mapped when it has ended.
+    /// Whether a sequence's blocks stay mapped when the sequence has ended.
     pub deferred: bool,
-    /// Whether blocks that a waiting sequence will need are mapped while it waits.
+    /// Whether the blocks that a waiting sequence will need are mapped beside a pass.
     pub eager: bool,
-    /// Whether blocks that nobody needs are unmapped beside a pass.
+    /// Whether blocks that nobody needs are unmapped beside a pass, rather than before it.
     pub reclaim_beside: bool,
 }
 
@@ -54,38 +59,39 @@ impl Hiding {
 pub struct StripUse<'a> {
     /// The sequence whose blocks are used.
     pub id: SequenceId,
-    /// Number of blocks of the sequence in a tier below memory, which come before the blocks of the table.
+    /// Number of leading blocks of the sequence that lie in a tier below memory.
     pub below: usize,
-    /// The blocks of the sequence in memory, in order.
+    /// The trunk blocks of the sequence in memory, in the order of its tokens, as
+    /// [`BlockManager::block_table`](crate::BlockManager::block_table) returns them.
     pub table: &'a [BlockId],
-    /// The range of the table's blocks that the pass writes. Blocks before the range are read, and blocks after it are
-    /// for later passes.
+    /// The range of indices in `table` of the blocks that the pass writes. The pass reads blocks before the range;
+    /// blocks after it are for later passes.
     pub written: Range<usize>,
 }
 
-/// A change of what is mapped in a strip.
+/// A change of what is mapped in a run of blocks of a strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     /// The number of the strip.
     pub strip: u32,
-    /// The first block of the strip that changes.
+    /// The place in the strip, counted in blocks, of the first block that changes.
     pub first: u32,
     /// The number of blocks that change.
     pub count: u32,
-    /// State that the blocks change to.
+    /// What the changed blocks of the strip map from then on.
     pub to: Mapped,
 }
 
-/// What a part of a strip becomes.
+/// What a run of blocks of a strip maps after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mapped {
-    /// The part maps blocks with consecutive ids, from this one on, to be read.
+    /// The run maps blocks with consecutive ids, from this one on, to be read.
     Read(BlockId),
-    /// The part maps blocks with consecutive ids, from this one on, to be read and written.
+    /// The run maps blocks with consecutive ids, from this one on, to be read and written.
     Write(BlockId),
-    /// The part keeps the blocks that it maps, which are only read from now on.
+    /// The run goes on to map the same blocks, which can only be read from now on.
     ReadOnly,
-    /// The part maps nothing.
+    /// The run maps nothing.
     Nothing,
 }
 
@@ -96,28 +102,29 @@ pub enum StripPlace {
     Strip {
         /// The number of the strip.
         strip: u32,
-        /// The place in the strip at which the table's first block lies.
+        /// The place of the table's first block.
         first: u32,
-        /// The end of the blocks that the pass uses.
+        /// The place behind the last block that the pass uses.
         end: u32,
-        /// The first block that the pass writes.
+        /// The place of the first block that the pass writes.
         written: u32,
     },
-    /// The blocks lie wherever the sequence's table says, not in a strip.
+    /// The blocks do not lie side by side: the pass finds each by its id in the sequence's table.
     Listed,
 }
 
-/// The changes of strips that a step needs.
+/// The changes of strips that a step needs, and where its pass then finds the blocks.
 #[derive(Debug, Default)]
 pub struct StripPlan {
-    /// The places of each sequence's blocks, in the order of the uses.
+    /// The places of each sequence's blocks, in the order in which the uses were passed to [`StripMapper::step`].
     pub places: Vec<StripPlace>,
-    /// Number of the change beside passes that must be made before this pass begins.
+    /// The number of the last change beside a pass that must have been made before the changes `now` and the pass
+    /// begin; 0 for none.
     pub after: u64,
-    /// The changes that must be made before the pass.
+    /// The changes that must be made, in this order, before the pass begins.
     pub now: Vec<Mapping>,
-    /// The changes that can be made while the pass runs. They are numbered from 1 on, counted since the mapper was
-    /// made.
+    /// The changes that can be made, in this order, while the pass runs. All changes beside passes are numbered from 1
+    /// on since the mapper was made.
     pub beside: Vec<Mapping>,
 }
 
@@ -162,14 +169,14 @@ impl Strip {
         self.entries.get(at).copied().unwrap_or(Entry::NOTHING)
     }
 
-    /// Returns how many mappings begin at this entry and the next one, in a strip of `blocks` blocks.
+    /// Returns how many mappings begin at the place `at` and the next one, in a strip of `blocks` blocks.
     fn borders(&self, at: usize, blocks: usize) -> usize {
         let begins = |at: usize| at > 0 && at < blocks && !self.entry(at - 1).joins(&self.entry(at));
         usize::from(begins(at)) + usize::from(begins(at + 1))
     }
 }
 
-/// Records which blocks are mapped in strips, and plans which must be mapped.
+/// Records which blocks are mapped in strips, and plans which must be mapped. The engine makes the changes.
 #[derive(Debug)]
 pub struct StripMapper {
     config: StripConfig,
@@ -207,7 +214,7 @@ impl StripMapper {
         self.config.hiding
     }
 
-    /// Returns how many mappings all strips have, counted in the system's way.
+    /// Returns how many mappings all strips have, empty parts included, as the system counts them.
     pub fn mappings(&self) -> usize {
         self.mappings
     }
@@ -217,12 +224,15 @@ impl StripMapper {
         self.mapped
     }
 
-    /// Returns how often a sequence's blocks were not mapped for a pass, for want of room in strips.
+    /// Returns how often a sequence that fits into a strip had to be [listed](StripPlace::Listed) for a pass, for want
+    /// of room in strips.
     pub fn listed(&self) -> u64 {
         self.listed
     }
 
-    /// Plans a step that uses the blocks of `uses`. `is_held` says whether a sequence still has its blocks in memory.
+    /// Plans a step whose pass uses the blocks of `uses`, and writes the plan into `plan`, which it empties first.
+    /// `is_held` says whether a sequence still has its blocks in memory; strips of other sequences become free for new
+    /// ones.
     pub fn step(&mut self, uses: &[StripUse<'_>], is_held: impl Fn(SequenceId) -> bool, plan: &mut StripPlan) {
         self.steps += 1;
         plan.places.clear();
@@ -249,8 +259,9 @@ impl StripMapper {
         self.reclaim(plan);
     }
 
-    /// Maps blocks beside a pass for a sequence that still waits. The sequence will get the blocks of `table`, of which
-    /// the first `found` have content. The call comes after [`step`](Self::step), with the plan of that step.
+    /// Adds changes beside the pass to `plan`, the plan of the last [`step`](Self::step), for a sequence that still
+    /// waits. The sequence will get the blocks of `table`, of which the first `found` have content. Does nothing if
+    /// [`Hiding::eager`] is off, or if too little room is left.
     pub fn foresee(&mut self, table: &[BlockId], found: usize, plan: &mut StripPlan) {
         if !self.config.hiding.eager || table.len() > self.config.blocks || !self.has_room_for(table.len()) {
             return;
@@ -265,8 +276,8 @@ impl StripMapper {
         }
     }
 
-    /// Notes that the system refused `change`, so that nothing is mapped in its part of the strip. Where a later change
-    /// maps something else, that change still counts, and a pass still waits for it.
+    /// Notes that the system refused `change`, so that its part of the strip maps nothing. Where a later change maps
+    /// something else, that change still counts, and a pass still waits for it.
     pub fn refused(&mut self, change: &Mapping) {
         for offset in 0..change.count {
             let at = (change.first + offset) as usize;
@@ -330,7 +341,7 @@ impl StripMapper {
         }
     }
 
-    /// Makes the blocks that were found read-only in a strip that an earlier sequence may have written.
+    /// Makes the blocks that were found read-only in a strip that an earlier sequence may have been allowed to write.
     fn protect(&mut self, strip: u32, of: &StripUse<'_>, plan: &mut StripPlan) {
         let entries = &self.strips[strip as usize];
         let is_kept = |(at, &block)| Some(entries.entry(at)).filter(|entry| entry.serves(block, true));
@@ -352,8 +363,9 @@ impl StripMapper {
         }
     }
 
-    /// Returns the strip without an owner that has most of these blocks in their places. Of several such strips,
-    /// returns the one that holds the fewest blocks, and of these the one that was used longest ago.
+    /// Returns the strip without an owner that has most of the blocks of `table`, from the first on, in the places
+    /// behind `below`. Of several such strips, returns the one that maps the fewest blocks, and of these the one that
+    /// was used longest ago. Returns `None` if all strips have owners.
     fn best_for(&self, below: usize, table: &[BlockId]) -> Option<u32> {
         let fit = |strip: &Strip| {
             let pairs = (below..).zip(table);
@@ -365,7 +377,7 @@ impl StripMapper {
         best.map(|(strip, _)| strip as u32)
     }
 
-    /// Returns whether `blocks` more blocks can be mapped, each by itself.
+    /// Returns whether `blocks` more blocks can be mapped, each as a mapping of its own.
     fn has_room_for(&self, blocks: usize) -> bool {
         // A mapping in the middle of another one splits it into three.
         self.mappings + 2 * blocks <= self.config.mappings_max && self.mapped + blocks <= self.config.mapped_max
@@ -394,7 +406,7 @@ impl StripMapper {
         self.set(strip, at, Entry { block: Some(block), writable: to_write, change });
     }
 
-    /// Unmaps all blocks of a strip.
+    /// Unmaps all blocks of a strip, beside the pass or before it.
     fn clear(&mut self, strip: u32, beside: bool, plan: &mut StripPlan) {
         let entries = &self.strips[strip as usize].entries;
         let Some(first) = entries.iter().position(|entry| entry.block.is_some()) else { return };
@@ -415,7 +427,8 @@ impl StripMapper {
         }
     }
 
-    /// Empties strips without an owner while little room is left, beginning with the one that was used longest ago.
+    /// Empties strips without an owner while more than 8 tenths of the room is used, once 9 tenths are, beginning with
+    /// the strip that was used longest ago.
     fn reclaim(&mut self, plan: &mut StripPlan) {
         let is_short = |mapper: &Self, of: usize| {
             mapper.mappings * 10 > mapper.config.mappings_max * of || mapper.mapped * 10 > mapper.config.mapped_max * of
@@ -444,10 +457,10 @@ impl StripMapper {
         self.mapped = self.mapped + more - fewer;
     }
 
-    /// Checks that the mapper's counts are true, and that every owner of a strip is known.
+    /// Checks that the mapper's counts are true, and that every strip with an owner is known as the owner's.
     ///
     /// # Errors
-    /// Fails with a description of what is wrong.
+    /// Fails with a description of the first thing that is wrong.
     pub fn check(&self) -> Result<(), String> {
         let mut mappings = 0;
         for (number, strip) in self.strips.iter().enumerate() {

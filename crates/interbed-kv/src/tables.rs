@@ -1,4 +1,4 @@
-//! Keeps block tables: which blocks, or slots below, hold the tokens of each sequence.
+//! Keeps block tables: which trunk blocks, slots and tail blocks hold the tokens of each sequence.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -13,34 +13,35 @@ use crate::{
     tail_table::TailTables,
 };
 
-/// Table of one sequence, which also says how much of the sequence others can find.
+/// The table of one sequence, which also says how much of the sequence others can find.
 ///
-/// Blocks are in logical order. Blocks up to the last token are full, except that the block of the last token may be
-/// partial; later blocks were reserved ahead and are empty.
+/// The trunk blocks are in the order of the tokens. Blocks up to the last token are full, except that the block of the
+/// last token may be partial; later blocks were reserved ahead and are empty.
 #[derive(Debug)]
 pub(crate) struct Table {
     state: SequenceState,
     /// The number of leading blocks whose KV is in a tier below memory.
     below: usize,
-    /// Blocks in memory, which follow the leading `below` blocks. The index is the number of the logical block, less
-    /// `below`.
+    /// The trunk blocks in memory, which follow the leading `below` blocks of the sequence. Block number `below` of the
+    /// sequence has index 0.
     blocks: Vec<BlockId>,
     /// Slots of the blocks with computed tokens; empty while resident. [logical block]
     slots: Vec<SwapSlot>,
     /// Tokens after the tokens in `slots`, none of them computed; empty unless leaving or swapped.
     uncomputed: Vec<TokenId>,
-    /// Number of tokens that have been allocated or appended, whether computed or not.
+    /// Number of tokens that have a place, whether computed or not.
     num_tokens: usize,
     /// Number of leading tokens whose KV was reported as computed.
     num_computed: usize,
-    /// The number of leading blocks of this table that were found published, or that this sequence has published.
+    /// The number of leading blocks of this table whose contents were found published, or that this sequence has
+    /// published.
     num_published: usize,
-    /// Whether the sequence's blocks may become findable. They may not without prefix caching, or after a reset of the
-    /// cache.
+    /// Whether the sequence may publish its blocks. False without prefix caching, if the root is not shared, for a
+    /// sequence that was begun below memory, and after a reset of the cache.
     publishing: bool,
-    /// The root at which the sequence's chain starts.
+    /// The root of the sequence's chain.
     root: ChainRoot,
-    /// What the sequence holds for layers that need no more than its tail.
+    /// What the sequence holds of the tail groups.
     tails: TailTables,
 }
 
@@ -70,13 +71,13 @@ impl Table {
         }
     }
 
-    /// Adds what the sequence holds for layers that need no more than its tail.
+    /// Adds what the sequence holds of the tail groups.
     pub(crate) fn with_tails(self, tails: TailTables) -> Self {
         Self { tails, ..self }
     }
 
     /// Makes the table of a sequence whose first `below` blocks are in a tier below memory, and that has no other
-    /// tokens yet. Other sequences find none of its blocks in memory.
+    /// tokens yet. The sequence publishes none of its blocks.
     pub(crate) fn of_below(root: ChainRoot, below: usize, block_size: usize) -> Self {
         let table = Self::new(root, false, Vec::new(), below * block_size, 0, block_size);
         Self { below, num_computed: table.num_tokens, ..table }
@@ -106,7 +107,7 @@ impl Table {
         }
     }
 
-    /// Returns the blocks in memory, which begin with block number [`below`](Self::below) of the sequence.
+    /// Returns the trunk blocks in memory, which begin with block number [`below`](Self::below) of the sequence.
     pub(crate) fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }
@@ -116,7 +117,8 @@ impl Table {
         self.below
     }
 
-    /// Notes that `count` more blocks are in a tier below memory, and returns them.
+    /// Notes that the first `count` blocks in memory are now in a tier below memory, takes them out of the table, and
+    /// returns them.
     pub(crate) fn move_below(&mut self, count: usize) -> Vec<BlockId> {
         self.below += count;
         self.blocks.drain(..count).collect()
@@ -186,7 +188,8 @@ impl Table {
         self.num_tokens += count;
     }
 
-    /// Notes that at least `num_computed` tokens have been computed, limited to the tokens of the table.
+    /// Notes that the first `num_computed` tokens have been computed. A number above that of the table's tokens counts
+    /// as that number, and one below what was noted before changes nothing.
     pub(crate) fn computed(&mut self, num_computed: usize) {
         self.num_computed = self.num_computed.max(num_computed.min(self.num_tokens));
     }
@@ -196,12 +199,13 @@ impl Table {
         self.num_published += 1;
     }
 
-    /// Makes the table's blocks count as unpublished, and lets it publish no more.
+    /// Makes the table's blocks count as unpublished, and keeps the sequence from publishing any.
     pub(crate) fn stop_publishing(&mut self) {
         (self.num_published, self.publishing) = (0, false);
     }
 
-    /// Changes the state from resident to leaving.
+    /// Changes the state from resident to leaving. `slots` are those of the blocks with computed tokens, and
+    /// `uncomputed` are the tokens behind these blocks.
     pub(crate) fn begin_leaving(&mut self, swap: SwapId, slots: Vec<SwapSlot>, uncomputed: Vec<TokenId>) {
         (self.state, self.slots, self.uncomputed) = (SequenceState::Leaving(swap), slots, uncomputed);
     }
@@ -216,7 +220,7 @@ impl Table {
         self.state = SequenceState::Resident;
     }
 
-    /// Returns what the sequence holds for layers that need no more than its tail.
+    /// Returns what the sequence holds of the tail groups.
     pub(crate) fn tails(&self) -> &TailTables {
         &self.tails
     }
@@ -225,7 +229,7 @@ impl Table {
         &mut self.tails
     }
 
-    /// Ends the table, and returns the blocks and slots that it holds.
+    /// Ends the table, and returns the trunk blocks, the slots and the tail tables that it held.
     pub(crate) fn into_places(self) -> (Vec<BlockId>, Vec<SwapSlot>, TailTables) {
         (self.blocks, self.slots, self.tails)
     }
@@ -257,7 +261,8 @@ impl Tables {
     /// Returns the table of `id`, which must be resident.
     ///
     /// # Errors
-    /// Fails if `id` has no table, or is not resident.
+    /// Fails with [`BlockError::NotHeld`] if `id` has no table, and with [`BlockError::WrongState`] if it is not
+    /// resident.
     pub(crate) fn resident(&mut self, id: SequenceId) -> Result<&mut Table, BlockError> {
         let table = self.tables.get_mut(&id).ok_or(BlockError::NotHeld(id))?;
         table.expect_resident(id)?;
@@ -278,7 +283,10 @@ impl Tables {
         self.tables.values_mut()
     }
 
-    /// Adds the table of `id`, which must have none.
+    /// Adds the table of `id`.
+    ///
+    /// # Panics
+    /// Panics if `id` has one already.
     pub(crate) fn insert(&mut self, id: SequenceId, table: Table) {
         let Entry::Vacant(vacant) = self.tables.entry(id) else { panic!("{id} has a table already") };
         vacant.insert(table);
@@ -291,7 +299,8 @@ impl Tables {
         Some(table)
     }
 
-    /// Changes the state of `id` from leaving to swapped, and returns the blocks of all groups that it no longer holds.
+    /// Changes the state of `id` from leaving to swapped, and returns the trunk blocks and tail blocks that the
+    /// sequence no longer holds.
     pub(crate) fn finish_leaving(&mut self, id: SequenceId) -> Vec<BlockId> {
         let table = self.tables.get_mut(&id).expect("it waits for its swap");
         (table.state, table.num_published) = (SequenceState::Swapped, 0);
@@ -300,8 +309,8 @@ impl Tables {
         std::mem::take(&mut table.blocks).into_iter().chain(tails).collect()
     }
 
-    /// Changes the state of `id` from swapped to arriving in `blocks`. The first `num_found` blocks were found in the
-    /// cache.
+    /// Changes the state of `id` from swapped to arriving in the trunk blocks `blocks`. The first `num_found` blocks
+    /// were found in the cache.
     pub(crate) fn begin_arriving(&mut self, id: SequenceId, swap: SwapId, blocks: Vec<BlockId>, num_found: usize) {
         let table = self.tables.get_mut(&id).expect("the group is held");
         (table.state, table.blocks, table.num_published) = (SequenceState::Arriving(swap), blocks, num_found);
@@ -309,7 +318,7 @@ impl Tables {
         self.num_swapped -= 1;
     }
 
-    /// Changes the state of `id` from arriving to resident, and returns the slots that it no longer holds.
+    /// Changes the state of `id` from arriving to resident, and returns the slots that the sequence no longer holds.
     pub(crate) fn finish_arriving(&mut self, id: SequenceId) -> Vec<SwapSlot> {
         let table = self.tables.get_mut(&id).expect("it waits for its swap");
         table.state = SequenceState::Resident;
@@ -332,8 +341,9 @@ impl Tables {
     }
 }
 
-/// Returns the block that a position lies in, and the place in that block. Block sizes are powers of two, so this needs
-/// no division. In a step with many short appends, divisions would cost as much as everything else.
+/// Returns the number of the block that token number `position` lies in, and the token's place in that block. Block
+/// sizes are powers of two, so this needs no division. In a step with many short appends, divisions would cost as much
+/// as everything else.
 pub(crate) fn position(position: usize, block_size: usize) -> (usize, usize) {
     (position >> block_size.trailing_zeros(), position & (block_size - 1))
 }
@@ -344,7 +354,8 @@ pub(crate) fn blocks_for(num_tokens: usize, block_size: usize) -> usize {
     full + usize::from(slots > 0)
 }
 
-/// A hasher for ids that the engine counts up by itself, so that the hash need not resist chosen keys.
+/// A hasher for ids that the engine counts up by itself, such as [`SequenceId`], so that the hash need not resist keys
+/// that somebody chose.
 #[derive(Debug, Default)]
 pub struct IdHasher(u64);
 

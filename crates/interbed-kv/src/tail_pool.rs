@@ -1,5 +1,4 @@
-//! The blocks of one group of layers that needs no more than the tail of a sequence: which blocks are free, who holds
-//! the others, and to which contents they belong.
+//! The tail blocks of one tail group: which are free, who holds the others, and to which contents they belong.
 
 use std::collections::HashSet;
 
@@ -12,10 +11,11 @@ use crate::{
 
 const NONE: u32 = u32::MAX;
 
-/// The blocks of one group.
+/// The tail blocks of one tail group.
 ///
-/// A block that is not free is *held* (tables hold it), *pinned* (resume points need it), or both. A pinned block
-/// belongs to a content, and each content has at most one block of the group.
+/// A block that is not free is *held* (tables or transfers hold it), *pinned* (resume points need it), or both. A
+/// pinned block belongs to a content and is then its *companion*: it holds the window's KV of the content's tokens, or
+/// the state behind them. Each content has at most one companion in each pool.
 ///
 /// | state | leaves it by |
 /// |---|---|
@@ -27,23 +27,23 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct TailPool {
     config: TailConfig,
-    /// The number of the group's first block in the row of the blocks of all groups.
+    /// The id of the pool's first block. In the pool's own lists, this block has the number 0.
     first: u32,
-    /// The places, which are numbered from 0 here. What they say to hold is of no meaning.
+    /// Which blocks are free and which are withdrawn. The contents that this says blocks hold have no meaning.
     blocks: Blocks,
     entries: Vec<Entry>, // [block]
-    /// The block of the group that belongs to each content, or `NONE`.
+    /// The number of each content's companion, or `NONE`.
     companions: Vec<u32>, // [content]
     num_held: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Number of tables that hold the block.
+    /// Number of tables and transfers that hold the block.
     holders: u32,
     /// Number of resume points that need the block.
     pins: u32,
-    /// The content that the block belongs to, or `NONE`; a block belongs to one as long as it is pinned.
+    /// The content whose companion the block is, or `NONE`. A block is a companion as long as it is pinned.
     content: u32,
 }
 
@@ -52,7 +52,8 @@ impl Entry {
 }
 
 impl TailPool {
-    /// Makes a pool of `num_blocks` blocks, all without memory, of which the first has the number `first`.
+    /// Makes a pool of `num_blocks` blocks, all without memory, with ids from `first` on. There are at most
+    /// `num_contents` contents.
     pub(crate) fn new(config: TailConfig, first: u32, num_blocks: usize, num_contents: usize) -> Self {
         let mut blocks = Blocks::new(num_blocks);
         blocks.set_usable(0);
@@ -73,7 +74,7 @@ impl TailPool {
         self.config.keeps
     }
 
-    /// Returns the number of the first block.
+    /// Returns the id of the first block.
     pub(crate) fn first(&self) -> u32 {
         self.first
     }
@@ -83,7 +84,7 @@ impl TailPool {
         self.config.block_bytes
     }
 
-    /// Returns in how many parts tiers below memory keep a block.
+    /// Returns the number of parts of a block.
     pub(crate) fn parts(&self) -> usize {
         self.config.parts as usize
     }
@@ -105,12 +106,12 @@ impl TailPool {
         self.num_held
     }
 
-    /// Returns how many blocks are kept for resume points alone.
+    /// Returns how many blocks are kept for resume points alone, which means that they are pinned and not held.
     pub(crate) fn num_cached(&self) -> usize {
         self.present() - self.num_free() - self.num_held
     }
 
-    /// Gives memory to one more block, which is free then.
+    /// Gives memory to one more block, which is then free.
     pub(crate) fn grow(&mut self) {
         self.blocks.set_usable(self.blocks.usable() + 1);
     }
@@ -125,7 +126,7 @@ impl TailPool {
         self.blocks.withdraw_free()
     }
 
-    /// Takes a free block for one table, if there is one.
+    /// Takes a free block, with one holder. Returns `None` if no block is free.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
         let block = self.blocks.take()?;
         self.blocks.occupy(block, ContentId(0));
@@ -134,19 +135,19 @@ impl TailPool {
         Some(self.global(block))
     }
 
-    /// Returns how many tables hold `block`.
+    /// Returns how many tables and transfers hold `block`.
     pub(crate) fn holders(&self, block: BlockId) -> u32 {
         self.entry(block).holders
     }
 
-    /// Adds a table to the holders of `block`, which is held.
+    /// Adds a holder to `block`, which must have one.
     pub(crate) fn hold(&mut self, block: BlockId) {
         let entry = self.entry_mut(block);
         assert!(entry.holders > 0, "{block} is held once more, but nobody holds it");
         entry.holders += 1;
     }
 
-    /// Removes a table from the holders of `block`.
+    /// Removes a holder of `block`. The block becomes free if it was the last one and no resume point needs the block.
     pub(crate) fn release(&mut self, block: BlockId) {
         let entry = self.entry_mut(block);
         entry.holders = entry.holders.checked_sub(1).expect("a released block is held");
@@ -159,24 +160,24 @@ impl TailPool {
         }
     }
 
-    /// Returns the content that `block` belongs to, if it is pinned.
+    /// Returns the content whose companion `block` is, if it is one.
     pub(crate) fn content(&self, block: BlockId) -> Option<ContentId> {
         let content = self.entry(block).content;
         (content != NONE).then_some(ContentId(content))
     }
 
-    /// Returns the block that belongs to `content`, if there is one.
+    /// Returns the companion of `content`, if it has one.
     pub(crate) fn companion(&self, content: ContentId) -> Option<BlockId> {
         let block = self.companions[content.0 as usize];
         (block != NONE).then(|| self.global(BlockId(block)))
     }
 
-    /// Returns whether a table holds the block that belongs to `content`.
+    /// Returns whether a table or a transfer holds the companion of `content`.
     pub(crate) fn is_companion_held(&self, content: ContentId) -> bool {
         self.companion(content).is_some_and(|block| self.holders(block) > 0)
     }
 
-    /// Adds a table to the holders of the block that belongs to `content`, and returns the block.
+    /// Adds a holder to the companion of `content`, and returns the companion.
     pub(crate) fn hold_companion(&mut self, content: ContentId) -> BlockId {
         let block = self.companion(content).expect("a resume point has all its blocks");
         let entry = self.entry_mut(block);
@@ -185,8 +186,8 @@ impl TailPool {
         block
     }
 
-    /// Notes that one more resume point needs the group's block of `content`. If none belongs to the content yet,
-    /// `block` does from now on, which a table holds.
+    /// Notes that one more resume point needs the companion of `content`. If the content has none yet, `block`, which
+    /// must be held, becomes the companion.
     pub(crate) fn pin(&mut self, content: ContentId, block: BlockId) {
         if self.companions[content.0 as usize] == NONE {
             self.companions[content.0 as usize] = self.local(block).0;
@@ -198,7 +199,7 @@ impl TailPool {
         self.entries[block as usize].pins += 1;
     }
 
-    /// Notes that one resume point less needs the group's block of `content`.
+    /// Notes that one resume point less needs the companion of `content`.
     pub(crate) fn unpin(&mut self, content: ContentId) {
         let block = BlockId(self.companions[content.0 as usize]);
         let entry = &mut self.entries[block.index()];
@@ -212,8 +213,8 @@ impl TailPool {
         }
     }
 
-    /// Plans moves of the highest blocks to the lowest free ones, carries them out, and returns them as pairs of source
-    /// and destination. `pinned` blocks stay.
+    /// Moves up to `max` of the highest blocks that are not free to the lowest free ones, except `pinned` blocks.
+    /// Returns the moves as pairs of source and destination; the caller copies the bytes and updates tables.
     pub(crate) fn relocate(&mut self, max: usize, pinned: &HashSet<BlockId>) -> Vec<(BlockId, BlockId)> {
         let own = pinned.iter().filter(|block| self.first <= block.0 && block.0 < self.first + self.len() as u32);
         let own = own.map(|&block| self.local(block)).collect();
@@ -229,12 +230,13 @@ impl TailPool {
         moves.into_iter().map(|(source, destination)| (self.global(source), self.global(destination))).collect()
     }
 
-    /// Gives the memory of high free blocks to low withdrawn ones, up to `max` times. Returns how many times.
+    /// Gives the memory of the highest free blocks to the lowest withdrawn ones, up to `max` times. Returns how many
+    /// times.
     pub(crate) fn exchange(&mut self, max: usize) -> usize {
         self.blocks.exchange(max)
     }
 
-    /// Adds the blocks that came and left since the last call to `resize`.
+    /// Adds the blocks that came and left since the last call to the lists of `resize`.
     pub(crate) fn add_resize(&mut self, resize: &mut Resize) {
         let Resize { came, left } = self.blocks.take_resize();
         resize.came.extend(came.into_iter().map(|block| self.global(block)));

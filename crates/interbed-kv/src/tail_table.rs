@@ -1,65 +1,67 @@
-//! The blocks of one group of layers that a sequence holds, where these layers need the tail of a sequence.
+//! The tail blocks that one sequence holds.
 
 use std::collections::VecDeque;
 
 use crate::ids::{BlockId, SwapSlot};
 
-/// What a sequence holds of all groups that need its tail, and where hits of others are likely to end.
+/// What a sequence holds of all tail groups, and where hits of other sequences are likely to end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct TailTables {
-    /// One table for each group; empty if no group needs tails.
+    /// One table for each tail group of [`KvConfig::tails`](crate::KvConfig::tails), in order.
     pub(crate) groups: Vec<TailTable>,
-    /// The number of blocks of the prompt that another sequence with this prompt finds.
+    /// The number of leading blocks of the prompt that a hit of an equal prompt can have: all full blocks without the
+    /// last token.
     pub(crate) prompt: usize,
-    /// The number of blocks that the sequence had in common with others when it began.
+    /// The number of leading blocks that the sequence had in common with others when it began, or when its last fetch
+    /// ended.
     pub(crate) branch: usize,
 }
 
-/// What a sequence holds of one group.
+/// What a sequence holds of one tail group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TailTable {
-    /// Blocks of a window.
+    /// The tail group keeps a window.
     Window(WindowTable),
-    /// Blocks of states.
+    /// The tail group keeps a state.
     State(StateTable),
 }
 
-/// The blocks of a window, in the order of the tokens.
+/// The tail blocks of a window, in the order of the tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct WindowTable {
-    /// The number of blocks of the sequence before those that are held.
+    /// The number of blocks of the sequence before the first of `blocks`.
     pub(crate) first: usize,
     pub(crate) blocks: VecDeque<BlockId>,
-    /// The slots of the parts of the blocks with computed tokens, block by block; empty while resident.
+    /// The slots of the parts of the blocks with computed tokens, block by block; empty while the sequence is resident.
     pub(crate) slots: Vec<SwapSlot>,
 }
 
-/// The place of a sequence's state, and the place where the next pass leaves the state.
+/// The block of a sequence's state, and the block to which the next pass writes the state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct StateTable {
-    /// The state behind the computed tokens; `None` as long as nothing is computed.
+    /// The block with the state behind the computed tokens; `None` as long as nothing is computed.
     pub(crate) from: Option<BlockId>,
-    /// The block that the next pass writes; `None` if it writes to `from`.
+    /// The block to which the next pass writes; `None` if it writes to `from`, or is to get a block first.
     pub(crate) to: Option<BlockId>,
-    /// The slots of the parts of the state behind the computed tokens; empty while resident, or as long as nothing is
-    /// computed.
+    /// The slots of the parts of the state behind the computed tokens; empty while the sequence is resident, or as long
+    /// as nothing is computed.
     pub(crate) slots: Vec<SwapSlot>,
 }
 
 impl WindowTable {
-    /// Returns the number of the block behind those that are held.
+    /// Returns the number of blocks of the sequence up to the end of those that are held.
     pub(crate) fn end(&self) -> usize {
         self.first + self.blocks.len()
     }
 
-    /// Returns block number `index` of the sequence, which must be held.
+    /// Returns the tail block for block number `index` of the sequence, which must be held.
     pub(crate) fn block(&self, index: usize) -> BlockId {
         self.blocks[index - self.first]
     }
 }
 
 impl TailTable {
-    /// Goes through all blocks that are held.
+    /// Goes through all tail blocks that the table holds.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> {
         let (window, state) = match self {
             Self::Window(window) => (Some(window.blocks.iter().copied()), None),
@@ -68,7 +70,7 @@ impl TailTable {
         window.into_iter().flatten().chain(state.into_iter().flatten())
     }
 
-    /// Goes through all blocks that are held, to replace them.
+    /// Goes through all tail blocks that the table holds, so that the caller can replace them.
     pub(crate) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut BlockId> {
         let (window, state) = match self {
             Self::Window(window) => (Some(window.blocks.iter_mut()), None),
@@ -79,7 +81,8 @@ impl TailTable {
 }
 
 impl TailTable {
-    /// Returns the blocks that hold what was computed, where `num_blocks` blocks have computed tokens.
+    /// Returns the tail blocks that hold what was computed, in a sequence whose first `num_blocks` blocks have computed
+    /// tokens.
     pub(crate) fn computed(&self, num_blocks: usize) -> impl Iterator<Item = BlockId> {
         let count = match self {
             Self::Window(window) => num_blocks.saturating_sub(window.first),
@@ -88,7 +91,7 @@ impl TailTable {
         self.blocks().take(count)
     }
 
-    /// Returns the slots that are held.
+    /// Returns the slots that the table holds.
     pub(crate) fn slots(&self) -> &[SwapSlot] {
         match self {
             Self::Window(window) => &window.slots,
@@ -105,8 +108,8 @@ impl TailTable {
         }
     }
 
-    /// Puts `blocks` in the place of those that were taken away: the blocks of a window, or the block of a state and
-    /// the block that the next pass writes.
+    /// Puts `blocks` into a table without blocks: the blocks of a window; or the block of a state, if something is
+    /// computed, and then the block to which the next pass writes, if it is another one.
     pub(crate) fn put_blocks(&mut self, blocks: Vec<BlockId>) {
         match self {
             Self::Window(window) => window.blocks = blocks.into(),
@@ -118,7 +121,7 @@ impl TailTable {
         }
     }
 
-    /// Takes all blocks away.
+    /// Takes all tail blocks out of the table, and returns them.
     pub(crate) fn take_blocks(&mut self) -> Vec<BlockId> {
         match self {
             Self::Window(window) => std::mem::take(&mut window.blocks).into(),
@@ -128,8 +131,8 @@ impl TailTable {
 }
 
 impl TailTables {
-    /// Makes a copy for another sequence, which holds the same blocks but takes its own for what it computes next. All
-    /// tokens are computed, and are in the first `num_filled` blocks of the sequence.
+    /// Makes a copy for a forked sequence, which holds the same blocks but takes its own for what it computes next. All
+    /// tokens of the sequence are computed, and are in its first `num_filled` blocks. The caller adds the new holders.
     pub(crate) fn fork(&self, num_filled: usize) -> Self {
         let mut fork = self.clone();
         for table in &mut fork.groups {

@@ -1,5 +1,4 @@
-//! What is kept for layers that need no more than the tail of a sequence, and the memory that these layers share with
-//! the KV of all tokens.
+//! What is kept for tail groups, and the memory that tail blocks share with trunk blocks.
 
 use std::sync::Arc;
 
@@ -12,39 +11,40 @@ use crate::{
     tail_table::TailTable,
 };
 
-/// The least distance, in tokens, of points of a long prompt that last for no other reason.
+/// The least distance, in tokens, of resume points of a long prompt that last for no other reason than their distance.
 const STRIDE_MIN: usize = 1024;
-/// The least ratio of the bytes of the KV between two such points to the bytes that each of them keeps.
+/// The least ratio of the bytes of the KV between two such points to the bytes of the tails that each of them keeps.
 const STRIDE_WORTH: usize = 8;
-/// One of so many of these points is kept by tiers below memory, where room is cheap, but writes are not.
+/// One of so many of these points is wanted, which means that tiers below memory keep its tails: room is cheap there,
+/// but writes are not.
 const STRIDES_BELOW: usize = 4;
 
-/// The groups of layers that need tails, the resume points, and the bytes of all blocks.
+/// The pools of the tail groups, the resume points, and the bytes of all blocks.
 ///
-/// Blocks of all groups take their memory from one budget of bytes. A block that nobody holds can always be given up,
-/// so the bytes that are available are the budget less the bytes of the blocks that are held.
+/// Trunk blocks and tail blocks take their memory from one budget of bytes. A block that nobody holds can always be
+/// given up, so the bytes that are available are the budget less the bytes of the blocks that are held.
 #[derive(Debug)]
 pub(crate) struct Tails {
     pub(crate) pools: Vec<TailPool>,
     pub(crate) points: ResumePoints,
-    /// The parts of blocks that tiers below memory keep.
+    /// Says which parts of tail blocks a sequence needs to go on behind a content.
     pub(crate) parts: Arc<TailParts>,
-    /// The bytes of a block that is in none of `pools`.
+    /// The bytes of a trunk block; 0 if trunk blocks hold nothing.
     pub(crate) block_bytes: usize,
-    /// The bytes of one unit, in which callers count.
+    /// The bytes of one [unit](crate#terms).
     pub(crate) unit_bytes: usize,
     /// The number of units that all blocks together may take.
     pub(crate) usable: usize,
-    /// The distance of lasting points of a long prompt, in blocks.
+    /// The distance, in blocks, of points of a long prompt that last because of their distance.
     stride: usize,
     block_size: usize,
     pass_tokens: usize,
-    /// Number of points that were given up for their memory.
+    /// Number of points that ended because their memory was needed, since the start.
     pub(crate) given_up: u64,
 }
 
 impl Tails {
-    /// Makes what `config` describes; `None` if all layers keep all tokens.
+    /// Makes empty pools for `config`; `None` if all layers keep the KV of all tokens.
     pub(crate) fn new(config: &KvConfig) -> Option<Box<Self>> {
         let parts = TailParts::new(config)?;
         let unit_bytes = config.unit_bytes();
@@ -81,17 +81,17 @@ impl Tails {
         self.usable * self.unit_bytes
     }
 
-    /// Returns the bytes of all blocks of the pools that have memory.
+    /// Returns the bytes of all tail blocks that have memory.
     pub(crate) fn present_bytes(&self) -> usize {
         self.pools.iter().map(|pool| pool.present() * pool.block_bytes()).sum()
     }
 
-    /// Returns the bytes of all blocks of the pools that tables hold.
+    /// Returns the bytes of all tail blocks that tables or transfers hold.
     pub(crate) fn held_bytes(&self) -> usize {
         self.pools.iter().map(|pool| pool.num_held() * pool.block_bytes()).sum()
     }
 
-    /// Returns the bytes of the blocks that are kept for resume points alone.
+    /// Returns the bytes of the tail blocks that are kept for resume points alone.
     pub(crate) fn cached_bytes(&self) -> usize {
         self.pools.iter().map(|pool| pool.num_cached() * pool.block_bytes()).sum()
     }
@@ -101,12 +101,13 @@ impl Tails {
         self.pools.iter().any(|pool| pool.keeps() == Keeps::State)
     }
 
-    /// Returns the number of units that hold `bytes`.
+    /// Returns the number of units that `bytes` take, rounded up.
     pub(crate) fn units(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.unit_bytes)
     }
 
-    /// Returns whether a point behind `num_blocks` blocks of a prompt lasts because of the distance alone.
+    /// Returns whether a resume point behind `num_blocks` blocks of a prompt lasts because of its distance from others
+    /// alone. A place where one does is a milestone.
     pub(crate) fn milestone(&self, num_blocks: usize) -> Lasts {
         match num_blocks.is_multiple_of(self.stride) {
             true if num_blocks.is_multiple_of(self.stride * STRIDES_BELOW) => Lasts::Wanted,
@@ -115,19 +116,19 @@ impl Tails {
         }
     }
 
-    /// Returns the first milestone behind `num_blocks` blocks.
+    /// Returns the number of blocks before the first milestone behind `num_blocks` blocks.
     pub(crate) fn next_milestone(&self, num_blocks: usize) -> usize {
         (num_blocks / self.stride + 1) * self.stride
     }
 
-    /// Returns the most blocks of a window that a sequence holds besides those that others have computed: the window's
-    /// own, and those that a pass fills.
+    /// Returns the most blocks of a window of `tokens` tokens that a sequence holds, apart from blocks that another
+    /// sequence has computed: the window's own blocks, and those that a pass fills.
     pub(crate) fn window_quota(&self, tokens: usize) -> usize {
         (tokens - 1).div_ceil(self.block_size) + self.pass_tokens.div_ceil(self.block_size) + 1
     }
 
-    /// Returns what pool number `pool` keeps, the [quota](Self::window_quota) of its window if it keeps one, and the
-    /// number of tokens in a block.
+    /// Returns what pool number `pool` keeps, the [quota](Self::window_quota) of its window (0 if it keeps states), and
+    /// the number of tokens in a block.
     pub(crate) fn window(&self, pool: usize) -> (Keeps, usize, usize) {
         let keeps = self.pools[pool].keeps();
         let quota = match keeps {
@@ -137,7 +138,7 @@ impl Tails {
         (keeps, quota, self.block_size)
     }
 
-    /// Takes the memory of a free block of any pool away. Returns false if no block is free.
+    /// Takes the memory of a free tail block of any pool away. Returns false if no tail block is free.
     #[must_use]
     pub(crate) fn withdraw_free(&mut self) -> bool {
         self.pools.iter_mut().any(TailPool::withdraw_free)
@@ -157,12 +158,12 @@ impl Tails {
         }
     }
 
-    /// Returns the pool that `block` is a block of; `None` if it is in no pool.
+    /// Returns the pool of the tail block `block`; `None` for a trunk block.
     pub(crate) fn pool_of(&self, block: BlockId) -> Option<&TailPool> {
         self.pools.iter().rev().find(|pool| pool.first() <= block.0)
     }
 
-    /// Returns the pool that `block` is a block of; `None` if it is in no pool.
+    /// Returns the pool of the tail block `block`; `None` for a trunk block.
     pub(crate) fn pool_of_mut(&mut self, block: BlockId) -> Option<&mut TailPool> {
         self.pools.iter_mut().rev().find(|pool| pool.first() <= block.0)
     }

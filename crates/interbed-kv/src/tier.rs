@@ -1,5 +1,8 @@
-//! One tier below memory. It knows which contents the tier holds, where they lie, and what is forgotten to make room.
-//! This is a planner: it moves no byte.
+//! The index of one tier below memory: which contents the tier holds, where they lie, and what is forgotten to make
+//! room. This is a planner: it moves no byte.
+//!
+//! In this module, a *content* is whatever one [`BlockKey`] names, be it a trunk block or a part of a tail block, and a
+//! *block* is the room that one content takes.
 //!
 //! A tier is a log. Contents are written in *records* of a few blocks, one behind the other, into *segments*. A segment
 //! is emptied as a whole, the oldest first, after the contents of it that are still wanted have been written again at
@@ -27,27 +30,28 @@ pub use gate::Gate;
 use gate::Ghosts;
 pub use write_budget::WriteBudget;
 
-/// The size and shape of a tier, which is a store of KV blocks below memory.
+/// The size and shape of a tier.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvTierConfig {
     /// The number of segments in all, which is at least three, unless each segment holds one block.
     pub num_segments: u32,
-    /// The number of bytes in a segment, the part of a tier that is emptied as a whole.
+    /// The number of bytes in a segment, which is emptied as a whole.
     pub segment_bytes: u64,
     /// The number of bytes at the beginning of a segment that hold no record.
     pub segment_header: u64,
-    /// The number of bytes in a record of 0, 1, 2, … blocks. The last entry is for the largest record.
+    /// The number of bytes in a record, by the number of its blocks: entry 0 is for a record without blocks, the last
+    /// entry for the largest record.
     pub record_bytes: Vec<u64>,
-    /// The number of segments that ordinary records leave free, so that contents that are carried over always find
+    /// The number of segments that ordinary records leave free, so that contents that are written again always find
     /// room.
     pub spare_segments: u32,
-    /// The gate that decides which contents return often enough to be written at all.
+    /// Decides which contents return often enough to be written at all.
     pub gate: Gate,
 }
 
 impl KvTierConfig {
     /// Returns the configuration of a tier in memory for `num_blocks` blocks, in which each block is a segment and can
-    /// be replaced alone.
+    /// be replaced alone. The tier counts 1 byte for each block.
     pub fn of_blocks(num_blocks: u32, gate: Gate) -> Self {
         let record_bytes = vec![0, 1];
         Self { num_segments: num_blocks, segment_bytes: 1, segment_header: 0, record_bytes, spare_segments: 0, gate }
@@ -58,20 +62,20 @@ impl KvTierConfig {
         self.record_bytes.len().saturating_sub(1)
     }
 
-    /// Returns the most blocks that full records put into a segment.
+    /// Returns how many blocks a segment holds if all its records are full.
     pub fn blocks_per_segment(&self) -> usize {
         let (room, most) = (self.segment_bytes.saturating_sub(self.segment_header), self.blocks_per_record());
         let full = self.record_bytes.last().map_or(0, |&bytes| room / bytes.max(1));
         full as usize * most
     }
 
-    /// Returns whether segments hold one block each.
+    /// Returns whether each segment holds one block.
     fn is_of_blocks(&self) -> bool {
         self.blocks_per_segment() == 1
     }
 }
 
-/// The place of a record in the tier. A record is a run of a few blocks that were written together.
+/// The place of a record in the tier. A record is a run of a few blocks that are written together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordPlace {
     /// The number of the segment that the record lies in.
@@ -85,51 +89,51 @@ pub struct RecordPlace {
     pub count: u16,
 }
 
-/// The place of a content, which is the KV of one block, in the tier.
+/// The place of a content in the tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TierPlace {
     /// The record that holds the content.
     pub record: RecordPlace,
-    /// The number of the content among the blocks of the record.
+    /// The number of the content among the blocks of the record, from 0 on.
     pub index: u16,
 }
 
-/// A segment that is to be emptied.
+/// A segment that is to be emptied, and what becomes of its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reclaim {
     /// The number of the segment.
     pub segment: u32,
-    /// The contents that must be written again before [`Tier::reclaimed`], and where they lie now.
+    /// The contents that the caller must write again before [`Tier::reclaimed`], and where they lie now.
     pub carried: Vec<(BlockKey, TierPlace)>,
-    /// The contents that are forgotten, with their classes. A lower tier may want them.
+    /// The contents that the tier forgets, each with its class. A lower tier may want them.
     pub dropped: Vec<(BlockKey, u8)>,
 }
 
-/// Reason why records find no room.
+/// Reason why [`Tier::records_for`] finds no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRecords {
-    /// Too few segments are free. Others may be emptied for the records.
+    /// Too few segments are free. The caller may empty others.
     NotFree,
-    /// The records may not lie in as many segments as they need.
+    /// The records need more segments than the caller allows.
     NotAllowed,
 }
 
 /// Counts of what has happened in a tier since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierCounts {
-    /// Contents that a look-up has found in this tier.
+    /// Times that a look-up has found a content in this tier.
     pub hits: u64,
-    /// Contents that were written to this tier for the first time.
+    /// Contents whose first write to this tier has succeeded.
     pub stored: u64,
-    /// Contents that were written again because their segment was emptied.
+    /// Contents that were written again because their segment was to be emptied.
     pub carried: u64,
-    /// Contents that were not written, because contents of their class return too seldom.
+    /// Contents that the gate kept from being written, because contents of their class return too seldom.
     pub skipped: u64,
     /// Contents that should have been written, but found no room at that moment.
     pub refused: u64,
     /// Contents that were forgotten when their segment was emptied.
     pub evicted: u64,
-    /// Contents that could not be read back, or whose write failed.
+    /// Contents that could not be read back, or whose first write failed.
     pub lost: u64,
 }
 
@@ -170,7 +174,8 @@ struct Segment {
     is_made: bool,
 }
 
-/// Records which contents a tier holds, and where they lie.
+/// Records which contents a tier holds, and where they lie. The caller, which owns the tier's storage, asks where to
+/// write and read, does so, and reports how that ended.
 #[derive(Debug)]
 pub struct Tier {
     config: KvTierConfig,
@@ -217,27 +222,29 @@ impl Tier {
         self.counts
     }
 
-    /// Returns how many contents the tier holds or is about to hold.
+    /// Returns how many contents the tier holds or is about to hold, because their write is in flight.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns whether the tier holds nothing.
+    /// Returns whether the tier neither holds nor is about to hold a content.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns the bytes of segments that are not free.
+    /// Returns the bytes of all segments that are neither free nor withheld.
     pub fn bytes_used(&self) -> u64 {
         (self.segments.len() - self.free.len() - self.withheld.len()) as u64 * self.config.segment_bytes
     }
 
-    /// Returns the place where the content of `key` can be read.
+    /// Returns the place where the content of `key` can be read. Returns `None` if the tier does not hold it, or its
+    /// write has not ended.
     pub fn find(&self, key: BlockKey) -> Option<TierPlace> {
         self.entries.get(&key).filter(|entry| entry.written).map(|entry| entry.place)
     }
 
-    /// Notes that a look-up has found `key`, or has looked for it in vain after others of its chain were found.
+    /// Notes that a look-up has found `key` in this tier, or has missed it right behind contents that it found. The
+    /// gate learns from both, and found contents are carried over when their segment is emptied.
     pub fn looked_up(&mut self, key: BlockKey) {
         let Some(entry) = self.entries.get_mut(&key) else {
             self.ghosts.returned(key, &mut self.config.gate);
@@ -250,8 +257,8 @@ impl Tier {
         }
     }
 
-    /// Returns whether `key` is to be written to this tier. `class` groups contents by what is known of their use. The
-    /// tier learns how many contents of each class are looked up again.
+    /// Returns whether `key` is to be written to this tier: the tier does not know it yet, and the gate lets contents
+    /// of `class` pass. The gate counts the content as one that was offered.
     pub fn wants(&mut self, key: BlockKey, class: u8) -> bool {
         if self.entries.contains_key(&key) {
             return false;
@@ -265,7 +272,7 @@ impl Tier {
         worth
     }
 
-    /// Returns whether the tier holds `key`, or will once a write has ended.
+    /// Returns whether the tier holds `key`, or will once a write in flight has succeeded.
     pub fn knows(&self, key: BlockKey) -> bool {
         self.entries.contains_key(&key)
     }
@@ -274,7 +281,8 @@ impl Tier {
     /// records lie in at most `segments_max` segments besides those for which `is_held` returns true.
     ///
     /// # Errors
-    /// Says what is missing. [`NoRecords::NotAllowed`] comes before [`NoRecords::NotFree`].
+    /// Fails with [`NoRecords::NotAllowed`] if the records need more segments than that, and otherwise with
+    /// [`NoRecords::NotFree`] if too few segments are free.
     pub fn records_for(
         &self,
         mut count: usize,
@@ -309,7 +317,7 @@ impl Tier {
         if opened > free { Err(NoRecords::NotFree) } else { Ok(records) }
     }
 
-    /// Returns whether `segment` is being emptied.
+    /// Returns whether `segment` was chosen to be emptied, and its carried contents are still to be written.
     pub fn is_leaving(&self, segment: u32) -> bool {
         self.segments[segment as usize].state == SegmentState::Leaving
     }
@@ -321,9 +329,10 @@ impl Tier {
 
     /// Reserves room for a record of `contents`, each with its class. There are at most
     /// [`blocks_per_record`](KvTierConfig::blocks_per_record) contents, none twice, except
-    /// [nameless](BlockKey::NAMELESS) ones, which nobody will find. Contents that the tier holds already are being
-    /// carried over from a segment that is emptied. The segment is held until [`written`](Self::written). Returns
-    /// `None` if there is no room now, which [`reclaim`](Self::reclaim) may change.
+    /// [nameless](BlockKey::NAMELESS) ones, which nobody will find. If the tier knows one of them already, the record
+    /// carries contents over from a segment that is emptied, and may use [spare
+    /// segments](KvTierConfig::spare_segments). The segment of the record is held until [`written`](Self::written).
+    /// Returns `None` if there is no room now, which [`reclaim`](Self::reclaim) may change.
     pub fn reserve(&mut self, contents: &[(BlockKey, u8)]) -> Option<RecordPlace> {
         debug_assert!(!contents.is_empty() && contents.len() <= self.config.blocks_per_record());
         let carrying = contents.iter().any(|(key, _)| self.entries.contains_key(key));
@@ -364,8 +373,9 @@ impl Tier {
         Some(number)
     }
 
-    /// Notes that the write of a record has ended. `well` says whether it succeeded. After a failure nothing more is
-    /// written to the record's segment, since the next start would not find records behind a gap.
+    /// Notes that the write of `record`, with the contents of `keys` in order, has ended, and whether it went `well`.
+    /// After a failure nothing more is written to the record's segment, since the next start would not find records
+    /// behind a gap.
     pub fn written(&mut self, record: RecordPlace, keys: &[BlockKey], well: bool) {
         for (index, key) in (0..).zip(keys) {
             let Some(entry) = self.entries.get_mut(key) else { continue };
@@ -392,7 +402,8 @@ impl Tier {
         self.release(record.segment);
     }
 
-    /// Closes the open segment if nobody reads or writes it, so that it can be emptied. Returns whether it was closed.
+    /// Closes the open segment if no read or write of it is in flight, so that it can be emptied. Returns whether a
+    /// segment was closed.
     pub fn close_unread(&mut self) -> bool {
         let is_unread = self.open.is_some_and(|open| self.segments[open as usize].holders == 0);
         if is_unread {
@@ -401,14 +412,15 @@ impl Tier {
         is_unread
     }
 
-    /// Closes the open segment, so that nothing more is written to it.
+    /// Closes the open segment, if there is one, so that nothing more is written to it.
     fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
         self.segments[open as usize].state = SegmentState::Full;
         self.full.push_back(open);
     }
 
-    /// Notes that a read of `segment` begins. The segment is not emptied before [`release`](Self::release).
+    /// Notes that a read of `segment` begins. The segment is not used for other records before
+    /// [`release`](Self::release).
     pub fn hold(&mut self, segment: u32) {
         self.segments[segment as usize].holders += 1;
     }
@@ -428,7 +440,8 @@ impl Tier {
         }
     }
 
-    /// Forgets the content of `key`, because the bytes at `place` are not those that were written there.
+    /// Forgets the content of `key`, because the bytes at `place` are not those that were written there. Does nothing
+    /// if the content lies elsewhere by now.
     pub fn lose(&mut self, key: BlockKey, place: TierPlace) {
         if self.entries.get(&key).is_some_and(|entry| entry.written && entry.place == place) {
             self.entries.remove(&key);
@@ -436,15 +449,17 @@ impl Tier {
         }
     }
 
-    /// Chooses a segment to be emptied if no segment is free besides those that are left for what is carried over.
+    /// Chooses a segment to be emptied if no more than the [spare segments](KvTierConfig::spare_segments) are free, in
+    /// the way of [`reclaim_for`](Self::reclaim_for).
     pub fn reclaim(&mut self) -> Option<Reclaim> {
         self.reclaim_for(self.config.spare_segments as usize + 1)
     }
 
-    /// Chooses a segment to be emptied if fewer than `wanted` are free. This is the oldest segment that nobody reads.
-    /// Contents that a look-up has found since they were written are carried over, up to half of the segment. The
-    /// caller writes the carried contents again, if there are any, then calls [`reclaimed`](Self::reclaimed). If
-    /// nothing is carried, the segment is free at once.
+    /// Chooses a segment to be emptied if fewer than `wanted` segments are free: the oldest one of which no read or
+    /// write is in flight. Contents that a look-up has found since they were written are carried over, up to half of
+    /// the segment. The caller writes these contents again, then calls [`reclaimed`](Self::reclaimed). If nothing is
+    /// carried, the tier empties the segment at once, and the caller does not call `reclaimed`. Returns `None` if
+    /// enough segments are free, if another segment is being emptied, or if all are in use.
     pub fn reclaim_for(&mut self, wanted: usize) -> Option<Reclaim> {
         let leaving =
             self.segments.iter().any(|segment| matches!(segment.state, SegmentState::Leaving | SegmentState::Emptied));
@@ -472,7 +487,7 @@ impl Tier {
         None
     }
 
-    /// Lists the contents that lie in `segment`, except those that are carried over.
+    /// Lists the contents that lie in `segment`, except those of `carried`, each with its class.
     fn dropped(&self, segment: u32, carried: &[(BlockKey, TierPlace)]) -> Vec<(BlockKey, u8)> {
         let keys = self.segments[segment as usize].keys.iter();
         let there = keys.filter_map(|&key| {
@@ -482,8 +497,8 @@ impl Tier {
         there.collect()
     }
 
-    /// Lists the contents in `segment` that were found since they were written, and marks them as not found from now
-    /// on.
+    /// Lists the contents in `segment` that a look-up has found since they were written, and marks them as not found
+    /// from now on.
     fn take_wanted(&mut self, segment: u32) -> Vec<(BlockKey, TierPlace)> {
         let Self { segments, entries, .. } = self;
         let keys = segments[segment as usize].keys.iter();
@@ -494,8 +509,11 @@ impl Tier {
         wanted.collect()
     }
 
-    /// Empties a segment that was [chosen](Self::reclaim) and whose carried contents have been written. Contents that
-    /// still lie in the segment are forgotten.
+    /// Empties a segment that was [chosen](Self::reclaim_for) and whose carried contents have been written. Contents
+    /// that still lie in the segment are forgotten. The segment becomes free once no read of it is in flight.
+    ///
+    /// # Panics
+    /// Panics if the segment was not chosen.
     pub fn reclaimed(&mut self, segment: u32) {
         let room = &mut self.segments[segment as usize];
         assert!(room.state == SegmentState::Leaving, "segment {segment} is emptied, but was not chosen for that");
@@ -509,9 +527,9 @@ impl Tier {
         self.free_if_unread(segment);
     }
 
-    /// Takes in the contents that an earlier process has left in `segment`: its records in order, with the keys of
-    /// their blocks, and where the last of them ends. The call is made in the order of generations, before any other
-    /// call.
+    /// Takes in the contents that an earlier process has left in `segment`: its `records` in order, each with the keys
+    /// of its blocks by their numbers in the record, and the byte offset `end` at which the last record ends. The
+    /// caller restores segments in the order of generations, before any other call.
     pub fn restore(
         &mut self,
         segment: u32,
@@ -534,8 +552,8 @@ impl Tier {
         self.generations = self.generations.max(generation);
     }
 
-    /// Marks a segment whose content is of no use as the first to be emptied. The segment stays until its room is
-    /// needed.
+    /// Marks a segment whose content is of no use as the first to be emptied. An earlier process has written it with
+    /// number `generation`. The segment stays until its room is needed.
     pub fn set_aside(&mut self, segment: u32, generation: u64) {
         self.free.retain(|&free| free != segment);
         let room = &mut self.segments[segment as usize];
@@ -544,8 +562,8 @@ impl Tier {
         self.generations = self.generations.max(generation);
     }
 
-    /// Withholds the segments that were never made, because there is no room for them now. The others are emptied
-    /// sooner from now on.
+    /// Withholds the segments to which nothing was ever written, because the storage has no room for them now. The tier
+    /// works with the others alone, which are therefore emptied sooner.
     pub fn withhold_new(&mut self) {
         let Self { segments, free, full, withheld, .. } = self;
         for list in [free, full] {
@@ -574,7 +592,7 @@ impl Tier {
         self.withheld.len() == self.segments.len()
     }
 
-    /// Forgets the contents for which `is_theirs` returns true. Returns how many were forgotten.
+    /// Forgets the readable contents for which `is_theirs` returns true. Returns how many it forgot.
     pub fn forget(&mut self, mut is_theirs: impl FnMut(BlockKey, TierPlace) -> bool) -> usize {
         let before = self.entries.len();
         self.entries.retain(|&key, entry| !entry.written || !is_theirs(key, entry.place));
@@ -586,7 +604,7 @@ impl Tier {
         self.entries.iter().filter(|(_, entry)| entry.written).map(|(&key, entry)| (key, entry.place))
     }
 
-    /// Checks what must be true after every call.
+    /// Checks what must be true after every call, for tests.
     ///
     /// # Panics
     /// Panics if any of it is false.

@@ -1,4 +1,5 @@
-//! Describes KV in flight: copies between blocks, and swaps between blocks and the slots one tier below.
+//! Describes KV in flight: copies between blocks, swaps between blocks and the slots one tier below, and fetches from
+//! any tier below.
 //!
 //! **The rule of all transfers:** KV moves only to a place that was reserved. The destination is reserved before a
 //! transfer begins, and source and destination belong to the transfer until it has ended, whatever happens to the
@@ -7,7 +8,7 @@
 //!
 //! | state | leaves it by |
 //! |---|---|
-//! | begun | the driver's report → completed, or failed |
+//! | begun | the caller's report → completed, or failed |
 //! | completed | – : the destination is a location of the content |
 //! | failed | – : the destination is free again, and sequences that waited for it have lost their KV |
 //!
@@ -20,7 +21,8 @@ use crate::{
     ids::{BlockId, FetchId, SequenceId, SwapId, SwapSlot},
 };
 
-/// A copy of one block's KV to another block, which is a copy on write or a move by compaction.
+/// A copy of one block's KV to another block of the trunk or of the same tail group, which is a copy on write or a move
+/// by compaction.
 ///
 /// The device carries out copies in the order of [`BlockManager::take_copies`], before anything else touches the
 /// blocks. This order protects source and destination: a later holder of either block also writes to it later.
@@ -34,12 +36,12 @@ pub struct BlockCopy {
     pub destination: BlockId,
 }
 
-/// A transfer of one part of a block between memory and the tier below, in the direction of its [`Swap`].
+/// A transfer of one part of a block between memory and a slot one tier below, in the direction of its [`Swap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockSwap {
-    /// The place in memory.
+    /// The part in memory.
     pub part: BlockPart,
-    /// The place one tier below.
+    /// The slot below memory.
     pub slot: SwapSlot,
 }
 
@@ -52,8 +54,8 @@ pub enum SwapDirection {
     In,
 }
 
-/// Transfers that begin and end together. The driver carries them out in any order. When all transfers are done, or
-/// when one has failed and none is in flight any more, the driver reports the outcome to
+/// Transfers that begin and end together. The caller carries them out in any order. When all transfers are done, or
+/// when one has failed and none is in flight any more, the caller reports the outcome to
 /// [`BlockManager::finish_swap`](crate::BlockManager::finish_swap).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
@@ -61,12 +63,13 @@ pub struct Swap {
     pub id: SwapId,
     /// Whether KV leaves memory or comes back to it.
     pub direction: SwapDirection,
-    /// The transfers of the swap. Each part and each slot is in them once, however many sequences share it.
+    /// The transfers of the swap. Each part and each slot is listed once, however many sequences share it.
     pub transfers: Vec<BlockSwap>,
-    /// Number of parts of blocks that need no transfer in, because their content can still be found in memory.
+    /// Number of parts that need no transfer into memory, because their content is still findable there. 0 for a swap
+    /// out.
     pub num_spared: usize,
-    /// Number of blocks that will be available when the swap ends, as far as is known when the swap begins: the blocks
-    /// that only the group's sequences hold. 0 for a swap into memory.
+    /// Number of units that will be available when the swap ends, as far as is known when the swap begins: those that
+    /// only the swap group holds. 0 for a swap into memory.
     pub num_freed: usize,
 }
 
@@ -75,7 +78,7 @@ pub struct Swap {
 pub enum SwapOutcome {
     /// All transfers of the swap have completed and were verified.
     Done,
-    /// At least one transfer has failed, and the group's sequences have lost their KV.
+    /// At least one transfer has failed, and the swap group's sequences have lost their KV.
     Failed,
 }
 
@@ -87,19 +90,22 @@ pub(crate) struct Flight {
     pub(crate) transfers: Vec<BlockSwap>,
 }
 
-/// Blocks of one sequence that are filled from a tier below. The driver fills them in any order, and reports to
-/// [`BlockManager::finish_fetch`](crate::BlockManager::finish_fetch) how many of the first ones it could fill.
+/// Blocks of one sequence that are filled from a tier below memory. The caller fills them in any order, and reports to
+/// [`BlockManager::finish_fetch`](crate::BlockManager::finish_fetch) how many of the first ones it could fill. For a
+/// fetch [ahead](crate::BlockManager::begin_fetch_ahead), it calls
+/// [`BlockManager::finish_fetch_ahead`](crate::BlockManager::finish_fetch_ahead).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetch {
     /// The number that identifies the fetch in the report.
     pub id: FetchId,
     /// The sequence whose blocks the fetch fills.
     pub sequence: SequenceId,
-    /// The blocks to fill, in the order of the sequence's tokens.
+    /// The trunk blocks to fill, in the order of the sequence's tokens.
     pub blocks: Vec<BlockId>,
-    /// The blocks to fill with what the sequence needs to go on behind `blocks`, for each group of
-    /// [`KvConfig::tails`](crate::KvConfig::tails): those of a window in the order of the tokens, or that of a state. A
-    /// shorter prefix may need fewer blocks of a window; it takes the first ones.
+    /// The tail blocks to fill with what the sequence needs to go on behind `blocks`: one list for each tail group of
+    /// [`KvConfig::tails`](crate::KvConfig::tails), with the blocks of a window in the order of the tokens, or the one
+    /// block of a state. If the fetch brings fewer of `blocks`, it may need fewer blocks of a window, and fills the
+    /// first ones. Empty if the model has no tail groups, and for a fetch ahead.
     pub tails: Vec<Vec<BlockId>>,
 }
 
@@ -114,18 +120,18 @@ pub(crate) struct Transfers {
 }
 
 impl Transfers {
-    /// Begins a copy between blocks.
+    /// Adds a copy between blocks, to be [taken](Self::take_copies) by the caller.
     pub(crate) fn copy(&mut self, source: BlockId, destination: BlockId) {
         self.copies.push(BlockCopy { source, destination });
     }
 
-    /// Hands over the copies between blocks, which must be carried out in this order.
+    /// Replaces `copies` by the copies that were added since the last call, in the order in which they must be made.
     pub(crate) fn take_copies(&mut self, copies: &mut Vec<BlockCopy>) {
         copies.clear();
         std::mem::swap(copies, &mut self.copies);
     }
 
-    /// Returns whether copies between blocks are still to be taken.
+    /// Returns whether copies are still to be [taken](Self::take_copies).
     pub(crate) fn has_copies(&self) -> bool {
         !self.copies.is_empty()
     }
@@ -135,7 +141,8 @@ impl Transfers {
         SwapId(self.started)
     }
 
-    /// Begins the transfers of `swap`. The caller has reserved their blocks and slots and holds them for the swap.
+    /// Begins the transfers of `swap` for the sequences of `group`. The caller has reserved their blocks and slots and
+    /// holds them for the swap.
     pub(crate) fn begin(&mut self, group: Vec<SequenceId>, swap: Swap) -> Swap {
         self.started += 1;
         self.flights.insert(swap.id, Flight { direction: swap.direction, group, transfers: swap.transfers.clone() });
@@ -174,12 +181,12 @@ impl Transfers {
         self.fetches.remove(&id)
     }
 
-    /// Returns the sequence of a fetch in flight.
+    /// Returns the sequence of a fetch in flight; `None` if the fetch is not in flight.
     pub(crate) fn fetch(&self, id: FetchId) -> Option<SequenceId> {
         self.fetches.get(&id).map(|fetch| fetch.sequence)
     }
 
-    /// Lists the blocks that fetches in flight fill, those of all groups.
+    /// Lists the trunk blocks and tail blocks that fetches in flight fill.
     pub(crate) fn fetched(&self) -> impl Iterator<Item = BlockId> {
         self.fetches.values().flat_map(|fetch| fetch.blocks.iter().chain(fetch.tails.iter().flatten())).copied()
     }

@@ -1,4 +1,4 @@
-//! What a fetch is to bring from a tier below memory.
+//! What a fetch should bring from a tier below memory.
 
 use std::sync::Arc;
 
@@ -10,36 +10,36 @@ use crate::{
     tail_parts::{TailPart, TailParts},
 };
 
-/// A part of a block that a fetch must fill, with what a reader needs to check what was read.
+/// A part that a fetch must bring, with what a reader needs to check what was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// The key of the part.
     pub key: BlockKey,
-    /// The key of the block before this one in its chain, or of the chain's root. For a part of what layers keep
-    /// besides the KV of all tokens, this is the key of the content that the part belongs to.
+    /// For a trunk block, the key of the content before it in its chain, or of the chain root. For a part of a tail
+    /// block, the key of the content that the tail block belongs to.
     pub parent: BlockKey,
-    /// The tokens of the block.
+    /// The tokens of the content that the part belongs to, `block_size` of them.
     pub tokens: Box<[TokenId]>,
     /// The part of memory that the fetch fills.
     pub part: BlockPart,
 }
 
-/// The blocks that a fetch fills with what a sequence needs to go on, besides the KV of all tokens.
+/// The tail blocks that a fetch fills, besides the trunk blocks.
 #[derive(Debug, Clone)]
 pub struct WantedTails {
     parts: Arc<TailParts>,
-    /// The number of contents before the first wanted one.
+    /// The number of the sequence's contents before the first wanted one.
     first: usize,
-    /// The last of these contents, by keys and tokens.
+    /// The key and the tokens of the last of these contents, as many as tails may belong to.
     before: Vec<(BlockKey, Box<[TokenId]>)>,
-    /// The blocks to fill, for each group. [group][block]
+    /// The tail blocks to fill, one list for each tail group.
     into: Vec<Vec<BlockId>>,
 }
 
 impl WantedTails {
-    /// Describes how to fill `into`, the `tails` of a [`Fetch`](crate::Fetch). `keys` are those of the contents that
-    /// the fetch brings, and `tokens` gives the tokens of a content of the sequence by its number. Returns `None` if
-    /// the sequence needs no tails.
+    /// Describes how to fill `into`, the [`tails`](crate::Fetch::tails) of a fetch. `keys` are those of the contents
+    /// that the fetch brings, and `tokens` returns the tokens of a content of the sequence by its number. Returns
+    /// `None` if the model has no tail groups.
     pub fn new(
         keys: &MissingKeys,
         into: Vec<Vec<BlockId>>,
@@ -49,8 +49,9 @@ impl WantedTails {
         Some(Self { parts: Arc::clone(keys.tails()?), first: keys.first(), before, into })
     }
 
-    /// Returns the parts that are to be filled so that a sequence can go on behind the first `count` of the `wanted`
-    /// contents. `chain` computes their keys.
+    /// Returns the parts of tail blocks that the fetch must bring so that a sequence can go on behind the first `count`
+    /// of the `wanted` contents. `wanted` is the list that was passed to [`LowerTier::fetch`](crate::LowerTier::fetch),
+    /// and `chain` computes the keys.
     pub fn behind(&self, count: usize, wanted: &[Wanted], chain: &KeyChain) -> Vec<Wanted> {
         let num_blocks = self.first + count;
         let firsts = self.parts.firsts(num_blocks);
@@ -62,8 +63,9 @@ impl WantedTails {
         self.parts.behind(num_blocks).map(part).collect()
     }
 
-    /// Returns a few keys to ask a tier for, as a cheap test of whether it has all that goes with the first `count` of
-    /// the wanted contents: those of the last and the first part of each group, and of the last content.
+    /// Returns a few keys to ask a tier for, as a cheap test of whether it has all that a sequence needs to go on
+    /// behind the first `count` of the `wanted` contents: the keys of the last and the first part of each tail group,
+    /// then the key of the last of these contents. `chain` computes the keys.
     pub fn marks(&self, count: usize, wanted: &[Wanted], chain: &KeyChain) -> Vec<BlockKey> {
         let parts: Vec<_> = self.parts.behind(self.first + count).collect();
         let of_groups = parts.chunk_by(|one, next| one.group == next.group);
@@ -72,7 +74,7 @@ impl WantedTails {
         ends.map(key).chain(count.checked_sub(1).map(|last| wanted[last].key)).collect()
     }
 
-    /// Returns the key and the tokens of a content of the sequence, by its number.
+    /// Returns the key and the tokens of content number `number` of the sequence.
     fn content(&self, number: usize, wanted: &[Wanted]) -> (BlockKey, Box<[TokenId]>) {
         match number.checked_sub(self.first) {
             Some(index) => (wanted[index].key, wanted[index].tokens.clone()),

@@ -21,50 +21,56 @@ use crate::{
 
 impl BlockManager {
     /// Gives every findable content a key under `chain`, from now on. Lower tiers know contents by these keys. Contents
-    /// that can be found already are [published](Self::take_published) again.
+    /// that are findable before this call are returned once more by [`take_published`](Self::take_published).
     pub fn name_contents(&mut self, chain: KeyChain) {
         self.cache.name_contents(chain);
     }
 
-    /// Returns the blocks that have become findable since the last call, in order. Returns none unless contents have
-    /// [keys](Self::name_contents). Some of the blocks may have been evicted meanwhile.
+    /// Returns the trunk blocks whose contents have become findable since the last call, in order. Returns none unless
+    /// contents have [keys](Self::name_contents). Some of these contents may have been evicted meanwhile.
     pub fn take_published(&mut self) -> Vec<BlockId> {
         self.cache.names_mut().map(|names| names.take_published()).unwrap_or_default()
     }
 
     /// Returns the contents that were evicted since the last call, in order; none unless contents have
-    /// [keys](Self::name_contents). Copies that were pending before an eviction must have been made before this call.
-    /// The bytes of these contents are still in the blocks, until copies that were not yet [taken](Self::take_copies)
-    /// are made, or a pass begins, or the memory of blocks that have left is given back.
+    /// [keys](Self::name_contents). Where layers keep tails, these are only contents that led to a
+    /// [wanted](crate#terms) resume point. The caller must have carried out all copies that were pending before an
+    /// eviction. The bytes of these contents are still in their blocks, until the caller carries out copies that it has
+    /// not yet [taken](Self::take_copies), begins a pass, or gives back the memory of blocks that have left.
     pub fn take_evicted(&mut self) -> Vec<Evicted> {
         self.cache.names_mut().map(|names| names.take_evicted()).unwrap_or_default()
     }
 
-    /// Returns the label of the content of `block`, if a look-up can find it. The label has the content's key, the key
-    /// of the block before it, its owner and its tokens.
+    /// Returns the label of the content of the trunk block `block`. Returns `None` if the content is not findable, or
+    /// contents have no [keys](Self::name_contents).
     pub fn label(&self, block: BlockId) -> Option<BlockLabel> {
         self.cache.label(block)
     }
 
     /// Returns the label of the content of a part's block, in the way of [`label`](Self::label). Returns `None` for
-    /// blocks of windows and states.
+    /// parts of tail blocks.
     pub fn label_of(&self, part: BlockPart) -> Option<BlockLabel> {
         (part.block.index() < self.config.num_blocks).then(|| self.label(part.block)).flatten()
     }
 
-    /// Returns whether a sequence or a transfer holds `block`, which has the content of a chain.
+    /// Returns whether a sequence or a transfer holds the trunk block `block`.
+    ///
+    /// # Panics
+    /// Panics if the block has no content, which means that it is free or withdrawn.
     pub fn is_held(&self, block: BlockId) -> bool {
         self.cache.holders(block) > 0
     }
 
-    /// Returns the key of the content of `block`, if a look-up can find it.
+    /// Returns the key of the content of the trunk block `block`. Returns `None` if the content is not findable, or
+    /// contents have no [keys](Self::name_contents).
     pub fn key(&self, block: BlockId) -> Option<BlockKey> {
         self.cache.key(block)
     }
 
-    /// Returns the keys of the full blocks of `id`, whose tokens are `token_ids`, from the first block that memory does
-    /// not have. The last token is in none of these blocks, since it must be computed. Returns no key if contents have
-    /// no [keys](Self::name_contents), or if the sequence shares nothing.
+    /// Returns the keys of the full blocks of `id` that memory lacks, in the order of the tokens: all full blocks
+    /// behind the last published one. `token_ids` must be all tokens of `id`. The last token is in none of these
+    /// blocks, since it must be computed. Returns no key if contents have no [keys](Self::name_contents), if `id` is
+    /// unknown or not resident, or if the sequence shares nothing.
     pub fn missing_keys(&self, id: SequenceId, token_ids: &[TokenId]) -> MissingKeys {
         let (Some(names), Some(table)) = (self.cache.names(), self.tables.get(id)) else {
             return MissingKeys::default();
@@ -86,8 +92,9 @@ impl BlockManager {
         MissingKeys::new(keys, before, found, tails)
     }
 
-    /// Returns the key of the block before the first of the [missing blocks](Self::missing_keys) of `id`, or the key of
-    /// the chain's root if there is no such block.
+    /// Returns the key of the content that the first of the [missing blocks](Self::missing_keys) of `id` continues. If
+    /// there is no such content, this is the key of the chain root. Returns `None` if contents have no
+    /// [keys](Self::name_contents) or `id` is unknown.
     pub fn parent_key(&self, id: SequenceId) -> Option<BlockKey> {
         let (names, table) = (self.cache.names()?, self.tables.get(id)?);
         Some(match table.num_published().checked_sub(1) {
@@ -96,11 +103,15 @@ impl BlockManager {
         })
     }
 
-    /// Begins to fill the next `count` blocks of `id`, counted from the first block that the sequence has neither found
-    /// nor computed. The sequence is `Fetching` until [`finish_fetch`](Self::finish_fetch).
+    /// Begins to fill the next `count` blocks of `id`, counted from the first block whose tokens are not all computed.
+    /// If layers keep tails, the fetch also gets tail blocks for a sequence that goes on behind these blocks. The
+    /// sequence is `Fetching` until [`finish_fetch`](Self::finish_fetch).
     ///
     /// # Errors
-    /// Fails if `id` is not resident, or has fewer full blocks than `count` there. The manager is unchanged then.
+    /// The manager is unchanged on failure:
+    /// - [`BlockError::NotHeld`] if `id` is unknown, and [`BlockError::WrongState`] if it is not resident;
+    /// - [`BlockError::OutOfBlocks`] if `id` has fewer than `count` full blocks from there on, or if too few units are
+    ///   available for the tail blocks.
     pub fn begin_fetch(&mut self, id: SequenceId, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -119,8 +130,11 @@ impl BlockManager {
         Ok(fetch)
     }
 
-    /// Takes the blocks in which a fetch leaves what a sequence needs to go on behind `num_blocks` blocks, group by
-    /// group.
+    /// Takes the tail blocks in which a fetch leaves what a sequence needs to go on behind its first `num_blocks`
+    /// blocks: a list for each tail group.
+    ///
+    /// # Errors
+    /// Fails with [`BlockError::OutOfBlocks`] if too few units are available, and takes nothing then.
     fn take_fetched_tails(&mut self, num_blocks: usize, taker: Taker) -> Result<Vec<Vec<BlockId>>, BlockError> {
         let Some(tails) = self.cache.tails() else { return Ok(Vec::new()) };
         let count = |pool: &TailPool| pool.keeps().tail_blocks(num_blocks, self.config.block_size);
@@ -131,13 +145,16 @@ impl BlockManager {
         Ok(counts.into_iter().enumerate().map(take).collect())
     }
 
-    /// Begins to fill `count` blocks of `id` from block number `first` on. The sequence must have neither found nor
-    /// computed any of these blocks. The sequence stays resident, and computes the blocks before them meanwhile. The
-    /// filled blocks count as computed once the caller says so to [`commit`](Self::commit).
+    /// Begins to fill `count` blocks of `id` from block number `first` on, which the sequence has neither found nor
+    /// computed. The sequence stays resident, and computes the blocks before them meanwhile. The filled blocks count as
+    /// computed once the caller says so to [`commit`](Self::commit). The fetch brings no tails, so it is of no use
+    /// where layers keep tails.
     ///
     /// # Errors
-    /// Fails if `id` is not resident, does not have these full blocks, or has computed the first of them. The manager
-    /// is unchanged then.
+    /// The manager is unchanged on failure:
+    /// - [`BlockError::NotHeld`] if `id` is unknown, and [`BlockError::WrongState`] if it is not resident;
+    /// - [`BlockError::OutOfBlocks`] if `id` does not have all these blocks with all their tokens, or has computed a
+    ///   token of the first one.
     pub fn begin_fetch_ahead(&mut self, id: SequenceId, first: usize, count: usize) -> Result<Fetch, BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -150,7 +167,7 @@ impl BlockManager {
         Ok(self.transfers.begin_fetch(id, blocks, Vec::new()))
     }
 
-    /// Takes the driver's report that a fetch [ahead](Self::begin_fetch_ahead) has ended, well or not. The driver
+    /// Takes the caller's report that a fetch [ahead](Self::begin_fetch_ahead) has ended, well or not. The caller
     /// reports each of these fetches once.
     pub fn finish_fetch_ahead(&mut self, id: FetchId) {
         if let Some(Fetch { blocks, .. }) = self.transfers.end_fetch(id) {
@@ -158,10 +175,11 @@ impl BlockManager {
         }
     }
 
-    /// Takes the driver's report that a fetch has ended and that the first `num_filled` of its blocks hold the KV that
-    /// was asked for; these blocks become findable. Where the fetch has [tails](Fetch::tails), these hold what the
-    /// sequence needs to go on behind the blocks. The driver reports each fetch once. Returns the fetch's sequence, if
-    /// that still waits for the fetch, and how many of the sequence's tokens are computed now.
+    /// Takes the caller's report that a fetch has ended and that the first `num_filled` of its blocks hold the KV that
+    /// was asked for; these blocks become findable. If the fetch has [tails](Fetch::tails), they then hold what the
+    /// sequence needs to go on behind the filled blocks. The caller reports each fetch once. Returns the fetch's
+    /// sequence and how many of its tokens are computed now. Returns `None` if the fetch is unknown, or if the sequence
+    /// no longer waits for it.
     pub fn finish_fetch(&mut self, id: FetchId, num_filled: usize) -> Option<(SequenceId, usize)> {
         let Fetch { sequence, blocks, tails, .. } = self.transfers.end_fetch(id)?;
         blocks.iter().rev().for_each(|&block| self.cache.release(block));
@@ -181,8 +199,9 @@ impl BlockManager {
         Some((sequence, computed))
     }
 
-    /// Puts `fetched`, the blocks of each group, in the place of the tails of `id`, of which `computed` tokens are
-    /// computed then. If these are no more than before, the tails stay as they are.
+    /// Replaces the tails of `id` by `fetched`, a list of tail blocks for each tail group, for a sequence of which
+    /// `computed` tokens are computed. If that is no more than before, the tails of `id` stay as they are, and the
+    /// fetched blocks are released.
     fn go_on_behind(&mut self, id: SequenceId, computed: usize, fetched: Vec<Vec<BlockId>>) {
         let Self { tables, cache, config, .. } = self;
         let Some(table) = tables.get_mut(id) else { return };
@@ -205,27 +224,26 @@ impl BlockManager {
         }
     }
 
-    /// Returns the resume points that tiers below memory should keep and that were not returned before, or have become
-    /// of more use since. Returns none unless contents have [keys](Self::name_contents). Some of the points may have
-    /// ended meanwhile.
+    /// Returns the [wanted](crate#terms) resume points that were not returned before, or have become of more use since,
+    /// without those that have ended. Returns none unless contents have [keys](Self::name_contents).
     pub fn take_wanted_points(&mut self) -> Vec<WantedPoint> {
         self.cache.take_wanted_points()
     }
 
-    /// Returns the parts of blocks that a sequence needs to go on behind the content of `block` and that tiers below
-    /// memory keep, with their labels. Returns `None` if the content is no resume point. The bytes are there only if no
-    /// copies [wait to be made](Self::has_copies).
+    /// Returns the parts of tail blocks that a sequence needs to go on behind the content of the trunk block `block`,
+    /// each with its label, tail group by tail group. Returns `None` if the content is no resume point, or contents
+    /// have no [keys](Self::name_contents). The bytes are there only if no copies [are pending](Self::has_copies).
     pub fn point_parts(&self, block: BlockId) -> Option<Vec<(BlockLabel, BlockPart)>> {
         self.cache.point_parts(block)
     }
 
-    /// Returns whether copies are still to be [taken](Self::take_copies).
+    /// Returns whether copies are pending, which the caller has not yet [taken](Self::take_copies).
     pub fn has_copies(&self) -> bool {
         self.transfers.has_copies()
     }
 
-    /// Returns the parts of resume points that tiers below memory should keep and that have ended since the last call,
-    /// point by point, in the way of [`take_evicted`](Self::take_evicted).
+    /// Returns the parts of tail blocks of each wanted resume point that has ended since the last call, one list for
+    /// each point. The bytes are there as long as those that [`take_evicted`](Self::take_evicted) returns.
     pub fn take_evicted_points(&mut self) -> Vec<Vec<Evicted>> {
         self.cache.names_mut().map(|names| names.take_evicted_points()).unwrap_or_default()
     }

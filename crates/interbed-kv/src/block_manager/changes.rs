@@ -1,17 +1,18 @@
-//! Tells others which contents of the cache can be found.
+//! Reports which contents of the cache are findable, for indexes that are kept elsewhere.
 
 use super::BlockManager;
 use crate::changes::{CacheChange, CacheChanges};
 
 impl BlockManager {
-    /// Begins to record which blocks become findable and which are lost, to be [taken](Self::take_changes). The call
-    /// comes before any block can be found.
+    /// Begins to record which contents become findable and which no longer are; [`take_changes`](Self::take_changes)
+    /// returns what was recorded. Contents that are findable before this call are not among the changes;
+    /// [`findable`](Self::findable) lists them.
     pub fn record_changes(&mut self) {
         self.cache.contents_mut().record_changes();
     }
 
-    /// Moves what has changed since the last call into `changes`, whose memory is used for later changes. Gives no
-    /// change unless changes are [recorded](Self::record_changes).
+    /// Replaces `changes` by what has changed since the last call; the memory of `changes` is used for later changes.
+    /// Leaves `changes` empty unless changes are [recorded](Self::record_changes).
     pub fn take_changes(&mut self, changes: &mut CacheChanges) {
         changes.clear();
         if let Some(recorded) = self.cache.contents_mut().changes() {
@@ -19,7 +20,7 @@ impl BlockManager {
         }
     }
 
-    /// Lists all blocks that can be found, in no order, each as a [`CacheChange::Stored`].
+    /// Lists all findable contents, in no order, each as a [`CacheChange::Stored`].
     pub fn findable(&self) -> impl Iterator<Item = CacheChange<'_>> {
         let contents = self.cache.contents();
         let findable = self.cache.blocks().contents().filter(|&(_, content)| contents.is_findable(content));

@@ -19,7 +19,7 @@ impl BlockManager {
     /// Checks every invariant. The check takes time in proportion to the pool.
     ///
     /// # Errors
-    /// Returns the first violation that is found.
+    /// Fails with the first violation that is found.
     pub fn check(&self) -> Result<(), InvariantViolation> {
         // If a transfer holds a block that its own sequence's table holds too, both count.
         let mut holders = vec![0u32; self.cache.blocks().len()];
@@ -59,8 +59,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Checks that blocks that are being swapped in cannot be found yet, and that the number of swapped-out sequences
-    /// is right.
+    /// Checks that blocks that a swap fills are not findable yet, and that the number of swapped-out sequences is
+    /// right.
     fn check_transfers(&self) -> Result<(), InvariantViolation> {
         let swapped = self.tables.iter().filter(|(_, table)| table.state() == SequenceState::Swapped).count();
         count("number of sequences swapped out", self.tables.num_swapped(), swapped)?;

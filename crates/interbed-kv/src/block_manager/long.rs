@@ -10,11 +10,12 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Begins sequence `id`, whose first `below` blocks are in a tier below memory. The sequence holds no block yet. It
-    /// is [appended](Self::append) to when it is computed, and shares nothing with others.
+    /// Begins sequence `id`, whose first `below` blocks are in a tier below memory and count as computed. The sequence
+    /// holds no block yet, and shares nothing with others. The caller [appends](Self::append) the other tokens as they
+    /// are to be computed.
     ///
     /// # Errors
-    /// Fails if `id` already holds blocks.
+    /// Fails with [`BlockError::AlreadyHeld`] if `id` has begun before and was not freed.
     ///
     /// # Panics
     /// Panics if layers [keep tails](Self::keeps_tails) and `below` is not 0, because nothing below memory stands for
@@ -30,12 +31,14 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Notes that the first `count` blocks in memory of `id` now lie in a tier below memory, and releases these blocks.
-    /// The sequence must have been begun by [`begin_below`](Self::begin_below).
+    /// Notes that the first `count` trunk blocks that `id` has in memory now lie in a tier below memory too, and
+    /// releases these blocks. The sequence must have been begun by [`begin_below`](Self::begin_below).
     ///
     /// # Errors
-    /// Fails if `id` is not resident, if others may find its blocks, or if fewer than `count` blocks are full and
-    /// computed. The manager is unchanged then.
+    /// The manager is unchanged on failure:
+    /// - [`BlockError::NotHeld`] if `id` is unknown, and [`BlockError::WrongState`] if it is not resident;
+    /// - [`BlockError::OutOfBlocks`] if fewer than `count` of these blocks are full and computed, or if others may find
+    ///   the sequence's blocks.
     pub fn move_below(&mut self, id: SequenceId, count: usize) -> Result<(), BlockError> {
         let block_size = self.config.block_size;
         let table = self.tables.resident(id)?;
@@ -48,24 +51,25 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Returns how many of the blocks that [`KvConfig::num_blocks`](crate::KvConfig::num_blocks) counts a sequence
-    /// takes that has `num_blocks` blocks in memory, and others below. Blocks of all groups are included.
+    /// Returns how many units a sequence takes that has `num_blocks` trunk blocks in memory, and others below memory.
+    /// Its tail blocks are included.
     pub fn num_blocks_beside_below(&self, num_blocks: usize) -> usize {
         // A window is full then.
         units_alone(&self.cache, num_blocks, self.capacity_tokens())
     }
 
-    /// Returns how many leading blocks of `id` are in a tier below memory.
+    /// Returns how many leading blocks of `id` are in a tier below memory; 0 if `id` is unknown.
     pub fn blocks_below(&self, id: SequenceId) -> usize {
         self.tables.get(id).map_or(0, Table::below)
     }
 
-    /// Returns how many blocks in memory `id` holds.
+    /// Returns how many trunk blocks `id` holds in memory; 0 if `id` is unknown.
     pub fn blocks_held(&self, id: SequenceId) -> usize {
         self.tables.get(id).map_or(0, |table| table.blocks().len())
     }
 
-    /// Returns the blocks in memory of `id` whose tokens are all computed, whatever the state of the sequence.
+    /// Returns the trunk blocks that `id` holds in memory and whose tokens are all computed, whatever the state of the
+    /// sequence. Returns none if `id` is unknown.
     pub fn computed_blocks(&self, id: SequenceId) -> &[BlockId] {
         let Some(table) = self.tables.get(id) else { return &[] };
         let (full, _) = position(table.num_computed(), self.config.block_size);

@@ -1,9 +1,9 @@
-//! Tells what every block is used for at one moment, for pictures of memory.
+//! Tells what every trunk block is used for at one moment, for pictures of memory.
 
 use super::BlockManager;
 use crate::ids::SequenceId;
 
-/// The use of a block, in two bytes.
+/// The use of a trunk block, in two bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockUse(u16);
 
@@ -16,13 +16,14 @@ impl BlockUse {
     pub const CACHED: Self = Self(2);
     /// Only a transfer holds the block.
     pub const MOVING: Self = Self(3);
-    /// Number of sequences that can be told apart.
+    /// Number of sequences that can be told apart. Sequences get numbers below this one.
     pub const OWNERS_MAX: u16 = Self::SHARED - Self::FIRST_OWNER;
 
     const FIRST_OWNER: u16 = 4;
     const SHARED: u16 = 1 << 15;
 
-    /// Marks a block that the sequence with this number holds. Numbers are below [`OWNERS_MAX`](Self::OWNERS_MAX).
+    /// Marks a block that the sequence with this number holds. Numbers from [`OWNERS_MAX`](Self::OWNERS_MAX) on count
+    /// as the highest number below.
     pub fn owned(number: u16) -> Self {
         Self(Self::FIRST_OWNER + number.min(Self::OWNERS_MAX - 1))
     }
@@ -32,7 +33,7 @@ impl BlockUse {
         Self(self.0 | Self::SHARED)
     }
 
-    /// Returns the lowest number of the sequences that hold the block, if any do.
+    /// Returns the lowest number of the sequences that hold the block; `None` if no sequence holds it.
     pub fn owner(self) -> Option<u16> {
         (self.0 & !Self::SHARED).checked_sub(Self::FIRST_OWNER)
     }
@@ -42,17 +43,17 @@ impl BlockUse {
         self.0 & Self::SHARED != 0
     }
 
-    /// Returns a number for each use: 0 for withdrawn, 1 for free, 2 for cached, 3 for moving, and from 4 on the
-    /// owner's number plus 4. The number is 32768 more if other sequences hold the block too.
+    /// Returns a number for each use: 0 for withdrawn, 1 for free, 2 for cached, 3 for moving, and from 4 on the lowest
+    /// number of the sequences that hold the block, plus 4. The code is 32768 more if several sequences hold the block.
     pub fn code(self) -> u16 {
         self.0
     }
 }
 
 impl BlockManager {
-    /// Writes what each block is used for into `uses`, and replaces what was there. `number` gives the number of a
-    /// sequence; a block that several sequences hold gets the lowest of their numbers. The call takes time in
-    /// proportion to the pool and to all tables.
+    /// Writes what each trunk block is used for into `uses`, in the order of ids, and replaces what was there. `number`
+    /// gives the number of a sequence; a block that several sequences hold gets the lowest of their numbers. The call
+    /// takes time in proportion to the pool and to all tables.
     pub fn map(&self, number: impl Fn(SequenceId) -> u16, uses: &mut Vec<BlockUse>) {
         uses.clear();
         uses.extend(self.cache.blocks().states().map(|(is_present, has_content)| match (is_present, has_content) {

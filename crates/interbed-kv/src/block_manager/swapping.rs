@@ -1,4 +1,4 @@
-//! Swaps groups of sequences: their blocks are copied to slots one tier down, and come back later.
+//! Swaps out [swap groups](crate#terms), whose blocks are copied to slots one tier down, and brings them back later.
 //!
 //! Transfers may take as long as they like while other sequences compute; `transfer.rs` says what holds meanwhile.
 
@@ -32,8 +32,9 @@ impl BlockManager {
         self.cache.slots().num_used()
     }
 
-    /// Tells whether [`swap_out`](Self::swap_out) of `group` would find slots. The answer is also `Never` if a sequence
-    /// of the group is not resident, because waiting does not change that.
+    /// Tells whether [`swap_out`](Self::swap_out) of the [swap group](crate#terms) `group` would find enough slots. The
+    /// answer is also `Never` if a sequence of the group is unknown or not resident, because waiting does not change
+    /// that. The numbers in `Never` count slots. The call does not ask whether KV of the group lies below memory.
     pub fn can_swap_out(&self, group: &[SequenceId]) -> AllocStatus {
         let (need, limit) = (self.swap_cost(group), self.cache.slots().len());
         let resident = group.iter().all(|&id| self.state(id) == Some(SequenceState::Resident));
@@ -44,8 +45,8 @@ impl BlockManager {
         }
     }
 
-    /// Returns how many parts of blocks a swap of `group` copies if every block must be copied. These are the blocks
-    /// with computed tokens, with shared ones counted once.
+    /// Returns how many parts a swap of `group` copies if it must copy all of them: those of blocks with computed
+    /// tokens, in the trunk and in all tail groups. A part that several sequences share counts once.
     pub fn swap_cost(&self, group: &[SequenceId]) -> usize {
         match group {
             // A table holds each block once.
@@ -60,8 +61,8 @@ impl BlockManager {
         }
     }
 
-    /// Returns how many blocks the tokens of `group` take, computed or not. Shared blocks count once. The group holds
-    /// at most this many blocks once it is back.
+    /// Returns how many units the tokens of `group` take, computed or not; a shared block counts once. The group holds
+    /// at most this many units once it is back in memory.
     pub fn blocks_required(&self, group: &[SequenceId]) -> usize {
         // Blocks without computed tokens are never shared.
         let uncomputed = |table: &Table| {
@@ -74,15 +75,15 @@ impl BlockManager {
         self.cache.cost(Need { fresh, revived: 0, tail_bytes })
     }
 
-    /// Returns the bytes of tails that `group` holds once it is back.
+    /// Returns the bytes of the tail blocks that `group` holds once it is back in memory.
     fn tail_bytes_required(&self, group: &[SequenceId]) -> usize {
         let tails = self.tail_locations(group).map(|(pool, place)| (place, pool.block_bytes()));
         let computed = tails.collect::<HashMap<_, _>>().values().sum::<usize>();
         computed + self.members(group).map(|one| self.bytes_ahead(one)).sum::<usize>()
     }
 
-    /// Returns how many blocks nothing but `group` holds, no transfer in flight either. These blocks
-    /// would become free or cached if the group released everything. Blocks reserved ahead count too.
+    /// Returns how many units nothing but `group` holds, not even a transfer in flight: those that would become
+    /// available if the group released everything. Blocks reserved ahead count too.
     pub fn blocks_exclusive(&self, group: &[SequenceId]) -> usize {
         let blocks = self.members(group).flat_map(|table| table.blocks().iter().copied());
         let tails = self.tail_bytes_exclusive(group);
@@ -97,7 +98,7 @@ impl BlockManager {
         self.cache.cost(Need { fresh: count, revived: 0, tail_bytes: tails })
     }
 
-    /// Returns the bytes of tails that only `group` holds.
+    /// Returns the bytes of the tail blocks that only `group` holds.
     fn tail_bytes_exclusive(&self, group: &[SequenceId]) -> usize {
         let Some(tails) = self.cache.tails() else { return 0 };
         let mut holders: HashMap<BlockId, u32> = HashMap::new();
@@ -110,9 +111,8 @@ impl BlockManager {
         holders.into_iter().map(of).sum()
     }
 
-    /// Returns how many tokens would have to be computed again if the resident `group` lost its blocks now and came
-    /// back at once. These are the computed tokens that a look-up would not find. Tokens in blocks that several
-    /// sequences share count once.
+    /// Returns how many tokens must be computed again if `group` loses its blocks now and comes back at once: the
+    /// computed tokens that a look-up would not find. Tokens in a block that several sequences share count once.
     pub fn recompute_cost(&self, group: &[SequenceId]) -> usize {
         let block_size = self.config.block_size;
         let lost = self.locations(group).filter(|(table, index, _)| *index >= table.num_published());
@@ -127,11 +127,14 @@ impl BlockManager {
 
     /// Begins to move `group` to slots. The whole group moves at once, because sequences that share blocks could not
     /// share them while some are in memory and others below. Only blocks with computed and committed tokens are copied.
-    /// The sequences are `Leaving` until [`finish_swap`](Self::finish_swap), which frees their blocks.
+    /// The sequences are `Leaving` until [`finish_swap`](Self::finish_swap), which releases their blocks.
     ///
     /// # Errors
-    /// Fails if too few slots are free, if a sequence of the group is not resident, or if part of its KV lies below
-    /// memory. The manager is unchanged then.
+    /// The manager is unchanged on failure:
+    /// - [`BlockError::NotHeld`] if a sequence of the group is unknown, and [`BlockError::WrongState`] if one is not
+    ///   resident;
+    /// - [`BlockError::BelowMemory`] if part of the KV of a sequence lies below memory;
+    /// - [`BlockError::OutOfSwap`] if too few slots are free.
     pub fn swap_out(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Resident)?;
         if let Some(&id) = group.iter().find(|&&id| self.blocks_below(id) > 0) {
@@ -188,9 +191,9 @@ impl BlockManager {
         Ok(ledger.begin(group, swap))
     }
 
-    /// Tells whether [`swap_in`](Self::swap_in) of `group` would find blocks and leave the share
-    /// [`KvConfig::watermark`](crate::KvConfig::watermark) of the blocks available, which admission requires too. The
-    /// answer is also `Never` if a sequence of the group is not swapped out.
+    /// Tells whether [`swap_in`](Self::swap_in) of `group` would find enough units and leave [`reserve`](Self::reserve)
+    /// units available, which admission requires too. The answer is also `Never` if a sequence of the group is unknown
+    /// or not swapped out. The numbers in `Never` count units.
     pub fn can_swap_in(&self, group: &[SequenceId]) -> AllocStatus {
         let (need, limit) = (self.blocks_required(group), self.config.num_blocks);
         let swapped = group.iter().all(|&id| self.state(id) == Some(SequenceState::Swapped));
@@ -203,13 +206,16 @@ impl BlockManager {
         }
     }
 
-    /// Begins to bring `group` back to memory. Blocks whose content can still be found are shared, and other blocks
-    /// with computed tokens are filled from their slots. Fresh blocks replace the blocks in which nothing was computed.
-    /// The sequences are `Arriving` until [`finish_swap`](Self::finish_swap). The watermark does not apply here.
+    /// Begins to bring `group` back to memory. The sequences share blocks whose content is still findable, and other
+    /// blocks with computed tokens are filled from their slots. Fresh blocks replace the blocks in which nothing was
+    /// computed. The sequences are `Arriving` until [`finish_swap`](Self::finish_swap). The watermark does not apply
+    /// here.
     ///
     /// # Errors
-    /// Fails if too few blocks are available, or if a sequence of the group is not swapped out. The manager is
-    /// unchanged then.
+    /// The manager is unchanged on failure:
+    /// - [`BlockError::NotHeld`] if a sequence of the group is unknown, and [`BlockError::WrongState`] if one is not
+    ///   swapped out;
+    /// - [`BlockError::OutOfBlocks`] if too few units are available.
     pub fn swap_in(&mut self, group: &[SequenceId]) -> Result<Swap, BlockError> {
         let group = self.group_in(group, SequenceState::Swapped)?;
         let num_slots = self.swap_cost(&group);
@@ -271,10 +277,10 @@ impl BlockManager {
         Ok(ledger.begin(group, Swap { id, direction: SwapDirection::In, transfers, num_spared, num_freed: 0 }))
     }
 
-    /// Takes the report of how a swap ended. Call this once for each swap. Returns the sequences of its group
-    /// that still waited for it, in the order of their ids. These sequences are now swapped out or resident. If the
-    /// swap failed, they hold neither blocks nor slots, as if freed. An unknown swap changes nothing, and sequences
-    /// that were freed meanwhile are unaffected.
+    /// Takes the caller's report of how a swap ended. The caller reports each swap once. Returns the sequences of the
+    /// swap group that still waited for the swap, in the order of their ids. These sequences are now swapped out or
+    /// resident. If the swap failed, they hold neither blocks nor slots, as if freed. An unknown swap changes nothing,
+    /// and sequences that were freed meanwhile are unaffected.
     pub fn finish_swap(&mut self, id: SwapId, outcome: SwapOutcome) -> Vec<SequenceId> {
         let Some(Flight { direction, mut group, transfers }) = self.transfers.end(id) else { return Vec::new() };
         // The deepest block is released first, as when a sequence is freed, because the transfer may be the last
@@ -318,7 +324,10 @@ impl BlockManager {
         self.commit(id, 0);
     }
 
-    /// Returns the group in the order of ids without duplicates. Fails unless all its sequences are in the `expected`
+    /// Returns the swap group in the order of ids without duplicates.
+    ///
+    /// # Errors
+    /// Fails with [`BlockError::NotHeld`] or [`BlockError::WrongState`] unless all its sequences are in the `expected`
     /// state.
     fn group_in(&self, group: &[SequenceId], expected: SequenceState) -> Result<Vec<SequenceId>, BlockError> {
         for &id in group {
@@ -340,8 +349,8 @@ impl BlockManager {
         group.iter().enumerate().filter(first).filter_map(|(_, &id)| self.tables.get(id))
     }
 
-    /// Lists the blocks with computed tokens of the group: for each block its table, its number in the table, and its
-    /// place.
+    /// Lists the trunk blocks with computed tokens of `group`, block by block: the table, the block's index in the
+    /// table, and where the block's KV is. A shared block is listed once for each sequence.
     fn locations(&self, group: &[SequenceId]) -> impl Iterator<Item = (&Table, usize, Location)> {
         self.members(group).flat_map(|table| {
             let num_computed = table.num_computed_blocks(self.config.block_size);
@@ -352,8 +361,8 @@ impl BlockManager {
         })
     }
 
-    /// Lists the blocks of the group's tails that hold what was computed, or the slots of their first parts, each with
-    /// its pool.
+    /// Lists the tail blocks of `group` that hold what was computed, each with its pool; for swapped-out sequences, the
+    /// slot of each block's first part. A shared block is listed once for each sequence.
     fn tail_locations(&self, group: &[SequenceId]) -> impl Iterator<Item = (&TailPool, Location)> {
         let pools = self.cache.tails().map_or(&[][..], |tails| &tails.pools);
         self.members(group).flat_map(move |table| {
@@ -367,13 +376,14 @@ impl BlockManager {
         })
     }
 
-    /// Returns the bytes of tails that a sequence holds for tokens that are not computed.
+    /// Returns the bytes of the tail blocks that a sequence holds for tokens that are not computed.
     fn bytes_ahead(&self, table: &Table) -> usize {
         let pools = self.cache.tails().map_or(&[][..], |tails| &tails.pools);
         let ahead = tails::blocks_ahead(table, &self.cache, self.config.block_size);
         ahead.zip(pools).map(|(blocks, pool)| blocks * pool.block_bytes()).sum()
     }
 
+    /// Finds what `group` would share, and what it would take, if it came back now.
     fn arrival(&self, group: &[SequenceId]) -> Arrival {
         let (mut revived, mut copied): (HashSet<BlockId>, HashSet<SwapSlot>) = Default::default();
         let mut num_uncomputed = 0;
@@ -400,17 +410,17 @@ impl BlockManager {
     }
 }
 
-/// The place of one block's worth of KV, which is a block of memory or a slot one tier below.
+/// Where the KV of one block is: in a block of memory, or in a slot one tier below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Location {
     Block(BlockId),
     Slot(SwapSlot),
 }
 
-/// The blocks that a group finds in memory when it comes back, and the number of blocks that it needs besides.
+/// The blocks that a swap group finds in memory when it comes back, and what it takes besides.
 struct Arrival {
-    /// Leading blocks of each sequence that can be found.
+    /// Leading trunk blocks of each sequence that are findable, one list for each sequence.
     hits: Vec<Vec<BlockId>>,
-    /// What must be taken; the revived blocks are found ones that are cached now.
+    /// What must be taken. The revived blocks are those of `hits` that are cached now.
     need: Need,
 }

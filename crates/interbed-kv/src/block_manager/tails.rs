@@ -1,5 +1,4 @@
-//! Gives sequences the blocks of layers that need no more than their tails, and moves these along as a sequence is
-//! computed.
+//! Gives sequences their tail blocks, and moves these along as a sequence is computed.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,39 +19,41 @@ use crate::{
     transfer::Transfers,
 };
 
-/// Where the next pass finds and leaves what one group of layers keeps of a sequence.
+/// Where the next pass finds and leaves the tail of a sequence in one [tail group](crate#terms).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TailPlace<'a> {
-    /// The blocks of a window.
+    /// The tail is a window.
     Window {
-        /// The number of blocks of the sequence before `blocks`.
+        /// The number of blocks of the sequence before the first of `blocks`.
         first: usize,
-        /// The blocks in the order of the tokens.
+        /// The window's blocks, in the order of the tokens. The last ones have room for tokens that the pass computes.
         blocks: &'a VecDeque<BlockId>,
     },
-    /// The places of a state.
+    /// The tail is a state.
     State {
-        /// The position that the state stands for: the number of tokens before it.
+        /// The number of tokens that the state stands for: all computed ones.
         position: usize,
-        /// The block that the pass begins with; `None` for the state of a sequence of which nothing is computed.
+        /// The block with the state that the pass begins with; `None` if no token of the sequence is computed.
         from: Option<BlockId>,
-        /// The block that the pass writes; it may be `from`.
+        /// The block to which the pass writes the state behind its tokens; it may be the block `from`.
         to: BlockId,
     },
 }
 
-/// What a look-up finds for a sequence, and what the sequence takes.
+/// What a look-up finds for a sequence, and what the sequence takes besides.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
-    /// Number of blocks whose tokens need not be computed.
+    /// Number of leading blocks whose tokens need not be computed.
     pub(super) hits: usize,
+    /// The memory that the sequence takes out of what is available.
     pub(super) need: Need,
 }
 
 impl BlockManager {
-    /// Returns, for each group of [`KvConfig::tails`](crate::KvConfig::tails), where the next pass finds and leaves
-    /// what the group keeps of `id`. The places are valid until the next call that changes blocks. A group is left out
-    /// as long as the sequence has no block for the state that the next pass writes.
+    /// Returns, for each tail group of [`KvConfig::tails`](crate::KvConfig::tails) in order, where the next pass finds
+    /// and leaves the tail of `id`. The places are valid until the next call that changes blocks. The list leaves a
+    /// group out while the sequence has no block to which the next pass could write the group's state. Returns nothing
+    /// if `id` is unknown.
     pub fn tail_places(&self, id: SequenceId) -> impl Iterator<Item = TailPlace<'_>> {
         let table = self.tables.get(id);
         let position = table.map_or(0, Table::num_computed);
@@ -64,31 +65,31 @@ impl BlockManager {
         })
     }
 
-    /// Returns whether the next pass of `id` writes a state over the one that it begins with. If such a pass is given
-    /// up, the state is of no use.
+    /// Returns whether the next pass of `id` writes a state to the block that it reads the state from. The state is
+    /// lost then if such a pass does not complete.
     pub fn writes_in_place(&self, id: SequenceId) -> bool {
         self.tail_places(id).any(|place| matches!(place, TailPlace::State { from, to, .. } if from == Some(to)))
     }
 
-    /// Returns the blocks with the KV of all tokens that `id` holds, whatever the state of the sequence.
+    /// Returns the trunk blocks that `id` holds in memory, whatever the state of the sequence.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn trunk_blocks(&self, id: SequenceId) -> impl Iterator<Item = BlockId> {
         self.tables.get(id).into_iter().flat_map(Table::blocks).copied()
     }
 
-    /// Returns all blocks of windows and states that `id` holds.
+    /// Returns all tail blocks that `id` holds, whatever the state of the sequence.
     pub fn tail_blocks(&self, id: SequenceId) -> impl Iterator<Item = BlockId> {
         self.tables.get(id).into_iter().flat_map(|table| &table.tails().groups).flat_map(TailTable::blocks)
     }
 
-    /// Returns the numbers of the blocks of each group of [`KvConfig::tails`](crate::KvConfig::tails). The other
-    /// blocks, which hold the KV of all tokens, come before them and begin at 0.
+    /// Returns the ids of the blocks of each tail group of [`KvConfig::tails`](crate::KvConfig::tails). The ids of the
+    /// trunk blocks come before them and begin at 0.
     pub fn tail_groups(&self) -> Vec<Range<u32>> {
         let pools = self.cache.tails().map_or(&[][..], |tails| &tails.pools);
         pools.iter().map(|pool| pool.first()..pool.first() + pool.len() as u32).collect()
     }
 
-    /// Returns how much of the memory is present, used and cached, with blocks of all groups.
+    /// Returns how many units are present, used and cached, in the trunk and all tail groups together.
     pub fn kv_use(&self) -> KvUse {
         let (blocks, cached) = (self.cache.blocks(), self.cache.num_cached());
         let used = blocks.present() - self.cache.unused();
@@ -101,7 +102,7 @@ impl BlockManager {
         }
     }
 
-    /// Returns figures of the groups that keep tails. All are 0 if there is none.
+    /// Returns figures of the tail groups. All are 0 if there are none.
     pub fn tail_stats(&self) -> TailStats {
         let Some(tails) = self.cache.tails() else { return TailStats::default() };
         TailStats {
@@ -113,8 +114,8 @@ impl BlockManager {
         }
     }
 
-    /// Returns how many leading tokens of `id` have places in the blocks of all groups, so that a pass can compute
-    /// them, or has computed them. Returns 0 if `id` holds nothing.
+    /// Returns how many leading tokens of `id` are computed or have places in the trunk and in all windows, so that a
+    /// pass can compute them. Returns 0 if `id` is unknown.
     pub fn num_placed_tokens(&self, id: SequenceId) -> usize {
         let Some(table) = self.tables.get(id) else { return 0 };
         let ends = table.tails().groups.iter().filter_map(|group| match group {
@@ -124,8 +125,8 @@ impl BlockManager {
         ends.fold(table.num_tokens(), usize::min)
     }
 
-    /// Returns whether `id` has uncomputed tokens, but no place for the first of them in a window. An
-    /// [`append`](Self::append) of no token gives it a place, if there is room.
+    /// Returns whether the first uncomputed token of `id` has no place in a window. An [`append`](Self::append) of no
+    /// token gives it one, if enough memory is available. Returns false if all tokens are computed, or `id` is unknown.
     pub fn lacks_place(&self, id: SequenceId) -> bool {
         if self.cache.tails().is_none() {
             return false;
@@ -134,25 +135,25 @@ impl BlockManager {
         table.is_some_and(|table| self.num_placed_tokens(id) <= table.num_computed())
     }
 
-    /// Returns whether any layer needs no more than the tail of a sequence.
+    /// Returns whether any layer keeps a tail.
     pub fn keeps_tails(&self) -> bool {
         self.cache.tails().is_some()
     }
 
-    /// Returns whether any layer keeps a state. Such a state cannot go back to an earlier token.
+    /// Returns whether any layer keeps a state. A state cannot go back to an earlier token.
     pub fn keeps_states(&self) -> bool {
         self.cache.tails().is_some_and(Tails::keep_states)
     }
 
-    /// Returns how many of the blocks that [`KvConfig::num_blocks`](crate::KvConfig::num_blocks) counts a sequence of
-    /// `num_tokens` tokens takes that shares nothing, blocks of all groups included.
+    /// Returns how many units a sequence of `num_tokens` tokens takes that shares nothing, tail blocks included.
     pub fn num_blocks_alone(&self, num_tokens: usize) -> usize {
         units_alone(&self.cache, blocks_for(num_tokens, self.config.block_size), 0)
     }
 
     /// Returns how many of the next `count` tokens of `id` a pass should compute, so that it ends where the sequence's
-    /// state is worth keeping: behind the prompt, where another sequence branches, and at some distances. Returns
-    /// `count` if no layer keeps a state.
+    /// state is worth keeping: behind the last full block of the prompt, where the prompt branched off from another
+    /// sequence, and at every so many blocks. Returns `count` if no layer keeps a state, if `id` is unknown, or if it
+    /// shares nothing.
     pub fn count_to_stop(&self, id: SequenceId, count: usize) -> usize {
         let Some(tails) = self.cache.tails().filter(|_| self.keeps_states()) else { return count };
         let Some(table) = self.tables.get(id) else { return count };
@@ -166,7 +167,7 @@ impl BlockManager {
         ahead.fold(count, |count, stop| count.min(stop - computed))
     }
 
-    /// Finds what a sequence need not compute, and what it takes.
+    /// Finds the leading blocks that a new sequence need not compute, and what it takes besides.
     pub(super) fn find(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Found {
         if self.cache.tails().is_some() {
             let mut blocks = Vec::new();
@@ -179,8 +180,9 @@ impl BlockManager {
         Found { hits, need: Need { fresh, revived, tail_bytes: 0 } }
     }
 
-    /// Shortens `blocks`, which a look-up has found, to those behind which a sequence can go on, and returns what a
-    /// sequence of `num_tokens` tokens takes then.
+    /// Shortens `blocks`, which a look-up has found, to those up to the last resume point, and returns what a sequence
+    /// of `num_tokens` tokens takes then. If the sequence would not fit into memory beside what it found, `blocks`
+    /// becomes empty.
     pub(super) fn resume(&self, blocks: &mut Vec<BlockId>, num_tokens: usize) -> Found {
         blocks.truncate(self.cache.resumable(blocks));
         let (found, held) = self.behind(blocks, num_tokens);
@@ -214,8 +216,8 @@ impl BlockManager {
         (found, self.cache.tails().map_or(0, |tails| tails.units(held_bytes)))
     }
 
-    /// Gives a new sequence of `num_tokens` tokens, which shares `found`, its blocks of all groups. It had `branch`
-    /// blocks in common with others.
+    /// Gives tail blocks to a new sequence of `num_tokens` tokens that goes on behind `found`. The sequence had
+    /// `branch` blocks in common with others.
     pub(super) fn begin_tails(
         &mut self,
         id: SequenceId,
@@ -260,8 +262,9 @@ impl BlockManager {
         TailTables { groups, prompt: num_tokens.saturating_sub(1) / block_size, branch }
     }
 
-    /// Moves the tails of `id` along, of which `before` tokens were computed and blocks published before: makes the
-    /// points that others can go on behind, releases what the next tokens do not need, and takes places for these.
+    /// Moves the tails of `id` along after a commit. `before` is the number of computed tokens and of published blocks
+    /// before the commit. Makes resume points where others can go on, releases the tail blocks that the next tokens do
+    /// not need, and takes blocks for these tokens.
     pub(super) fn pass_by(&mut self, id: SequenceId, before: (usize, usize)) {
         if self.cache.tails().is_none() {
             return;
@@ -303,7 +306,7 @@ impl BlockManager {
         cache.settle();
     }
 
-    /// Takes up to `max_steps` steps towards compact groups, and returns how many it took.
+    /// Takes up to `max_steps` steps towards compact tail groups, and returns how many it took.
     pub(super) fn compact_tails(&mut self, max_steps: usize) -> usize {
         let Self { cache, tables, transfers, counters, .. } = self;
         let pools = cache.tails_mut().map_or(&mut [][..], |tails| &mut tails.pools);
@@ -320,8 +323,8 @@ impl BlockManager {
     }
 }
 
-/// Returns how many units of memory a sequence takes that shares nothing and has `num_blocks` blocks in memory and
-/// `below` before them.
+/// Returns how many units a sequence takes that shares nothing, has `num_blocks` trunk blocks in memory, and has
+/// `below` blocks before them.
 pub(super) fn units_alone(cache: &Cache, num_blocks: usize, below: usize) -> usize {
     let Some(tails) = cache.tails() else { return num_blocks };
     let of_pool = |pool: &TailPool| {
@@ -340,8 +343,8 @@ fn quota(cache: &Cache, tokens: usize) -> usize {
     cache.tails().map_or(0, |tails| tails.window_quota(tokens))
 }
 
-/// Returns whether a sequence that holds `group` of pool number `pool`, and has computed `computed` tokens, has all
-/// that another one needs to go on behind `count` blocks.
+/// Returns whether `group`, which a sequence holds of pool number `pool`, has all that another sequence needs of this
+/// pool to go on behind `count` blocks. `computed` is how many tokens the sequence has computed.
 fn can_resume(group: &TailTable, cache: &Cache, pool: usize, count: usize, computed: usize) -> bool {
     let Some((keeps, _, block_size)) = cache.tails().map(|tails| tails.window(pool)) else { return false };
     match group {
@@ -353,7 +356,7 @@ fn can_resume(group: &TailTable, cache: &Cache, pool: usize, count: usize, compu
 }
 
 /// Releases the blocks of a window that the token at position `computed` does not see, and takes blocks for the tokens
-/// that come next, of `all` blocks that hold tokens.
+/// that come next, as far as memory is available. `all` is the number of blocks that hold tokens of the sequence.
 fn slide(window: &mut WindowTable, cache: &mut Cache, pool: usize, taker: Taker, (computed, all): (usize, usize)) {
     let Some((Keeps::Window { tokens }, quota, block_size)) = cache.tails().map(|tails| tails.window(pool)) else {
         return;
@@ -374,8 +377,8 @@ fn slide(window: &mut WindowTable, cache: &mut Cache, pool: usize, taker: Taker,
     }
 }
 
-/// Ensures that the next pass does not write over a state that a resume point needs. If there is no room for another
-/// block, the point ends.
+/// Ensures that the next pass does not write over a state that a resume point needs. If no memory is available for
+/// another block, the point ends.
 fn leave_room(state: &mut StateTable, cache: &mut Cache, pool: usize, taker: Taker) {
     let Some(from) = state.from.filter(|&from| state.to.is_none() && cache.is_pinned(pool, from)) else { return };
     state.to = cache.try_take_tail(pool, taker);
@@ -384,12 +387,12 @@ fn leave_room(state: &mut StateTable, cache: &mut Cache, pool: usize, taker: Tak
     }
 }
 
-/// Returns in how many parts tiers below memory keep a block, for each pool.
+/// Returns the number of parts of a block of each pool.
 pub(super) fn parts_of(cache: &Cache) -> impl Iterator<Item = u32> {
     cache.tails().into_iter().flat_map(|tails| &tails.pools).map(|pool| pool.parts() as u32)
 }
 
-/// Returns the bytes of tails that `table` must take before `count` more tokens are computed.
+/// Returns the bytes of tail blocks that `table` must take before `count` more tokens are added to it.
 pub(super) fn growth(table: &Table, count: usize, cache: &Cache, block_size: usize) -> usize {
     let Some(tails) = cache.tails() else { return 0 };
     let of_group = |(index, group): (usize, &TailTable)| {
@@ -408,7 +411,8 @@ pub(super) fn growth(table: &Table, count: usize, cache: &Cache, block_size: usi
     table.tails().groups.iter().enumerate().map(of_group).sum()
 }
 
-/// Takes the tails that `table` needs before `count` more tokens are computed.
+/// Takes the tail blocks that `table` needs before `count` more tokens are added to it. The caller has checked that
+/// memory is available.
 pub(super) fn grow(
     table: &mut Table,
     count: usize,
@@ -453,8 +457,8 @@ pub(super) fn grow(
     *table.tails_mut() = tails;
 }
 
-/// Returns the number of the block behind those that a sequence must hold of a window before a pass computes `count`
-/// more tokens. If no token is added, there must be a place for the next one that is not computed.
+/// Returns the number of the block behind those that a sequence must hold of a window before `count` more tokens are
+/// added. If `count` is 0, the window must have a place for the first token that is not computed, if there is one.
 fn wanted_end(table: &Table, count: usize, window: &WindowTable, quota: usize, block_size: usize) -> usize {
     let next = table.num_computed() + 1;
     match count {
@@ -463,7 +467,8 @@ fn wanted_end(table: &Table, count: usize, window: &WindowTable, quota: usize, b
     }
 }
 
-/// Returns, for each group, how many blocks a sequence that comes back holds for tokens that are not computed.
+/// Returns, for each tail group, how many blocks a sequence that comes back from slots holds for tokens that are not
+/// computed.
 pub(super) fn blocks_ahead(table: &Table, cache: &Cache, block_size: usize) -> impl Iterator<Item = usize> {
     let (computed, all) = (blocks_for(table.num_computed(), block_size), blocks_for(table.num_tokens(), block_size));
     let ahead = move |(pool, group): (usize, &TailTable)| match group {
@@ -480,7 +485,8 @@ pub(super) fn blocks_ahead(table: &Table, cache: &Cache, block_size: usize) -> i
     table.tails().groups.iter().enumerate().map(ahead)
 }
 
-/// Returns the block of a window to which the next token will be written, if there is one and it holds tokens.
+/// Returns the partial block of a window to which the next token will be written; `None` if the token begins a block,
+/// or the window does not hold the block.
 fn partial(window: &WindowTable, num_tokens: usize, block_size: usize) -> Option<BlockId> {
     let (index, slot) = position(num_tokens, block_size);
     (slot > 0 && (window.first..window.end()).contains(&index)).then(|| window.block(index))

@@ -1,5 +1,5 @@
-//! The cache where some layers need no more than the tail of a sequence: blocks of several sizes under one budget, and
-//! the points behind which a sequence can go on.
+//! The cache where layers keep tails: trunk blocks and tail blocks of several sizes under one budget, and the resume
+//! points.
 
 use super::{Cache, Taker};
 use crate::{
@@ -14,24 +14,23 @@ use crate::{
     tails::Tails,
 };
 
-/// The memory that a sequence would take.
+/// The memory that a sequence would take out of what is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Need {
-    /// Number of blocks that must be taken.
+    /// Number of trunk blocks that must be taken.
     pub(crate) fresh: usize,
-    /// Number of cached blocks that would be in use again.
+    /// Number of cached trunk blocks that would be in use again.
     pub(crate) revived: usize,
-    /// The bytes, in blocks of tails, of both kinds.
+    /// The bytes of the tail blocks that must be taken, or that would be in use again.
     pub(crate) tail_bytes: usize,
 }
 
 /// What is left of a resume point that has ended.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// The contents that are of no use any more.
+    /// The contents that led to this point and lead to no other, each before the content that it continues.
     pub(super) useless: Vec<ContentId>,
-    /// Whether tiers below memory keep what the point needs. Contents of models of which all layers keep all tokens
-    /// count as such points.
+    /// Whether the point was wanted. True in models without tail groups, whose contents all count as wanted points.
     pub(super) was_wanted: bool,
 }
 
@@ -44,13 +43,13 @@ impl Cache {
         self.tails.as_deref_mut()
     }
 
-    /// Returns the number of units that `need` takes of those that are available.
+    /// Returns the number of units that `need` takes out of the available ones, rounded up.
     pub(crate) fn cost(&self, need: Need) -> usize {
         let blocks = need.fresh + need.revived;
         self.tails().map_or(blocks, |tails| tails.units(blocks * tails.block_bytes + need.tail_bytes))
     }
 
-    /// Returns whether there is room for `need`, and `reserve` units besides.
+    /// Returns whether enough memory is available for `need`, and `reserve` units besides.
     pub(crate) fn fits(&self, need: Need, reserve: usize) -> bool {
         let blocks = need.fresh + need.revived;
         let Some(tails) = self.tails() else { return blocks + reserve <= self.unused() };
@@ -59,29 +58,29 @@ impl Cache {
         blocks <= self.unused() + self.blocks.num_withdrawn() && bytes <= self.available_bytes(tails)
     }
 
-    /// Returns the bytes that nobody holds.
+    /// Returns the bytes of the budget that no held block takes.
     pub(super) fn available_bytes(&self, tails: &Tails) -> usize {
         let used = self.blocks.present() - self.unused();
         tails.usable_bytes().saturating_sub(used * tails.block_bytes + tails.held_bytes())
     }
 
-    /// Returns how many of `blocks`, which a look-up has found, a sequence can share: up to the last resume point. All
-    /// of them if no layer needs tails.
+    /// Returns how many of `blocks`, which a look-up has found, a sequence can share: those up to the last resume
+    /// point, or all of them if no layer keeps tails.
     pub(crate) fn resumable(&self, blocks: &[BlockId]) -> usize {
         let Some(tails) = self.tails() else { return blocks.len() };
         let is_point = |block: &BlockId| tails.points.contains(self.blocks.content(*block));
         blocks.iter().rposition(is_point).map_or(0, |last| last + 1)
     }
 
-    /// Returns the content of `block`.
+    /// Returns the content of the trunk block `block`, which must have one.
     pub(crate) fn content_of(&self, block: BlockId) -> ContentId {
         self.blocks.content(block)
     }
 
-    /// Takes a block of pool number `pool` for one table.
+    /// Takes a tail block of pool number `pool`, with one holder.
     ///
     /// # Panics
-    /// Panics if there is no [room](Self::fits) for it; callers check that first.
+    /// Panics if too little memory is [available](Self::fits); callers check that first.
     pub(crate) fn take_tail(&mut self, pool: usize, taker: Taker) -> BlockId {
         loop {
             let spare = self.spare_bytes();
@@ -96,13 +95,14 @@ impl Cache {
         }
     }
 
-    /// Takes a block in the way of [`take_tail`](Self::take_tail), if there is room for it.
+    /// Takes a tail block in the way of [`take_tail`](Self::take_tail), or returns `None` if too little memory is
+    /// available.
     pub(crate) fn try_take_tail(&mut self, pool: usize, taker: Taker) -> Option<BlockId> {
         let tail_bytes = self.tails()?.pools[pool].block_bytes();
         self.fits(Need { tail_bytes, ..Need::default() }, 0).then(|| self.take_tail(pool, taker))
     }
 
-    /// Takes a block that is in no list and holds no content.
+    /// Takes a trunk block that is in no list and holds no content.
     pub(super) fn vacate_beside_tails(&mut self, taker: Taker) -> BlockId {
         loop {
             if let Some(block) = self.blocks.take() {
@@ -117,14 +117,15 @@ impl Cache {
         }
     }
 
-    /// Gives the memory back that is above the budget, after blocks of tails were released.
+    /// Gives back memory above the budget, as [`withdraw_excess_bytes`](Self::withdraw_excess_bytes) does. The manager
+    /// calls it after it has released tail blocks.
     pub(crate) fn settle(&mut self) {
         if self.tails.is_some() {
             self.withdraw_excess_bytes();
         }
     }
 
-    /// Takes memory away until all blocks fit into the budget, as far as nobody holds them.
+    /// Takes memory away from blocks that nobody holds, until all blocks fit into the budget.
     pub(super) fn withdraw_excess_bytes(&mut self) {
         while let Some(tails) = self.tails()
             && self.present_bytes(tails) > tails.usable_bytes()
@@ -139,8 +140,9 @@ impl Cache {
         }
     }
 
-    /// Makes the content of the last of `chain` a resume point, unless it is one. `chain` is all blocks of a sequence
-    /// up to there, all of which can be found; `tables` holds what each group needs to go on behind them.
+    /// Makes the content of the last block of `chain` a resume point, unless it is one, and makes the point last for
+    /// the reason `lasts`. `chain` is all trunk blocks of a sequence up to there, which must be findable. `tables`
+    /// holds the tail blocks that a sequence needs to go on behind them, one table for each tail group.
     pub(crate) fn add_point(&mut self, chain: &[BlockId], tables: &[TailTable], lasts: Lasts) {
         let Self { tails: Some(tails), blocks, contents, block_size, .. } = self else { return };
         let Some(&last) = chain.last() else { return };
@@ -161,14 +163,15 @@ impl Cache {
         tails.points.make_lasting(content, lasts);
     }
 
-    /// Releases a block of pool number `pool` that one table held. [`settle`](Self::settle) is to follow.
+    /// Removes a holder of the tail block `block` of pool number `pool`. The caller then calls
+    /// [`settle`](Self::settle).
     pub(crate) fn release_tail(&mut self, pool: usize, block: BlockId) {
         if let Some(tails) = self.tails_mut() {
             tails.pools[pool].release(block);
         }
     }
 
-    /// Adds a holder of `block` of any group, which is held.
+    /// Adds a holder to a trunk block or tail block, which must have one.
     pub(crate) fn hold_any(&mut self, block: BlockId) {
         match self.tails.as_mut().and_then(|tails| tails.pool_of_mut(block)) {
             Some(pool) => pool.hold(block),
@@ -176,7 +179,7 @@ impl Cache {
         }
     }
 
-    /// Removes a holder of `block` of any group.
+    /// Removes a holder of a trunk block or tail block.
     pub(crate) fn release_any(&mut self, block: BlockId) {
         match self.tails.as_mut().and_then(|tails| tails.pool_of_mut(block)) {
             Some(pool) => pool.release(block),
@@ -184,7 +187,7 @@ impl Cache {
         }
     }
 
-    /// Takes a slot for a block of a tail, with one holder.
+    /// Takes a slot for a part of a tail block, with one holder.
     ///
     /// # Panics
     /// Panics if no slot is free; callers check that first.
@@ -192,17 +195,17 @@ impl Cache {
         self.slots.take_for_tail()
     }
 
-    /// Returns how many tables hold a block of pool number `pool`.
+    /// Returns how many tables and transfers hold the tail block `block` of pool number `pool`.
     pub(crate) fn tail_holders(&self, pool: usize, block: BlockId) -> u32 {
         self.tails().map_or(0, |tails| tails.pools[pool].holders(block))
     }
 
-    /// Returns whether a resume point needs a block of pool number `pool`.
+    /// Returns whether a resume point needs the tail block `block` of pool number `pool`.
     pub(crate) fn is_pinned(&self, pool: usize, block: BlockId) -> bool {
         self.tails().is_some_and(|tails| tails.pools[pool].content(block).is_some())
     }
 
-    /// Returns whether a point behind `num_blocks` blocks lasts because of the distance from others alone.
+    /// Returns whether a resume point behind `num_blocks` blocks lasts because of its distance from others alone.
     pub(crate) fn milestone(&self, num_blocks: usize) -> Lasts {
         self.tails().map_or(Lasts::No, |tails| tails.milestone(num_blocks))
     }
@@ -213,7 +216,7 @@ impl Cache {
         self.tails.iter_mut().for_each(|tails| tails.points.hit(content));
     }
 
-    /// Makes the last resume point among the contents of `chain`, if there is one, a lasting one.
+    /// Makes the last resume point among the contents of `chain`, if there is one, last as that of an answer.
     pub(crate) fn keep_last_point(&mut self, chain: &[BlockId]) {
         let resumable = self.resumable(chain);
         if let (Some(tails), Some(last)) = (&mut self.tails, resumable.checked_sub(1)) {
@@ -221,7 +224,7 @@ impl Cache {
         }
     }
 
-    /// Ends the resume point at the content to which `block`, a state, belongs.
+    /// Ends the resume point at the content whose state is in the tail block `block` of pool number `pool`.
     pub(crate) fn drop_point_of_state(&mut self, pool: usize, block: BlockId) {
         if let Some(content) = self.tails().and_then(|tails| tails.pools[pool].content(block)) {
             self.tails.iter_mut().for_each(|tails| tails.given_up += 1);
@@ -229,13 +232,14 @@ impl Cache {
         }
     }
 
-    /// Ends a resume point. Contents that lead to no other are forgotten if nobody holds them.
+    /// Ends the resume point `content`. Contents that lead to no other point are forgotten if nobody holds them, with
+    /// the reason `loss`.
     fn drop_point(&mut self, content: ContentId, loss: Loss) {
         let Ended { useless, was_wanted } = self.end_point(content);
         self.forget_useless(useless, loss, was_wanted);
     }
 
-    /// Ends the resume point at `content`, if there is one.
+    /// Ends the resume point at `content`, if there is one. If it was wanted, tiers below memory learn of it.
     pub(super) fn end_point(&mut self, content: ContentId) -> Ended {
         let Some(tails) = self.tails() else { return Ended { useless: Vec::new(), was_wanted: true } };
         let was_wanted = tails.points.is_wanted(content);
@@ -262,7 +266,8 @@ impl Cache {
         Ended { useless: tails.points.remove(content, |content| contents.parent_content(content)), was_wanted }
     }
 
-    /// Returns the points that tiers below memory keep since the last call.
+    /// Returns the points that have become wanted since the last call, without those that have ended. Returns none
+    /// unless contents have keys.
     pub(crate) fn take_wanted_points(&mut self) -> Vec<WantedPoint> {
         let Self { tails: Some(tails), contents, names: Some(names), .. } = self else { return Vec::new() };
         let wanted = tails.points.take_wanted().into_iter().filter(|&content| tails.points.is_wanted(content));
@@ -273,8 +278,8 @@ impl Cache {
         wanted.filter_map(block).collect()
     }
 
-    /// Returns the parts that a sequence needs to go on behind the content of `block`, with their labels. Returns
-    /// `None` if that is no resume point, or contents have no names.
+    /// Returns the parts of tail blocks that a sequence needs to go on behind the content of the trunk block `block`,
+    /// each with its label. Returns `None` if the content is no resume point, or contents have no keys.
     pub(crate) fn point_parts(&self, block: BlockId) -> Option<Vec<(BlockLabel, BlockPart)>> {
         let (tails, names) = (self.tails()?, self.names.as_ref()?);
         let point = self.blocks.content_of(block).filter(|&content| tails.points.contains(content))?;
@@ -295,7 +300,7 @@ impl Cache {
         Some(parts)
     }
 
-    /// Ends all resume points, because no content can be found from now on.
+    /// Ends all resume points, because no content is findable from now on.
     pub(super) fn end_points(&mut self) {
         let Self { tails: Some(tails), blocks, .. } = self else { return };
         let points: Vec<_> =
@@ -305,8 +310,9 @@ impl Cache {
         self.tails.iter_mut().for_each(|tails| tails.points.clear());
     }
 
-    /// Forgets those of `useless`, each of which comes before what it continues, that nobody holds. `was_wanted` says
-    /// whether the point to which they led was one that lasts.
+    /// Forgets those contents of `useless` that nobody holds. Each of them comes before the content that it continues.
+    /// `was_wanted` says whether the point to which they led was wanted, so that tiers below memory learn of their
+    /// eviction.
     pub(super) fn forget_useless(&mut self, useless: Vec<ContentId>, loss: Loss, was_wanted: bool) {
         for content in useless {
             if !self.contents.is_findable(content) || self.contents.users(content) > 0 {
@@ -321,8 +327,8 @@ impl Cache {
         }
     }
 
-    /// Gives up something that nobody holds: the memory of a free block, or else a passing point, or else a lasting
-    /// point or a cached block, which become free blocks as far as nothing else needs them.
+    /// Gives up one thing that nobody holds: the memory of a free block; or else a passing point; or else a lasting
+    /// point or a cached block, whose blocks become free as far as nothing else needs them.
     ///
     /// # Panics
     /// Panics if everything is held.
@@ -349,7 +355,7 @@ impl Cache {
         self.blocks.free_last(block);
     }
 
-    /// Takes the memory of any free block away. Returns false if no block is free.
+    /// Takes the memory of a free tail block or else a free trunk block away. Returns false if there is none.
     fn withdraw_any(&mut self) -> bool {
         if self.tails.as_mut().is_some_and(|tails| tails.withdraw_free()) {
             return true;
@@ -362,11 +368,12 @@ impl Cache {
         self.blocks.withdraw_free()
     }
 
-    /// Returns the bytes of the budget that no block takes.
+    /// Returns the bytes of the budget that no present block takes.
     fn spare_bytes(&self) -> usize {
         self.tails().map_or(0, |tails| tails.usable_bytes().saturating_sub(self.present_bytes(tails)))
     }
 
+    /// Returns the bytes of all trunk blocks and tail blocks that have memory.
     pub(super) fn present_bytes(&self, tails: &Tails) -> usize {
         self.blocks.present() * tails.block_bytes + tails.present_bytes()
     }

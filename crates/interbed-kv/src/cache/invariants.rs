@@ -104,7 +104,7 @@ impl Cache {
         self.contents.continues(self.blocks.content(block))
     }
 
-    /// Returns what chains from `root` continue; `None` if no content under the root can be found.
+    /// Returns what chains from `root` continue; `None` if no content under the root is findable.
     pub(crate) fn find_root(&self, root: &ChainRoot) -> Option<Parent> {
         self.contents.find_root(root)
     }

@@ -67,13 +67,13 @@ impl Contents {
         Ok(())
     }
 
-    /// Returns the parent of `content`, which is another content or a root; `None` if the content cannot be found.
+    /// Returns the parent of `content`, which is another content or a root; `None` if the content is not findable.
     pub(crate) fn continues(&self, content: ContentId) -> Option<Parent> {
         let parent = self.node(content).parent;
         (parent != Parent::NONE).then_some(parent)
     }
 
-    /// Returns what chains from `root` continue; `None` if no content under the root can be found.
+    /// Returns what chains from `root` continue; `None` if no content under the root is findable.
     pub(crate) fn find_root(&self, root: &crate::hash::ChainRoot) -> Option<Parent> {
         self.roots.find(root).map(Parent::root)
     }

@@ -1,4 +1,4 @@
-//! Checks what must hold among the blocks of a group, from scratch.
+//! Checks what must hold among the tail blocks of one pool, from scratch.
 
 use super::{Entry, NONE, TailPool};
 use crate::{
@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl TailPool {
-    /// Checks that each block has the holders that `holders` counts, and the pins that `pins` counts of the content
-    /// that it belongs to.
+    /// Checks that each block has as many holders as `holders` counts, and as many pins as `pins` counts for the
+    /// content whose companion the block is.
     pub(crate) fn check(
         &self,
         holders: impl Fn(BlockId) -> u32,

@@ -1,4 +1,5 @@
-//! Decides whether a content is worth a write, by how many contents of its class have returned.
+//! Decides whether a content is worth a write, by how many contents of its class have returned. A content *returns*
+//! when it is looked up again after it was offered.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,11 +8,11 @@ use crate::key::BlockKey;
 /// The number of classes into which contents are divided.
 const CLASSES: usize = 256;
 
-/// The number of offers after which older ones count half. An offer is a content that a tier could write.
+/// The number of offers after which older offers and returns count half. An offer is a content that a tier could write.
 const HALF_LIFE: f32 = 65_536.0;
 
-/// The number of offers that every class is assumed to have had before counting. As large a share of them is assumed to
-/// have returned as of all classes together.
+/// The number of offers that every class is assumed to have had before counting. The share of them that is assumed to
+/// have returned is that of all classes together.
 const BELIEVED: f32 = 64.0;
 
 /// One in this many skipped contents is remembered, so that a class whose habits change is noticed.
@@ -30,17 +31,18 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The threshold that saves writes at little loss. On traces of conversations, about a tenth fewer bytes are
-    /// written for each block that is found again.
+    /// The threshold for [`Gate::new`] that saves writes at little loss. On traces of conversations, a tier with it
+    /// writes about a tenth fewer bytes for each block that is found again.
     pub const LEAST_WORTH: f32 = 0.75;
 
-    /// Makes a gate that writes contents of classes that return at least `least` times as often as all contents do.
-    /// With 0, everything is written.
+    /// Makes a gate that lets classes pass whose contents return at least `least` times as often as all contents do.
+    /// With 0, every class passes.
     pub fn new(least: f32) -> Self {
         Self { least, offered: vec![0.0; CLASSES], returned: vec![0.0; CLASSES], offers: 0 }
     }
 
-    /// Returns how often contents of `class` return, as a multiple of how often all contents do.
+    /// Returns how often contents of `class` return, as a multiple of how often all contents do. Returns about 1 for a
+    /// class of which little is known.
     pub fn worth(&self, class: u8) -> f32 {
         let (offered, returned): (f32, f32) = (self.offered.iter().sum(), self.returned.iter().sum());
         let all = (returned + 1.0) / (offered + 1.0);
@@ -89,6 +91,8 @@ impl Ghosts {
         Self { classes: HashMap::new(), order: VecDeque::new(), capacity: (capacity / usize::from(SAMPLED)).max(64) }
     }
 
+    /// Notes that a content of `class` was not written. One in `SAMPLED` of them enters the sample; the oldest leaves
+    /// it if it is full.
     pub(super) fn skipped(&mut self, key: BlockKey, class: u8) {
         // The bytes of a key are as good as random, so any of them can choose the sample.
         if !key.0[0].is_multiple_of(SAMPLED) || self.classes.insert(key, class).is_some() {
@@ -101,7 +105,8 @@ impl Ghosts {
         }
     }
 
-    /// Notes that a look-up has looked for `key`, which the tier does not hold.
+    /// Notes that a look-up has missed `key`. If `key` is in the sample, `gate` counts a return of its class, and `key`
+    /// leaves the sample.
     pub(super) fn returned(&mut self, key: BlockKey, gate: &mut Gate) {
         if let Some(class) = self.classes.remove(&key) {
             self.order.retain(|other| *other != key);

@@ -15,18 +15,19 @@ pub struct WriteBudget {
 }
 
 impl WriteBudget {
-    /// Allows `per_day` bytes a day, or any number if `None`.
+    /// Allows `per_day` bytes in 24 hours, or any number of bytes if `None`. At `now`, the share of one hour is there
+    /// to be used at once.
     pub fn new(per_day: Option<u64>, now: Instant) -> Self {
         let rate = per_day.map(|bytes| bytes as f64 / 86_400.0);
         Self { rate, left: rate.unwrap_or_default() * BURST.as_secs_f64(), at: now }
     }
 
-    /// Counts `bytes` as written, whether the budget allows them or not.
+    /// Counts `bytes` as written, whether the budget allows them or not. Later writes make up for them.
     pub fn spend(&mut self, bytes: u64) {
         self.left -= if self.rate.is_some() { bytes as f64 } else { 0.0 };
     }
 
-    /// Returns whether `bytes` may be written now; if so, they count as written.
+    /// Returns whether `bytes` may be written at `now`; if so, they count as written.
     pub fn take(&mut self, bytes: u64, now: Instant) -> bool {
         let Some(rate) = self.rate else { return true };
         // If time seems to run backwards, nothing is added to the allowance.

@@ -1,4 +1,4 @@
-//! Checks what must hold between contents, resume points and the blocks of groups that need tails, from scratch.
+//! Checks what must hold between contents, resume points and tail blocks, from scratch.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Cache {
-    /// Checks pools, points and the budget. `holders` counts the tables that hold each block of a pool.
+    /// Checks pools, points and the budget. `holders` counts the tables and transfers that hold each tail block.
     pub(crate) fn check_tails(&self, holders: &HashMap<BlockId, u32>) -> Result<(), InvariantViolation> {
         let Some(tails) = self.tails() else { return Ok(()) };
         let findable = || {
