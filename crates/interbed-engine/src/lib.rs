@@ -44,7 +44,10 @@ pub use interbed_grammar::{
     Binding, Constraint, GrammarError, GrammarSource, Marker, Preface, Trigger, Vocabulary, VocabularyError,
     arguments_schema, check_formats, checked_schema, json_value, quoted,
 };
-pub use interbed_kv::{BlockBytes, BlockUse, KvStats, Miss, MissReason, SwapTook, SwapTrial, TierFigures, TokenId};
+pub use interbed_kv::{
+    BlockBytes, BlockUse, Keeps, KvStats, Miss, MissReason, SwapTook, SwapTrial, TailGroupStats, TailStats,
+    TierFigures, TokenId,
+};
 pub use interbed_model::Pooling;
 pub use interbed_weights::{GroupShape, StreamStats, UnitSight, WatchPace, WindowSight};
 pub use live::{LivePlace, LiveSequence, LiveState, SHOWN_MAX, Watcher};

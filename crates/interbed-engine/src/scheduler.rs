@@ -407,7 +407,7 @@ impl Scheduler {
     pub(crate) fn recover_leaks(&mut self) -> usize {
         debug_assert!(self.is_idle());
         let stats = self.blocks.stats();
-        let leaked = stats.blocks_used + stats.swap_slots_used + self.blocks.tail_stats().blocks_held;
+        let leaked = stats.blocks_used + stats.swap_slots_used + self.blocks.tail_stats().blocks_held();
         if leaked > 0 {
             self.blocks = self.blocks.emptied();
         }

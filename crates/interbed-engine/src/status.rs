@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use interbed_device::StripStats;
-use interbed_kv::{KvStats, TierFigures};
+use interbed_kv::{KvStats, TailStats, TierFigures};
 use interbed_weights::StreamStats;
 
 use crate::FinishReason;
@@ -43,8 +43,10 @@ pub struct EngineStatus {
     /// The number of preemptions in which the KV was swapped out. In all other preemptions, the KV was dropped, to be
     /// computed again later.
     pub preemptions_swap: u64,
-    /// Statistics of the KV block manager.
+    /// Statistics of the KV block manager. Numbers of blocks are of those that hold the KV of all tokens.
     pub kv: KvStats,
+    /// Statistics of the blocks that hold the KV of windows, and states.
+    pub tails: TailStats,
     /// The memory that the weights use and the memory that each KV block uses. If the device has memory of its own, its
     /// statistics are included.
     pub memory: RunnerMemory,
@@ -70,10 +72,23 @@ pub struct EngineStatus {
 }
 
 impl EngineStatus {
-    /// Returns the total size of the memory of all KV blocks, in bytes. Blocks that were withdrawn from the pool are
-    /// left out, because they have no memory.
+    /// Returns the total size of the memory of all blocks of KV and of states, in bytes. Blocks that were withdrawn from
+    /// the pool are left out, because they have no memory.
     pub fn kv_bytes(&self) -> u64 {
-        self.memory.kv_block.0.saturating_mul(self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64)
+        let trunk = self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64;
+        let tails = self.tails.bytes(|group| group.blocks_held + group.blocks_cached + group.blocks_free);
+        self.memory.kv_block.0.saturating_mul(trunk).saturating_add(tails)
+    }
+
+    /// Returns which share of the memory that KV and states may take is held by sequences, from 0 to 1.
+    pub fn kv_share(&self) -> f64 {
+        // Where there are no tails, bytes need not be known.
+        let (block, tails) = match self.tails.groups.is_empty() {
+            true => (1, 0),
+            false => (self.memory.kv_block.0, self.tails.bytes(|group| group.blocks_held)),
+        };
+        let total = (self.kv.blocks_total as u64).saturating_mul(block).max(1);
+        (self.kv.blocks_used as u64 * block + tails) as f64 / total as f64
     }
 
     /// Returns the figures of the tier named `name`; `None` if there is no such tier.

@@ -131,7 +131,7 @@ pub use owners::OwnerId;
 pub use pause::Pause;
 pub use prefix_hashes::PrefixHashes;
 pub use sequence_state::SequenceState;
-pub use stats::{KvStats, KvUse, TailStats};
+pub use stats::{KvStats, KvUse, TailGroupStats, TailStats};
 pub use strips::{Hiding, Mapped, Mapping, StripConfig, StripMapper, StripPlace, StripPlan, StripUse};
 pub use tables::IdHasher;
 pub use tail_parts::TailParts;

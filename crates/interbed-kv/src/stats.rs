@@ -1,5 +1,7 @@
 //! Figures of a block manager for monitoring.
 
+use crate::config::Keeps;
+
 /// A snapshot of a block manager. Block counts are of trunk blocks, except where they say otherwise. `blocks_used +
 /// blocks_cached + blocks_free + blocks_withdrawn = blocks_total` always holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,19 +76,47 @@ impl KvStats {
     }
 }
 
-/// A snapshot of the tail groups. Block counts are of tail blocks of all groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// A snapshot of all tail groups and resume points.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TailStats {
-    /// Number of tail blocks that at least one sequence or transfer in flight holds.
-    pub blocks_held: usize,
-    /// Number of tail blocks that nothing holds and that resume points need.
-    pub blocks_cached: usize,
-    /// The bytes of these cached blocks, in the measure of [`TailConfig::block_bytes`](crate::TailConfig::block_bytes).
-    pub cached_bytes: usize,
+    /// The tail groups, in the order of [`KvConfig::tails`](crate::KvConfig::tails).
+    pub groups: Vec<TailGroupStats>,
     /// Number of [resume points](crate#terms).
     pub points: usize,
     /// Number of resume points that ended because their memory was needed, since the start.
     pub points_given_up: u64,
+}
+
+/// A snapshot of one tail group. Each of its blocks that has memory is held, cached or free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TailGroupStats {
+    /// What the layers of the group keep.
+    pub keeps: Keeps,
+    /// The bytes of one tail block.
+    pub block_bytes: usize,
+    /// Number of tail blocks that at least one sequence or transfer in flight holds.
+    pub blocks_held: usize,
+    /// Number of tail blocks that nothing holds and that resume points need.
+    pub blocks_cached: usize,
+    /// Number of tail blocks that nobody needs.
+    pub blocks_free: usize,
+}
+
+impl TailStats {
+    /// Returns the number of tail blocks of all groups that sequences or transfers in flight hold.
+    pub fn blocks_held(&self) -> usize {
+        self.groups.iter().map(|group| group.blocks_held).sum()
+    }
+
+    /// Returns the number of tail blocks of all groups that nothing holds and that resume points need.
+    pub fn blocks_cached(&self) -> usize {
+        self.groups.iter().map(|group| group.blocks_cached).sum()
+    }
+
+    /// Returns the bytes of those tail blocks of all groups of which `count` tells the number.
+    pub fn bytes(&self, count: impl Fn(&TailGroupStats) -> usize) -> u64 {
+        self.groups.iter().map(|group| count(group) as u64 * group.block_bytes as u64).sum()
+    }
 }
 
 /// The memory of a pool in [units](crate#terms). Trunk blocks and tail blocks are counted by their bytes, rounded up.

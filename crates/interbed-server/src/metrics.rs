@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use interbed_engine::{
-    DeviceStats, EngineStatus, Health, Histogram as EngineHistogram, Limits, StreamStats, StripsStatus, TierStatus,
-    TokenHistogram,
+    DeviceStats, EngineStatus, Health, Histogram as EngineHistogram, Keeps, Limits, StreamStats, StripsStatus,
+    TailStats, TierStatus, TokenHistogram,
 };
 
 use crate::traces::TraceCounts;
@@ -158,10 +158,9 @@ impl Metrics {
     /// Renders figures about requests, under vLLM's names.
     fn render_requests(&self, page: &mut Page, engine: &EngineStatus, limits: &Limits) {
         let kv = &engine.kv;
-        let usage = kv.blocks_used as f64 / kv.blocks_total.max(1) as f64;
         page.gauge("vllm:num_requests_running", "Sequences in the running set.", engine.running as f64);
         page.gauge("vllm:num_requests_waiting", "Sequences in the waiting queue.", engine.waiting as f64);
-        page.gauge("vllm:kv_cache_usage_perc", "Share of KV blocks held by sequences, 1 for all.", usage);
+        page.gauge("vllm:kv_cache_usage_perc", "Share of KV memory held by sequences, 1 for all.", engine.kv_share());
         page.counter(
             "vllm:prefix_cache_queries_total",
             "Prompt tokens of admitted requests, each counted once however often it was preempted.",
@@ -269,7 +268,8 @@ impl Metrics {
             "Memory that weights take; streamed ones take less as KV needs more.",
             engine.memory.weights.0 as f64,
         );
-        page.gauge("interbed:kv_bytes", "Memory of KV blocks, but for withdrawn ones.", engine.kv_bytes() as f64);
+        page.gauge("interbed:kv_bytes", "Memory of KV and states, but for withdrawn blocks.", engine.kv_bytes() as f64);
+        render_tails(page, &engine.tails);
         page.gauge("interbed:kv_slots_allocated", "Token slots of used blocks.", kv.slots_allocated as f64);
         page.gauge("interbed:kv_slots_empty", "Those of them that hold no token yet.", kv.slots_empty as f64);
         page.counter("interbed:kv_evictions_total", "Cached blocks given up for new content.", kv.evictions);
@@ -385,6 +385,36 @@ impl Histogram {
         self.counts[bucket].fetch_add(1, Relaxed);
         self.sum_micro.fetch_add((value * 1e6) as u64, Relaxed);
     }
+}
+
+/// Renders figures about windows and states, which layers keep beside the KV of all tokens.
+fn render_tails(page: &mut Page, tails: &TailStats) {
+    if tails.groups.is_empty() {
+        return;
+    }
+    page.head("interbed:kv_tail_bytes", "Memory of windows and states, by what layers keep, and by state.", "gauge");
+    for (number, group) in tails.groups.iter().enumerate() {
+        let keeps = match group.keeps {
+            Keeps::Window { tokens } => format!("window of {tokens}"),
+            Keeps::State => "state".to_owned(),
+        };
+        for (state, blocks) in
+            [("used", group.blocks_held), ("cached", group.blocks_cached), ("free", group.blocks_free)]
+        {
+            let labels = format!("group=\"{number}\",keeps=\"{keeps}\",state=\"{state}\"");
+            page.sample("interbed:kv_tail_bytes", &labels, (blocks * group.block_bytes) as f64);
+        }
+    }
+    page.gauge(
+        "interbed:kv_resume_points",
+        "Places of cached KV behind which requests can go on.",
+        tails.points as f64,
+    );
+    page.counter(
+        "interbed:kv_resume_points_given_up_total",
+        "Such places that were given up, because memory was needed.",
+        tails.points_given_up,
+    );
 }
 
 /// Renders figures about KV that is mapped contiguously.
@@ -637,14 +667,18 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use interbed_engine::TailGroupStats;
     use interbed_engine::testing::ScriptedEngine;
 
     use super::*;
 
+    fn render(status: &EngineStatus) -> String {
+        Metrics::new(None).render("m", status, &ScriptedEngine::limits(), false)
+    }
+
     #[test]
     fn experts_of_streamed_weights_are_counted() {
         let mut status = EngineStatus::default();
-        let render = |status: &EngineStatus| Metrics::new(None).render("m", status, &ScriptedEngine::limits(), false);
         assert!(!render(&status).contains("interbed:stream_"), "nothing is streamed");
         let stream = StreamStats {
             experts_wanted: 24,
@@ -664,6 +698,35 @@ mod tests {
         ] {
             assert!(page.lines().any(|candidate| candidate == line), "{line}\n{page}");
         }
+    }
+
+    #[test]
+    fn windows_and_states_are_told_by_group_and_count_as_kv() {
+        let window = TailGroupStats {
+            keeps: Keeps::Window { tokens: 128 },
+            block_bytes: 50,
+            blocks_held: 4,
+            blocks_cached: 2,
+            blocks_free: 1,
+        };
+        let state = TailGroupStats { keeps: Keeps::State, block_bytes: 1000, blocks_held: 1, ..window };
+        let mut status = EngineStatus::default();
+        status.memory.kv_block.0 = 100;
+        (status.kv.blocks_total, status.kv.blocks_withdrawn, status.kv.blocks_used) = (80, 50, 20);
+        status.tails = TailStats { groups: vec![window, state], points: 3, points_given_up: 5 };
+        let page = render(&status);
+        for line in [
+            r#"interbed:kv_tail_bytes{model_name="m",engine="0",group="0",keeps="window of 128",state="used"} 200"#,
+            r#"interbed:kv_tail_bytes{model_name="m",engine="0",group="0",keeps="window of 128",state="free"} 50"#,
+            r#"interbed:kv_tail_bytes{model_name="m",engine="0",group="1",keeps="state",state="cached"} 2000"#,
+            r#"interbed:kv_resume_points{model_name="m",engine="0"} 3"#,
+            r#"interbed:kv_resume_points_given_up_total{model_name="m",engine="0"} 5"#,
+            r#"interbed:kv_bytes{model_name="m",engine="0"} 7350"#,
+            r#"vllm:kv_cache_usage_perc{model_name="m",engine="0"} 0.4"#,
+        ] {
+            assert!(page.lines().any(|candidate| candidate == line), "{line}\n{page}");
+        }
+        assert!(!render(&EngineStatus::default()).contains("tail"));
     }
 
     #[test]

@@ -31,6 +31,7 @@ impl Worker {
             preemptions: preemptions.recompute + preemptions.swap,
             preemptions_swap: preemptions.swap,
             kv: self.scheduler.blocks().stats(),
+            tails: self.scheduler.blocks().tail_stats(),
             memory: self.runner.memory(),
             tiers: self.tiers.iter().map(AttachedTier::status).collect(),
             longer_than_memory: self.long.len(),

@@ -11,7 +11,7 @@ use crate::{
     ids::{BlockId, SequenceId, TokenId},
     prefix_hashes::PrefixHashes,
     resume_points::Lasts,
-    stats::{KvUse, TailStats},
+    stats::{KvUse, TailGroupStats, TailStats},
     tables::{Table, blocks_for, position},
     tail_pool::TailPool,
     tail_table::{StateTable, TailTable, TailTables, WindowTable},
@@ -105,10 +105,15 @@ impl BlockManager {
     /// Returns figures of the tail groups. All are 0 if there are none.
     pub fn tail_stats(&self) -> TailStats {
         let Some(tails) = self.cache.tails() else { return TailStats::default() };
+        let of_group = |pool: &TailPool| TailGroupStats {
+            keeps: pool.keeps(),
+            block_bytes: pool.block_bytes(),
+            blocks_held: pool.num_held(),
+            blocks_cached: pool.num_cached(),
+            blocks_free: pool.num_free(),
+        };
         TailStats {
-            blocks_held: tails.pools.iter().map(TailPool::num_held).sum(),
-            blocks_cached: tails.pools.iter().map(TailPool::num_cached).sum(),
-            cached_bytes: tails.cached_bytes(),
+            groups: tails.pools.iter().map(of_group).collect(),
             points: tails.points.len(),
             points_given_up: tails.given_up,
         }

@@ -527,10 +527,10 @@ impl TailEpisode {
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
         assert_eq!(self.manager.available(), self.manager.usable());
         let stats = self.manager.stats();
-        assert_eq!((stats.blocks_used, stats.swap_slots_used, self.manager.tail_stats().blocks_held), (0, 0, 0));
+        assert_eq!((stats.blocks_used, stats.swap_slots_used, self.manager.tail_stats().blocks_held()), (0, 0, 0));
         self.manager.reset_cache();
         self.manager.check().unwrap_or_else(|violation| panic!("{violation}"));
-        assert_eq!((self.manager.stats().blocks_cached, self.manager.tail_stats().blocks_cached), (0, 0));
+        assert_eq!((self.manager.stats().blocks_cached, self.manager.tail_stats().blocks_cached()), (0, 0));
         let (given_up, fetches) = (self.manager.tail_stats().points_given_up, self.below.num_filled);
         TailCounts { given_up, fetches, evicted: self.below.num_evicted, ..self.counts }
     }

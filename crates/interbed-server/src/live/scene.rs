@@ -217,6 +217,12 @@ fn figures(status: &EngineStatus, stream: Option<&StreamStats>, window: &WindowS
             "withdrawn": kv.blocks_withdrawn,
             "bytes": status.kv_bytes(),
             "block_bytes": status.memory.kv_block.0,
+            // The bytes of windows and states, which layers keep beside the KV of all tokens.
+            "tails": {
+                "used": status.tails.bytes(|group| group.blocks_held),
+                "cached": status.tails.bytes(|group| group.blocks_cached),
+                "free": status.tails.bytes(|group| group.blocks_free),
+            },
             "evictions": kv.evictions,
             "merged": kv.blocks_merged,
             "copied": kv.copy_on_writes,

@@ -18,6 +18,11 @@ export function digits(number) {
   return number.toFixed(number >= 10 ? 1 : 2);
 }
 
+/** The share of the memory of KV and states that requests use. */
+export function kvInUse({ used, block_bytes: each, tails, bytes: all }) {
+  return (used * each + tails.used) / Math.max(1, all);
+}
+
 export function count(number) {
   return number.toLocaleString('en-US');
 }

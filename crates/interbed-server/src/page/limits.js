@@ -1,6 +1,6 @@
 // What limits the server now, in words.
 
-import { bytes, digits, percent, plural } from './format.js';
+import { bytes, digits, kvInUse, percent, plural } from './format.js';
 
 /** Passes that wait for weights for more of their time than this are limited by it. */
 const STALLED = 0.25;
@@ -15,12 +15,12 @@ export function limit(state) {
   const stall = state.stall(10);
   if (stall !== null && stall > STALLED) return stalled(state, stall);
   const queued = waiting + swapped;
-  const full = (kv.used / Math.max(1, kv.total - kv.withdrawn)) > FULL;
-  if (queued && full) {
+  const used = kvInUse(kv);
+  if (queued && used > FULL) {
     return {
       what: 'Limited by memory for KV.',
-      why: `${plural(queued, 'request')} ${queued === 1 ? 'waits' : 'wait'} until others are done: ${percent(kv.used /
-        Math.max(1, kv.total - kv.withdrawn))} of ${bytes(kv.bytes)} is in use. More --memory lets more run at a time.`,
+      why: `${plural(queued, 'request')} ${queued === 1 ? 'waits' : 'wait'} until others are done: ${percent(used)} of ${
+        bytes(kv.bytes)} is in use. More --memory lets more run at a time.`,
     };
   }
   const fetching = sequences.filter(({ place }) => place === 'fetching').length;

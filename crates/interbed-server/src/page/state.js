@@ -1,5 +1,7 @@
 // What the server has told: the present state, and rates over the last minutes.
 
+import { kvInUse } from './format.js';
+
 const SAMPLES_MAX = 40;
 const HISTORY_MAX = 180;
 
@@ -79,7 +81,7 @@ export class State {
       hits: this.share(10, (f) => f.cached_tokens, (f) => f.prompt_tokens),
       bound: this.bound(10),
       stall: this.stall(10),
-      used: kv.used / Math.max(1, kv.total - kv.withdrawn),
+      used: kvInUse(kv),
     });
     if (this.history.length > HISTORY_MAX) this.history.shift();
   }

@@ -79,7 +79,9 @@ function tiersOf(about, figures, groups, weights) {
   const ofKv = [
     { kind: 'kv-used', label: 'KV in use', size: blocks(kv.used) },
     { kind: 'kv-cached', label: 'KV cached', size: blocks(kv.cached) },
-    { kind: 'kv-free', label: 'KV free', size: blocks(kv.free) },
+    { kind: 'tails-used', label: 'windows and states in use', size: kv.tails.used },
+    { kind: 'tails-cached', label: 'windows and states cached', size: kv.tails.cached },
+    { kind: 'kv-free', label: 'KV free', size: blocks(kv.free) + kv.tails.free },
   ];
   const tiers = [];
   if (device) {

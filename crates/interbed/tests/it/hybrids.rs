@@ -110,6 +110,10 @@ fn a_server_goes_on_from_tails_that_others_left() {
             assert!(texts(&again).iter().all(|text| text == alone), "{prompt:?}: {again:#} is not {alone:?}");
         }
         assert!(found > 200, "{found} tokens were found");
+        assert!(metric(&server, "interbed:kv_resume_points") > 0);
+        let page = server.ask("GET /metrics HTTP/1.1", "");
+        let cached = |line: &str| line.starts_with("interbed:kv_tail_bytes") && line.contains("state=\"cached\"");
+        assert!(page.lines().any(|line| cached(line) && !line.ends_with("} 0")), "{page}");
     }
 }
 

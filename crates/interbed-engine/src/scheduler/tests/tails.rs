@@ -83,7 +83,7 @@ fn the_bytes_of_a_window_do_not_grow_with_the_sequence() {
     let mut most = 0;
     while bench.scheduler.sequence(SequenceId(0)).len() < 9000 {
         bench.step();
-        let held = bench.scheduler.blocks().tail_stats().blocks_held;
+        let held = bench.scheduler.blocks().tail_stats().blocks_held();
         match bench.scheduler.sequence(SequenceId(0)).generated() {
             0 => assert!(held <= (window + 2048) / BLOCK + 2, "{held} blocks while a prompt is computed"),
             _ => most = most.max(held),
