@@ -50,9 +50,12 @@ pub enum GroupBlocks<'a> {
     State {
         /// The number of the block with the states before the first token; `None` at the beginning of the sequence.
         from: Option<u32>,
-        /// The number of the block to which the states after the last token are written. It may be `from`, whose states
-        /// are then lost. No other sequence of the batch reads or writes this block.
+        /// The number of the block to which states are written. It may be `from`, whose states are then lost. No other
+        /// sequence of the batch reads or writes this block.
         to: u32,
+        /// The number of last tokens, fewer than all, that the written states do not take in. They are drafts, which
+        /// may be wrong, or are computed once more by the next pass.
+        tokens_behind: usize,
     },
 }
 

@@ -55,7 +55,7 @@ impl Batch {
                         GroupBlocks::Window { first: first * block_size, blocks: SequenceBlocks::Listed(table) }
                     }
                     TailPlace::State { position, from, to } if position == entry.start => {
-                        GroupBlocks::State { from: from.map(|block| block.0), to: to.0 }
+                        GroupBlocks::State { from: from.map(|block| block.0), to: to.0, tokens_behind: 0 }
                     }
                     TailPlace::State { position, .. } => {
                         let (id, start) = (entry.id, entry.start);
