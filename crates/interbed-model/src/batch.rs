@@ -67,6 +67,8 @@ pub enum LogitRows {
     None,
     /// The logits of the last token, from which the next token is sampled.
     Last,
+    /// The logits of this many last tokens, at most all: of the last token that is certain, and of drafts behind it.
+    LastFew(usize),
     /// The logits of every token, for example for log-probabilities of the prompt.
     All,
     /// This many of the greatest logits of the last token. The forward pass may return all logits of the token instead.
@@ -83,6 +85,7 @@ impl LogitRows {
         match self {
             Self::None => count..count,
             Self::Last | Self::Best(_) | Self::LastHidden => count.saturating_sub(1)..count,
+            Self::LastFew(rows) => count.saturating_sub(rows)..count,
             Self::All | Self::AllHidden => 0..count,
         }
     }
