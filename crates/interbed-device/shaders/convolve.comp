@@ -42,9 +42,11 @@ void main() {
       }
       precise float result = sum / (1.0 + exp(-sum));
       x.v[channel] = result;
-    }
-    [[unroll]] for (uint row = 0; row + 1 < TAPS; row++) {
-      Floats(span.to).v[row * push.channels + channel] = inputs[row + 1];
+      if (token + 1 == span.stored_after) {
+        [[unroll]] for (uint row = 0; row + 1 < TAPS; row++) {
+          Floats(span.to).v[row * push.channels + channel] = inputs[row + 1];
+        }
+      }
     }
   }
 }

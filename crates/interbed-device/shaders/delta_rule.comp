@@ -103,13 +103,14 @@ void main() {
     if (is_there && lane == 0) {
       Floats(push.result).v[gate * push.value_width + column] = sum;
     }
-    barrier();
-  }
-
-  [[unroll]] for (uint i = 0; i < OWN; i++) {
-    uint row = lane + i * LANES;
-    if (is_there && row < HEIGHT) {
-      Floats(span.to + at).v[row * push.value_width] = state[i];
+    if (token + 1 == span.stored_after) {
+      [[unroll]] for (uint i = 0; i < OWN; i++) {
+        uint row = lane + i * LANES;
+        if (is_there && row < HEIGHT) {
+          Floats(span.to + at).v[row * push.value_width] = state[i];
+        }
+      }
     }
+    barrier();
   }
 }

@@ -185,9 +185,9 @@ impl Scheduler {
         let (mut decodes, mut chunks) = (std::mem::take(&mut plan.decodes), std::mem::take(&mut plan.chunks));
         for id in self.queues.running() {
             let sequence = &self.sequences[&id];
-            match sequence.pending() {
+            match sequence.fresh() {
                 // The sequence is a beam that waits for other beams of its search, or a sequence that waits for a
-                // fetch.
+                // fetch or a mask.
                 _ if sequence.computable() == 0 => {}
                 1 => decodes.push(id),
                 _ => chunks.push(id),
@@ -229,8 +229,7 @@ impl Scheduler {
                 let more = count - entry.count;
                 *budget -= more;
                 paced.iter_mut().for_each(|paced| paced.take(entry.start, more));
-                entry.count = count;
-                entry.rows = usize::from(count == sequence.pending());
+                *entry = self.entry_of(sequence, count);
             }
         }
     }
@@ -266,17 +265,13 @@ impl Scheduler {
     /// pass has room, and as far as blocks are left once each running sequence has taken one. Only guesses below
     /// `vocab_size` are computed.
     pub(crate) fn draft(&mut self, plan: &mut StepPlan, drafter: &mut dyn Drafter, vocab_size: usize) {
-        // What a state takes in cannot be taken back.
-        if self.blocks.keeps_states() {
-            return;
-        }
         let StepPlan { entries, budget, drafts, .. } = plan;
         for entry in entries {
             let sequence = self.sequences.get_mut(&entry.id).expect("a planned sequence is known");
             // The last token of a sequence is never computed.
             let most = sequence.tokens_max.saturating_sub(sequence.len() + 1).min(*budget);
             let is_answer = sequence.role == Role::Answer;
-            if entry.count > 1 || !entry.samples() || sequence.generated() == 0 || !is_answer || most == 0 {
+            if entry.is_prefill() || !entry.samples() || sequence.generated() == 0 || !is_answer || most == 0 {
                 continue;
             }
             drafts.clear();
@@ -291,6 +286,8 @@ impl Scheduler {
                 continue;
             }
             sequence.set_drafts(drafts);
+            // A state cannot be taken back, so no draft enters the one that is stored.
+            entry.stored_after = self.blocks.count_to_state(entry.id, entry.count);
             entry.count += drafts.len();
             entry.rows += drafts.len();
             *budget -= drafts.len();
@@ -299,12 +296,14 @@ impl Scheduler {
 
     /// Notes that the pass of `entry` has ended: what it computed may now be found in the prefix cache. Of the sampled
     /// tokens, `accepted` are kept, of which all but the last equal drafts. What was computed for rejected drafts is
-    /// dropped.
+    /// dropped. Where layers keep states, right drafts are tokens that the next pass computes again.
     pub(crate) fn complete(&mut self, entry: &PlannedTokens, accepted: usize) {
         let Some(sequence) = self.sequences.get_mut(&entry.id) else { return };
         let right = accepted.saturating_sub(1).min(entry.drafts());
         sequence.accept_drafts(right);
-        sequence.computed = entry.start + entry.count - (entry.drafts() - right);
+        let end = (entry.start + entry.count - (entry.drafts() - right)).max(sequence.computed + sequence.again);
+        sequence.computed = if self.blocks.keeps_states() { entry.start + entry.stored_after } else { end };
+        sequence.again = end - sequence.computed;
         if right > 0 {
             let seen = self.blocks.append(entry.id, self.blocks.unseen_token_ids(entry.id, sequence.tokens()));
             seen.expect("slots were reserved for all drafts");
@@ -327,7 +326,7 @@ impl Scheduler {
     /// Appends a sampled token, whose KV the next pass computes.
     pub(crate) fn push_token(&mut self, id: SequenceId, token: TokenId) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
-            debug_assert_eq!(sequence.pending(), 0, "a token is sampled once all before it are computed");
+            debug_assert_eq!(sequence.fresh(), 0, "a token is sampled once all before it are computed");
             sequence.extend([token]);
         }
     }
@@ -476,11 +475,18 @@ impl Scheduler {
         if count == 0 {
             return;
         }
-        let entry =
-            PlannedTokens { id, start: sequence.computed, count, rows: usize::from(count == sequence.pending()) };
+        let entry = self.entry_of(sequence, count);
         plan.budget -= count;
         plan.spend_time(&entry);
         plan.entries.push(entry);
+    }
+
+    /// Returns the entry of a pass that computes the next `count` tokens of `sequence`, without drafts.
+    fn entry_of(&self, sequence: &Sequence, count: usize) -> PlannedTokens {
+        let (id, again) = (sequence.id, sequence.again.min(count));
+        let stored_after = if again > 0 { self.blocks.count_to_state(id, count) } else { count };
+        let rows = usize::from(count == sequence.pending());
+        PlannedTokens { id, start: sequence.computed, count, rows, again, stored_after }
     }
 }
 

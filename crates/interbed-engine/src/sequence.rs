@@ -31,6 +31,9 @@ pub(crate) struct Sequence {
     pub(crate) tokens_max: usize,
     /// The number of leading tokens whose KV is in the sequence's blocks, or in swap space; 0 while the sequence waits.
     pub(crate) computed: usize,
+    /// The number of tokens behind the first `computed` ones that a pass has computed as drafts, or behind the state
+    /// that it stored. Where layers keep states, the next pass computes these tokens again. Elsewhere it is 0.
+    pub(crate) again: usize,
     /// The names of the sequence's prefixes: the root of its chain and, while it waits, the hashes of its blocks.
     pub(crate) hashes: PrefixHashes,
     /// The number of stretches of the sequence that are on disk and stay there, once the sequence has become longer
@@ -112,6 +115,7 @@ impl Sequence {
             tokens_max: prompt.len(),
             tokens: prompt,
             computed: 0,
+            again: 0,
             hashes,
             kept: None,
             is_stored: false,
@@ -176,16 +180,22 @@ impl Sequence {
     /// Notes that the sequence has lost its KV, and keeps its first `length` tokens.
     pub(crate) fn lose_kv(&mut self, length: usize) {
         self.tokens.truncate(length);
-        (self.length, self.computed) = (self.tokens.len(), 0);
+        (self.length, self.computed, self.again) = (self.tokens.len(), 0, 0);
         // The sequence comes back with the tokens that it has generated, so their hashes are needed too.
         self.hashes.truncate(self.length);
         self.hashes.extend(&self.tokens);
     }
 
-    /// Returns the number of tokens whose KV the next passes have to compute. It is at least one, except for a beam
-    /// that waits for others of its search.
+    /// Returns the number of tokens whose KV the next passes have to compute, those included that are computed
+    /// [again](Self::again). It is at least one, except for a beam that waits for others of its search, and for a
+    /// sequence whose next token is not chosen yet.
     pub(crate) fn pending(&self) -> usize {
-        self.length - self.computed
+        if self.fresh() == 0 { 0 } else { self.length - self.computed }
+    }
+
+    /// Returns the number of tokens that no pass has computed yet.
+    pub(crate) fn fresh(&self) -> usize {
+        self.length - self.computed - self.again
     }
 
     /// Returns the number of tokens that can be computed before the part that is fetched [ahead](Ahead) has come.

@@ -20,8 +20,8 @@ const BLOCK: usize = 512;
 const ACTIVATION_COST: usize = 16;
 
 /// Computes, in place, `x[t][c] = silu(sum over j of weights[c][j] * x[t - taps + 1 + j][c])` for the rows of each
-/// sequence. Rows before a span's first are those of the state `from`, or zero. The last inputs become those of the
-/// state `to`.
+/// sequence. Rows before a span's first are those of the state `from`, or zero. The last inputs of the first
+/// [`StateSpan::stored_after`] tokens become those of the state `to`.
 ///
 /// - `blocks`: the memory of all blocks, with the states of the spans
 /// - `weights`: `[channels, taps]`, of a plain type
@@ -140,11 +140,13 @@ fn convolve_block<S: Simd>(s: S, operands: &Operands<'_>, own: Range<usize>, wor
                 s.store(s.div(sum, denominator), &mut work.result[vector]);
             }
             x.copy_from_slice(&work.result.as_flattened()[..width]);
-        }
-        for row in 0..rows {
-            let from = &work.inputs[(span.tokens + row) % taps].as_flattened()[..width];
-            // SAFETY: as above.
-            unsafe { piece(states.rows(span.to), row * channels, &own) }.copy_from_slice(from);
+            if token + 1 == span.stored_after {
+                for row in 0..rows {
+                    let from = &work.inputs[(token + 1 + row) % taps].as_flattened()[..width];
+                    // SAFETY: as above.
+                    unsafe { piece(states.rows(span.to), row * channels, &own) }.copy_from_slice(from);
+                }
+            }
         }
         first_row += span.tokens;
     }

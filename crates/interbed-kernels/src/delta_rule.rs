@@ -82,7 +82,7 @@ pub struct DeltaOperands<'a> {
 }
 
 /// Computes the gated delta rule for all tokens of a batch. Begins with the state `from` of each span, or with zeros,
-/// and writes the state after the span's last token to `to`.
+/// and writes the state after [`StateSpan::stored_after`] tokens of the span to `to`.
 ///
 /// - `blocks`: the memory of all blocks, with the states of the spans
 ///

@@ -121,7 +121,7 @@ impl StateLayer {
     ///
     /// # Panics
     /// Panics if a span names a block that does not exist or is of another group, or writes a state that another span
-    /// reads or writes, or has no tokens.
+    /// reads or writes, or has no tokens, or stores the state behind a token that it does not have.
     pub fn check(&self, spans: &[StateSpan], len: usize) {
         let numbers = self.blocks.within(len, self.block_bytes);
         let is_there = |block: u32| numbers.contains(&(block as usize));
@@ -137,7 +137,8 @@ impl StateLayer {
         written.sort_unstable();
         assert!(written.is_sorted_by(|one, other| one < other), "two sequences write their states to one block");
         for span in spans {
-            assert!(span.tokens > 0, "a sequence without tokens has no state after them");
+            let has_state = (1..=span.tokens).contains(&span.stored_after);
+            assert!(has_state, "the state to store is one behind a token of the pass");
             assert!(is_there(span.to) && span.from.is_none_or(is_there), "a state beyond the blocks of states");
             let is_own = span.from.is_none_or(|from| from == span.to || written.binary_search(&from).is_err());
             assert!(is_own, "a sequence begins with a state that another sequence writes");
@@ -145,7 +146,7 @@ impl StateLayer {
     }
 }
 
-/// The tokens of one sequence that a forward pass computes, and the states before the first and after the last of them.
+/// The tokens of one sequence that a forward pass computes, and the states before the first and after one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateSpan {
     /// The number of tokens, at least one. In tensors of the batch, the rows of a span's tokens follow the rows of the
@@ -153,10 +154,13 @@ pub struct StateSpan {
     pub tokens: usize,
     /// The block of the state before the first token; `None` at the beginning of a sequence, where the state is zero.
     pub from: Option<u32>,
-    /// The block to which the state after the last token is written; may be `from`. If an operation of a pass fails, or
-    /// the pass is given up between its operations, the states in these blocks are of no use: what was changed in place
-    /// is lost, and has to be computed again from an older state.
+    /// The block to which a state is written; may be `from`. If an operation of a pass fails, or the pass is given up
+    /// between its operations, the states in these blocks are of no use: what was changed in place is lost, and has to
+    /// be computed again from an older state.
     pub to: u32,
+    /// The number of tokens after which the state is written to `to`, from 1 to `tokens`. The tokens behind them are
+    /// drafts: they are computed from the states that all tokens before them leave, but their own states are dropped.
+    pub stored_after: usize,
 }
 
 /// The states that an operation reads and writes.

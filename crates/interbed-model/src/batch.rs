@@ -50,9 +50,12 @@ pub enum GroupBlocks<'a> {
     State {
         /// The number of the block with the states before the first token; `None` at the beginning of the sequence.
         from: Option<u32>,
-        /// The number of the block to which the states after the last token are written. It may be `from`, whose states
-        /// are then lost. No other sequence of the batch reads or writes this block.
+        /// The number of the block to which states are written. It may be `from`, whose states are then lost. No other
+        /// sequence of the batch reads or writes this block.
         to: u32,
+        /// The number of last tokens, fewer than all, that the written states do not take in. They are drafts, which
+        /// may be wrong, or are computed once more by the next pass.
+        tokens_behind: usize,
     },
 }
 
@@ -64,6 +67,8 @@ pub enum LogitRows {
     None,
     /// The logits of the last token, from which the next token is sampled.
     Last,
+    /// The logits of this many last tokens, at most all: of the last token that is certain, and of drafts behind it.
+    LastFew(usize),
     /// The logits of every token, for example for log-probabilities of the prompt.
     All,
     /// This many of the greatest logits of the last token. The forward pass may return all logits of the token instead.
@@ -80,6 +85,7 @@ impl LogitRows {
         match self {
             Self::None => count..count,
             Self::Last | Self::Best(_) | Self::LastHidden => count.saturating_sub(1)..count,
+            Self::LastFew(rows) => count.saturating_sub(rows)..count,
             Self::All | Self::AllHidden => 0..count,
         }
     }

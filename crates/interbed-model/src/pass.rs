@@ -122,7 +122,8 @@ impl BatchRows {
     /// # Panics
     /// Panics if [`BatchSequence::below`], the number of positions whose KV is on disk or in a shared store, is not a
     /// multiple of [`STRETCH`] or exceeds [`BatchSequence::first_position`]. Also panics if the blocks of a sequence
-    /// are not those of `groups`, or if there is a state before the first position or none before a later one.
+    /// are not those of `groups`, if there is a state before the first position or none before a later one, or if more
+    /// tokens are behind a state than there are.
     pub fn set(&mut self, batch: &[BatchSequence<'_>], groups: &KeptGroups) {
         self.below.clear();
         self.frames.clear();
@@ -174,10 +175,11 @@ impl BatchRows {
                     (KeptGroup::Kv { .. }, GroupBlocks::Window { first, blocks }) => {
                         self.add_span(sequence, first, blocks);
                     }
-                    (KeptGroup::States(_), GroupBlocks::State { from, to }) => {
+                    (KeptGroup::States(_), GroupBlocks::State { from, to, tokens_behind }) => {
                         let is_first = sequence.first_position == 0;
                         assert_eq!(from.is_none(), is_first, "the state before a token stands for all earlier tokens");
-                        self.states.push(StateSpan { tokens: sequence.tokens.len(), from, to });
+                        let tokens = sequence.tokens.len();
+                        self.states.push(StateSpan { tokens, from, to, stored_after: tokens - tokens_behind });
                     }
                     _ => panic!("blocks of another kind than group {group} has"),
                 }

@@ -119,7 +119,9 @@ impl PassBlocks {
     /// Returns the blocks, group by group.
     pub fn groups(&self) -> Vec<GroupBlocks<'_>> {
         let groups = self.0.iter().map(|held| match held {
-            &Held::State(block, is_there) => GroupBlocks::State { from: is_there.then_some(block), to: block },
+            &Held::State(block, is_there) => {
+                GroupBlocks::State { from: is_there.then_some(block), to: block, tokens_behind: 0 }
+            }
             Held::Window(first, blocks) => {
                 GroupBlocks::Window { first: *first, blocks: SequenceBlocks::Listed(blocks) }
             }

@@ -228,13 +228,13 @@ fn states_are_used_in_order() {
             device.submit(Queue::Upload, &[command], waits)
         };
         let filled = [x, y].map(|tensor| fill(&mut device, Queue::Upload, tensor, 1.0, &[]));
-        let one = [StateSpan { tokens: 2, from: None, to: 1 }];
+        let one = [StateSpan { tokens: 2, from: None, to: 1, stored_after: 2 }];
         let first = convolve(x, &one, &mut device, &filled).unwrap();
         let copy = [Command::CopyBlocks { copies: &[(1, 2)] }];
         let error = device.submit(Queue::Compute, &copy, &[]).unwrap_err();
         assert!(matches!(error, DeviceError::Unordered { .. }), "{error}");
         let copied = device.submit(Queue::Compute, &copy, &[first]).unwrap();
-        let next = [StateSpan { tokens: 2, from: Some(2), to: 2 }];
+        let next = [StateSpan { tokens: 2, from: Some(2), to: 2, stored_after: 2 }];
         let error = convolve(y, &next, &mut device, &[]).unwrap_err();
         assert!(matches!(error, DeviceError::Unordered { .. }), "{error}");
         let last = convolve(y, &next, &mut device, &[copied]).unwrap();
@@ -244,7 +244,7 @@ fn states_are_used_in_order() {
         let want = 2.0 / (1.0 + (-2f32).exp());
         assert_eq!(device.downloaded(y).unwrap(), [want; 4], "seed {seed}");
         // What was never written is no number.
-        let lost = [StateSpan { tokens: 2, from: Some(3), to: 3 }];
+        let lost = [StateSpan { tokens: 2, from: Some(3), to: 3, stored_after: 2 }];
         let last = convolve(y, &lost, &mut device, &[]).unwrap();
         let down = device.submit(Queue::Download, &[Command::Download { from: y }], &[last]).unwrap();
         device.complete(down).unwrap();

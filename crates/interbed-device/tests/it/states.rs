@@ -136,7 +136,7 @@ impl Case {
     /// Asserts that all devices agree, and that each agrees with itself to the bit in whatever passes.
     fn check(&self) {
         let (tokens, first) = (self.gates[0].len() / self.layer.shape().heads, self.first());
-        let span = |tokens: usize, from: Option<u32>, to: u32| StateSpan { tokens, from, to };
+        let span = |tokens: usize, from: Option<u32>, to: u32| StateSpan { tokens, from, to, stored_after: tokens };
         let width = self.layer.shape().heads * self.layer.shape().value_width;
         let mut want: Option<[Vec<f32>; 2]> = None;
         for (name, mut device) in self.devices() {
@@ -171,6 +171,21 @@ impl Case {
             let both = self.pass(device, &spans, &rows);
             let expected = [bits(&whole[4 * width..6 * width]), bits(&whole[4 * width..])].concat();
             assert_eq!(bits(&both), expected, "{name}");
+            assert_eq!(bits(&self.state(device, first + 3)), bits(&state), "{name}");
+            // Drafts follow: some of this sequence, and any others. What goes on from the states knows nothing of them.
+            let with_drafts = |span: StateSpan, drafts: usize| StateSpan { tokens: span.tokens + drafts, ..span };
+            let rows: Vec<_> = (0..6).chain(0..1).chain([7, 2, 3]).collect();
+            let spans = [with_drafts(span(4, None, first + 1), 2), with_drafts(span(1, None, first + 2), 3)];
+            let both = self.pass(device, &spans, &rows);
+            let sure = [bits(&both[..6 * width]), bits(&both[6 * width..7 * width])].concat();
+            assert_eq!(sure, [bits(&whole[..6 * width]), bits(&whole[..width])].concat(), "{name}");
+            let rows: Vec<_> = (4..tokens).chain([1, 5]).collect();
+            let in_place = with_drafts(span(1, Some(first + 2), first + 2), 1);
+            let both = self.pass(device, &[span(tokens - 4, Some(first + 1), first + 1), in_place], &rows);
+            let sure = bits(&both[..(tokens - 3) * width]);
+            assert_eq!(sure, [bits(&whole[4 * width..]), bits(&whole[width..2 * width])].concat(), "{name}");
+            assert_eq!(bits(&self.state(device, first + 1)), bits(&state), "{name}");
+            self.pass(device, &[span(tokens - 2, Some(first + 2), first + 3)], &(2..tokens).collect::<Vec<_>>());
             assert_eq!(bits(&self.state(device, first + 3)), bits(&state), "{name}");
         }
     }

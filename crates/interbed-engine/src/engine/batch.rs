@@ -55,7 +55,8 @@ impl Batch {
                         GroupBlocks::Window { first: first * block_size, blocks: SequenceBlocks::Listed(table) }
                     }
                     TailPlace::State { position, from, to } if position == entry.start => {
-                        GroupBlocks::State { from: from.map(|block| block.0), to: to.0 }
+                        let tokens_behind = entry.count - entry.stored_after;
+                        GroupBlocks::State { from: from.map(|block| block.0), to: to.0, tokens_behind }
                     }
                     TailPlace::State { position, .. } => {
                         let (id, start) = (entry.id, entry.start);

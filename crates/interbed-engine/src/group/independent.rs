@@ -141,7 +141,7 @@ impl Policy for Independent {
                 best_wanted(&self.params, generated).map_or(LogitRows::Last, LogitRows::Best)
             }
             // The rows of a token and of the drafts behind it.
-            (false, _) => LogitRows::All,
+            (false, rows) => LogitRows::LastFew(rows),
         }
     }
 

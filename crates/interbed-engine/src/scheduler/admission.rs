@@ -252,7 +252,7 @@ impl Scheduler {
     /// blocks twice.
     fn prefix_is_being_computed(&self, sequence: &Sequence, cached: usize) -> bool {
         let block = self.blocks.block_size();
-        let computing = |other: &&Sequence| other.pending() > 1 && other.hashes.root() == sequence.hashes.root();
+        let computing = |other: &&Sequence| other.fresh() > 1 && other.hashes.root() == sequence.hashes.root();
         let known = self.queues.running().chain(self.queues.fetching()).map(|id| &self.sequences[&id]);
         let mut others = known.filter(computing).peekable();
         if !self.blocks.prefix_caching() || !sequence.hashes.root().is_shared() || others.peek().is_none() {

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use interbed_kv::SequenceId;
 
 use super::Scheduler;
-use crate::sequence::{Ahead, SequenceStatus};
+use crate::sequence::{Ahead, Sequence, SequenceStatus};
 
 impl Scheduler {
     /// Checks queues, seats and blocks against each other.
@@ -31,7 +31,9 @@ impl Scheduler {
         let in_order = |queue: &mut dyn Iterator<Item = SequenceId>| queue.map(|id| sequences[&id].rank()).is_sorted();
         assert!(in_order(&mut queues.running()) && in_order(&mut queues.swapped()));
         assert!(self.tenants.of.keys().all(|&tenant| in_order(&mut queues.waiting_of(tenant))));
-        assert!(sequences.iter().all(|(&id, sequence)| id == sequence.id && sequence.computed <= sequence.len()));
+        let is_within = |sequence: &Sequence| sequence.computed + sequence.again <= sequence.len();
+        assert!(sequences.iter().all(|(&id, sequence)| id == sequence.id && is_within(sequence)));
+        assert!(blocks.keeps_states() || sequences.values().all(|sequence| sequence.again == 0));
         for sequence in sequences.values() {
             if let SequenceStatus::Running(Some(Ahead { first, .. })) = sequence.status {
                 assert!(sequence.computed <= first && first < sequence.len(), "what is fetched ahead is not computed");

@@ -16,13 +16,15 @@ impl Scheduler {
         // end too.
         let generates = |id| {
             let sequence = &self.sequences[&id];
-            sequence.generated() > 0 && sequence.pending() <= 1
+            sequence.generated() > 0 && sequence.fresh() <= 1
         };
         if !self.queues.running().any(generates) {
             return None;
         }
         let mut work = Work::default();
-        decodes.iter().for_each(|id| work.add(self.sequences[id].computed, 1, false));
+        for sequence in decodes.iter().map(|id| &self.sequences[id]) {
+            work.add(sequence.computed, sequence.pending(), false);
+        }
         Some(Paced { allowance: pace.allowance(&work), share: 1.0 })
     }
 
@@ -31,7 +33,7 @@ impl Scheduler {
         let sequence = &self.sequences[&id];
         match &plan.paced {
             // A single token is not prefill.
-            Some(paced) if sequence.pending() > 1 => plan.budget.min(paced.room(sequence.computed)),
+            Some(paced) if sequence.fresh() > 1 => plan.budget.min(paced.room(sequence.computed)),
             _ => plan.budget,
         }
     }

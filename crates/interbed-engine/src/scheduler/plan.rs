@@ -18,6 +18,10 @@ pub(crate) struct PlannedTokens {
     /// The number of tokens that may be sampled. It is 0 in the middle of a prompt. Otherwise one token may be sampled
     /// after the last known token, and one after each draft.
     pub(crate) rows: usize,
+    /// The number of leading tokens that were computed before, and are computed again for layers that keep states.
+    pub(crate) again: usize,
+    /// The number of leading tokens behind which states are stored: those that are certain, or fewer.
+    pub(crate) stored_after: usize,
 }
 
 impl PlannedTokens {
@@ -34,7 +38,7 @@ impl PlannedTokens {
     /// Returns whether this computes part of a prompt, or KV that a sequence has lost, rather than a single token with
     /// or without drafts.
     pub(super) fn is_prefill(&self) -> bool {
-        self.count - self.drafts() > 1
+        self.count - self.drafts() - self.again > 1
     }
 }
 

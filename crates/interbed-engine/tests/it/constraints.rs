@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::forks::{sampled, told};
 use crate::sim::{
-    EOS, Shape, VOCAB, assert_idle_and_whole, collect, fingerprint, greedy, logits_of, prompt, start,
+    EOS, KINDS as TAILS, Shape, VOCAB, assert_idle_and_whole, collect, fingerprint, greedy, logits_of, prompt, start,
     teach_short_answers,
 };
 
@@ -88,9 +88,9 @@ fn expected(prompt: &[u32], kind: usize, max_tokens: usize) -> (Vec<u32>, Finish
 
 #[test]
 fn greedy_answers_are_the_best_of_what_is_allowed() {
-    let (engine, controls) = start(Shape::default());
     let mut reasons = Vec::new();
-    for drafts in [0, 5] {
+    for (drafts, tails) in [(0, &[][..]), (5, &[]), (5, TAILS[3])] {
+        let (engine, controls) = start(Shape { tails, ..Shape::default() });
         controls.drafts.store(drafts, Ordering::Relaxed);
         for kind in 0..KINDS {
             for seed in 0..12 {
@@ -101,11 +101,11 @@ fn greedy_answers_are_the_best_of_what_is_allowed() {
                 reasons.push(reason);
             }
         }
+        assert_idle_and_whole(&engine);
     }
     for reason in [FinishReason::EndOfSequence, FinishReason::Complete, FinishReason::Length] {
         assert!(reasons.contains(&reason), "{reason:?} never came");
     }
-    assert_idle_and_whole(&engine);
 }
 
 #[test]

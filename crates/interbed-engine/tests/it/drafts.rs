@@ -3,11 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use interbed_engine::{Event, FinishReason, PreemptionMode, Request};
+use interbed_kv::Keeps;
 use proptest::prelude::*;
 
 use crate::forks::{sampled, told};
 use crate::sim::{
-    EOS, Shape, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, prompt, start, teach_short_answers,
+    EOS, KINDS, Shape, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, prompt, start,
+    teach_short_answers,
 };
 
 /// The events of as many continuations as are asked for, all in one engine, without what depends on who else there was.
@@ -30,16 +32,24 @@ fn serve(shape: Shape, drafts: usize, requests: &[(Request, usize)]) -> Vec<Vec<
 #[test]
 fn drafts_that_are_right_save_passes() {
     let request = greedy(prompt(3, 10), 41);
-    for (drafts, passes) in [(0, 41), (1, 21), (3, 11), (7, 6), (40, 2)] {
-        let (engine, controls) = start(Shape::default());
-        controls.drafts.store(drafts, Ordering::Relaxed);
-        controls.drafts_well.store(true, Ordering::Relaxed);
-        let ended = collect(engine.handle().submit(request.clone()).unwrap());
-        assert_eq!(ended.tokens, expected_greedy(&request.prompt, &request.params));
-        assert_eq!(controls.passes.load(Ordering::Relaxed), passes, "{drafts} drafts");
-        // The last token of all is never computed, and nothing else twice.
-        assert_eq!(controls.tokens_computed.load(Ordering::Relaxed), 10 + 40);
-        assert_idle_and_whole(&engine);
+    for tails in [&[], KINDS[0], KINDS[1], KINDS[3]] {
+        let has_states = tails.iter().any(|tail| tail.keeps == Keeps::State);
+        for (drafts, passes) in [(0, 41), (1, 21), (3, 11), (7, 6), (40, 2)] {
+            let (engine, controls) = start(Shape { tails, ..Shape::default() });
+            controls.drafts.store(drafts, Ordering::Relaxed);
+            controls.drafts_well.store(true, Ordering::Relaxed);
+            let ended = collect(engine.handle().submit(request.clone()).unwrap());
+            assert_eq!(ended.tokens, expected_greedy(&request.prompt, &request.params));
+            // Where there are states, a pass ends behind the prompt's last full block.
+            let all = passes + u64::from(has_states);
+            assert_eq!(controls.passes.load(Ordering::Relaxed), all, "{drafts} drafts");
+            // The last token of all is never computed. Nothing else is computed twice, unless a state has to take it
+            // in: the drafts of the pass before, and what lies behind the last block that a pass has filled.
+            let again = controls.tokens_computed.load(Ordering::Relaxed) - (10 + 40);
+            let most = if has_states && drafts > 0 { (passes - 2) * (drafts as u64 + 3) } else { 0 };
+            assert!(again <= most && (again > 0) == (most > 0), "{again} tokens were computed again");
+            assert_idle_and_whole(&engine);
+        }
     }
 }
 

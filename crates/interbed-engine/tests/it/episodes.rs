@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use interbed_device::{Bytes, Cpu, CpuDevice, KvPool};
@@ -26,6 +27,7 @@ use interbed_model::{KeptGroup, Model, config::ModelConfig, gguf::GgufModel, lay
 use interbed_weights::{Catalog, ResidentWeights};
 
 use crate::disk::dice;
+use crate::drafting::{Drafting, Known};
 use crate::model::engine_config;
 use crate::sim::{assert_idle_and_whole, collect, eventually, greedy};
 
@@ -52,6 +54,7 @@ struct Subject {
     stretch: usize,
     alone: Option<Engine>,
     answers: HashMap<Vec<u32>, Answer>,
+    known: Arc<Known>,
 }
 
 /// The memory and the passes of an engine.
@@ -65,6 +68,8 @@ struct Shape {
     swap_blocks: usize,
     prefix_caching: bool,
     threads: usize,
+    /// The most tokens that are guessed ahead at a time.
+    drafts: usize,
 }
 
 /// How often what an episode is about has happened.
@@ -83,6 +88,8 @@ struct Counts {
     faults_of_disk: u64,
     faults_of_store: u64,
     kills: u64,
+    drafts_right: u64,
+    drafts_wrong: u64,
 }
 
 impl Counts {
@@ -124,7 +131,7 @@ impl Subject {
         });
         let stretch = (windows.max().unwrap_or(0) / OF_WINDOW).max(1);
         let (name, answers) = (name.to_owned(), HashMap::new());
-        let mut subject = Self { name, catalog, config, stretch, alone: None, answers };
+        let mut subject = Self { name, catalog, config, stretch, alone: None, answers, known: Arc::default() };
         let ample = Shape {
             blocks: 0,
             block_size: 4,
@@ -134,6 +141,7 @@ impl Subject {
             swap_blocks: 0,
             prefix_caching: false,
             threads: 1,
+            drafts: 0,
         };
         let ample = Shape { blocks: 2 * subject.blocks_of_longest(ample), ..ample };
         subject.alone = Some(subject.start(ample, Vec::new()));
@@ -226,6 +234,7 @@ impl Subject {
         let weights = ResidentWeights::load(&self.catalog, &layers::group_specs(blueprint), &mut |_, _| ()).unwrap();
         let memory = WeightMemory::resident(Bytes(weights.bytes()));
         let runner = ModelRunner::new(device, blueprint.clone(), Box::new(weights), memory);
+        let runner = Drafting::new(runner, &self.known, shape.drafts);
         let attachments = Attachments { below, ..Attachments::default() };
         Engine::start_with(self.engine_config(shape), Box::new(runner), attachments).unwrap()
     }
@@ -254,6 +263,8 @@ impl Subject {
                 }
             }
             assert_eq!(answer.len(), ANSWER);
+            let tokens: Vec<_> = answer.iter().map(|(token, _)| *token).collect();
+            self.known.sequences.lock().unwrap().push([prompt, &tokens].concat());
             self.answers.insert(prompt.to_vec(), answer);
         }
         &self.answers[prompt]
@@ -335,6 +346,7 @@ impl<R: FnMut(u32) -> u32> Episode<'_, R> {
             swap_blocks: 0,
             prefix_caching: true,
             threads: self.one_of(&[1, 1, 2]),
+            drafts: self.one_of(&[0, 0, 2, 5]),
         };
         let least = self.subject.blocks_of_longest(shape);
         let most = self.one_of(&[1, 5, (least as u32 * 2 / 3).max(1)]);
@@ -552,11 +564,14 @@ fn play_all(mut subject: Subject, episodes: u32) {
     }
     let began = std::time::Instant::now();
     (0..episodes).for_each(|seed| play(&mut subject, seed, &mut counts));
+    let Known { right, wrong, .. } = &*subject.known;
+    (counts.drafts_right, counts.drafts_wrong) = (right.load(Ordering::Relaxed), wrong.load(Ordering::Relaxed));
     println!("{}, {episodes} episodes in {:.1?}: {counts:?}", subject.name, began.elapsed());
     let Counts { hit_tokens, forks, preemptions, swaps, swapped_in_blocks, from_disk, from_store, .. } = counts;
     let all = [hit_tokens, forks, preemptions, swaps, swapped_in_blocks, from_disk, from_store, counts.fetches_cut];
     let of_tiers = [counts.from_disk_after_kill, counts.faults_of_disk, counts.faults_of_store, counts.kills];
-    assert!(all.iter().chain(&of_tiers).all(|&count| count > 0), "{}: {counts:?}", subject.name);
+    let drafts = [counts.drafts_right, counts.drafts_wrong];
+    assert!(all.iter().chain(&of_tiers).chain(&drafts).all(|&count| count > 0), "{}: {counts:?}", subject.name);
 }
 
 fn play_fixture(name: &str) {

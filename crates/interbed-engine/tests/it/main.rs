@@ -7,6 +7,7 @@ mod constraints;
 mod device_trade;
 mod devices;
 mod disk;
+mod drafting;
 mod drafts;
 mod embeddings;
 mod endings;

@@ -210,11 +210,12 @@ fn kept<'a>(
     position: usize,
     block_size: usize,
 ) -> impl Iterator<Item = (u32, usize)> + use<'a> {
-    sequence.groups.iter().map(move |group| match group {
+    let end = sequence.first_position + sequence.tokens.len();
+    sequence.groups.iter().filter_map(move |group| match group {
         GroupBlocks::Window { first, blocks } => {
-            (blocks.number((position - first) / block_size), position % block_size)
+            Some((blocks.number((position - first) / block_size), position % block_size))
         }
-        GroupBlocks::State { to, .. } => (*to, 0),
+        GroupBlocks::State { to, tokens_behind, .. } => (position < end - tokens_behind).then_some((*to, 0)),
     })
 }
 

@@ -98,21 +98,28 @@ fn advance_columns<S: Simd, const W: usize>(s: S, operands: &Operands<'_>, head:
             Rows { start, stride }
         };
         let (from, to) = (span.from.map(place), place(span.to));
-        let tokens = Tokens { operands, head, first, count, row };
+        let tokens = |row| Tokens { operands, head, first, count, row };
         // A single token goes through whole vectors in place. Otherwise the slice has a copy of its own.
         let is_in_place = is_whole && span.tokens == 1 && from.is_some();
         // SAFETY: the states have these rows and columns, which no other thread touches, and `own` is this slice's, and
         // is read once `read_columns` has written it.
         unsafe {
             match from {
-                Some(from) if is_in_place => tokens.go::<S, W>(s, height, span.tokens, [from, from, to]),
+                Some(from) if is_in_place => tokens(row).go::<S, W>(s, height, span.tokens, [from, from, to]),
                 from => {
                     read_columns(from, own, count);
-                    let own_rows = Rows::of(own);
-                    let last = if is_whole { to } else { own_rows };
-                    tokens.go::<S, W>(s, height, span.tokens, [own_rows, own_rows, last]);
-                    if !is_whole {
-                        write_columns(own, to, count);
+                    // The last token's matrix goes straight to its place, unless drafts go on from it.
+                    let is_straight = is_whole && span.stored_after == span.tokens;
+                    for part in [0..span.stored_after, span.stored_after..span.tokens] {
+                        if part.is_empty() {
+                            break;
+                        }
+                        let own_rows = Rows::of(own);
+                        let last = if is_straight { to } else { own_rows };
+                        tokens(row + part.start).go::<S, W>(s, height, part.len(), [own_rows, own_rows, last]);
+                        if part.start == 0 && !is_straight {
+                            write_columns(own, to, count);
+                        }
                     }
                 }
             }

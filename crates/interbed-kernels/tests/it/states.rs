@@ -57,18 +57,20 @@ impl StateBlocks {
     }
 }
 
-/// The spans of one sequence that is cut into passes of these lengths: each goes on from a block in which the pass
-/// before has left the state, in turns in place and elsewhere.
-pub fn passes(lengths: &[usize]) -> Vec<StateSpan> {
+/// The spans of one sequence that is cut into passes of these lengths, and has up to `drafts` drafts in each: each goes
+/// on from a block in which the pass before has left the state, in turns in place and elsewhere.
+pub fn passes(lengths: &[usize], drafts: usize) -> Vec<StateSpan> {
+    let mut left: usize = lengths.iter().sum();
     let mut spans: Vec<StateSpan> = Vec::new();
-    for (index, &tokens) in lengths.iter().enumerate() {
+    for (index, &length) in lengths.iter().enumerate() {
+        left -= length;
         let from = spans.last().map(|span| span.to);
         let to = match from {
             Some(from) if index % 3 == 2 => from,
             Some(from) => FIRST + (from - FIRST + 1) % STATES,
             None => FIRST,
         };
-        spans.push(StateSpan { tokens, from, to });
+        spans.push(StateSpan { tokens: length + drafts.min(left), from, to, stored_after: length });
     }
     spans
 }

@@ -172,6 +172,18 @@ impl BlockManager {
         ahead.fold(count, |count, stop| count.min(stop - computed))
     }
 
+    /// Returns behind how many of the next `count` tokens of `id` a pass should store states, if drafts follow these
+    /// tokens: at the end of a block, if they reach one, so that others can go on there.
+    pub fn count_to_state(&self, id: SequenceId, count: usize) -> usize {
+        let Some(table) = self.tables.get(id).filter(|table| table.is_publishing()) else { return count };
+        let computed = table.num_computed();
+        let (full, _) = position(computed + count, self.config.block_size);
+        match (full * self.config.block_size).saturating_sub(computed) {
+            0 => count,
+            to_end => to_end,
+        }
+    }
+
     /// Finds the leading blocks that a new sequence need not compute, and what it takes besides.
     pub(super) fn find(&self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Found {
         if self.cache.tails().is_some() {

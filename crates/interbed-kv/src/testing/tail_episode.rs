@@ -53,6 +53,8 @@ pub struct TailCounts {
     pub fetches: u64,
     /// Number of lasting points that were offered to the tier below when they ended.
     pub evicted: u64,
+    /// Number of tokens that passes computed as drafts.
+    pub drafts: u64,
 }
 
 mod below;
@@ -93,6 +95,7 @@ impl TailCounts {
             swaps: self.swaps + other.swaps,
             fetches: self.fetches + other.fetches,
             evicted: self.evicted + other.evicted,
+            drafts: self.drafts + other.drafts,
         }
     }
 }
@@ -412,20 +415,23 @@ impl TailEpisode {
         let wanted = most.min(self.config.pass_tokens).min(1 + self.rng.below(2 * self.config.block_size));
         let count = self.manager.count_to_stop(SequenceId(id), wanted);
         assert!(count > 0 || wanted == 0);
-        let end = start + count.min(left);
+        let mut end = start + count.min(left);
         if start == end {
             return;
         }
-        let prints = self.running[&id].prints.clone();
+        if self.rng.once_in(4) {
+            end = start + self.manager.count_to_state(SequenceId(id), end - start);
+        }
+        let prints = self.with_drafts(id, end);
         let table = self.manager.block_table(SequenceId(id)).expect("it is resident").to_vec();
-        let block_size = self.config.block_size;
-        (start..end).for_each(|at| self.write(table[at / block_size], at % block_size, prints[at]));
+        let (block_size, last) = (self.config.block_size, prints.len());
+        (start..last).for_each(|at| self.write(table[at / block_size], at % block_size, prints[at]));
         let places: Vec<_> = self.manager.tail_places(SequenceId(id)).map(Owned::of).collect();
         assert_eq!(places.len(), self.config.tails.len());
         for (place, tail) in places.into_iter().zip(self.config.tails.clone()) {
             match (place, tail.keeps) {
                 (Owned::Window { first, blocks }, Keeps::Window { tokens }) => {
-                    for at in start..end {
+                    for at in start..last {
                         for seen in (at + 1).saturating_sub(tokens)..at {
                             let read = self.read(blocks[seen / block_size - first], seen % block_size);
                             assert_eq!(read, prints[seen], "token {at} of sequence {id} sees a wrong token {seen}");
@@ -452,6 +458,26 @@ impl TailEpisode {
                 self.ends.insert(prints[at - 1]);
             }
         }
+    }
+
+    /// Returns what a pass computes that ends at `end`: the prints of the tokens so far, and those of some drafts
+    /// behind them, as far as there are places. Some drafts are tokens of the sequence; others are wrong.
+    fn with_drafts(&mut self, id: u64, end: usize) -> Vec<Print> {
+        let (sequence, block_size) = (&self.running[&id], self.config.block_size);
+        let table = self.manager.block_table(SequenceId(id)).expect("it is resident");
+        let ends = self.manager.tail_places(SequenceId(id)).filter_map(|place| match place {
+            TailPlace::Window { first, blocks } => Some(first + blocks.len()),
+            TailPlace::State { .. } => None,
+        });
+        let places = ends.fold(table.len(), usize::min) * block_size;
+        let most = places.min(sequence.computed + self.config.pass_tokens).saturating_sub(end);
+        let count = if self.rng.once_in(2) { self.rng.below(most + 1) } else { 0 };
+        let right = if self.rng.once_in(2) { count } else { self.rng.below(count + 1) };
+        let tokens = end..(end + right).min(sequence.prints.len());
+        let mut prints = [&sequence.prints[..end], &sequence.prints[tokens]].concat();
+        prints.extend((prints.len()..end + count).map(|at| mix(at as u64 ^ POISON)));
+        self.counts.drafts += count as u64;
+        prints
     }
 
     /// Carries out pending copies and changes of memory, as the engine does before each pass.

@@ -23,7 +23,7 @@ fn a_window_beside_all_tokens() {
     let counts = run(&CASE);
     assert!(counts.full_hits > 100 && counts.given_up > 1000 && counts.refused > 1000, "{counts:?}");
     assert!(counts.forks > 1000 && counts.copies > 1000 && counts.swaps > 1000, "{counts:?}");
-    assert!(counts.fetches > 100 && counts.evicted > 100, "{counts:?}");
+    assert!(counts.fetches > 100 && counts.evicted > 100 && counts.drafts > 1000, "{counts:?}");
 }
 
 #[test]

@@ -78,6 +78,7 @@ impl Beside {
         let state = |blocks: &[u32]| GroupBlocks::State {
             from: (pass > 0).then(|| blocks[(pass + 1) % 2]),
             to: blocks[if is_last { 2 } else { pass % 2 }],
+            tokens_behind: 0,
         };
         fn of_window(blocks: &[u32], behind: usize) -> GroupBlocks<'_> {
             let blocks = SequenceBlocks::Listed(&blocks[behind..]);

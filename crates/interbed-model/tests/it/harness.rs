@@ -80,7 +80,11 @@ impl Beside {
             let behind = (computed + 1).saturating_sub(*window) / BLOCK_SIZE;
             GroupBlocks::Window { first: behind * BLOCK_SIZE, blocks: SequenceBlocks::Listed(&table[behind..]) }
         });
-        let states = self.slots.map(|slots| GroupBlocks::State { from: slots.current, to: slots.next(computed) });
+        let states = self.slots.map(|slots| GroupBlocks::State {
+            from: slots.current,
+            to: slots.next(computed),
+            tokens_behind: 0,
+        });
         windows.chain(states).collect()
     }
 

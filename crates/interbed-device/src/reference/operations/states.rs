@@ -26,7 +26,8 @@ pub fn convolve(layer: StateLayer, sequences: &[StateSpan], weights: &Weights, x
                 *value = sum / (1.0 + (-sum).exp());
             }
             if rows > 0 {
-                memory.states.insert((span.to, at), inputs.split_off(span.tokens * channels));
+                let last = inputs[span.stored_after * channels..][..rows * channels].to_vec();
+                memory.states.insert((span.to, at), last);
             }
         }
         memory.set(x, &values);
@@ -50,6 +51,7 @@ pub fn delta_rule(
         let mut results = Vec::new();
         for (span, own) in with_rows(&sequences) {
             let mut matrices = memory.state(span.from, at, shape.matrix_bytes() / size_of::<f32>());
+            let last = own.start + span.stored_after - 1;
             for token in own {
                 let row = &rows[token * rule.width(&shape)..][..rule.width(&shape)];
                 for head in 0..heads {
@@ -65,8 +67,10 @@ pub fn delta_rule(
                     let [q, k, v] = of_head(&layer, rule, row, head);
                     results.extend(advance(matrix, [&q, &k, &v], [decay, beta]));
                 }
+                if token == last {
+                    memory.states.insert((span.to, at), matrices.clone());
+                }
             }
-            memory.states.insert((span.to, at), matrices);
         }
         // Others may use these otherwise.
         [qkv, a, b].into_iter().for_each(|tensor| memory.numbers[tensor.range()].fill(f32::NAN));

@@ -98,7 +98,8 @@ impl Recorder<'_> {
         for span in sequences {
             let address = |block| self.kv.address(block) + offset as u64;
             let (from, to) = (span.from.map_or(0, address), address(span.to));
-            spans.push(StateSpanData { from, to, row, tokens: span.tokens as u32 });
+            let (tokens, stored_after) = (span.tokens as u32, span.stored_after as u32);
+            spans.push(StateSpanData { from, to, row, tokens, stored_after, unused: 0 });
             row += span.tokens as u32;
         }
         self.put(bytemuck::cast_slice(&spans))
@@ -117,6 +118,8 @@ struct StateSpanData {
     to: u64,
     row: u32,
     tokens: u32,
+    stored_after: u32,
+    unused: u32,
 }
 
 /// The arguments of `convolve.comp`.

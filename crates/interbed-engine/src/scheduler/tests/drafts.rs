@@ -50,3 +50,37 @@ fn guesses_are_no_prefill() {
     assert!(bench.scheduler.refused, "nothing of a prompt was published");
     bench.check();
 }
+
+#[test]
+fn right_guesses_are_computed_again_where_there_are_states() {
+    let state = TailConfig { keeps: Keeps::State, block_bytes: 10, parts: 1 };
+    let kv = KvConfig { block_size: 4, tails: vec![state], block_bytes: 10, pass_tokens: 64, ..KvConfig::default() };
+    let mut bench = Bench::over(kv, Bench::config(2, 64, PreemptionMode::Recompute));
+    bench.scheduler.add(Arrival { max_tokens: 30, ..arrival(1, 8) });
+    assert_eq!([bench.step(), bench.step()], [[(1, 4)]; 2], "a pass ends behind the prompt's last full block");
+    let mut pass = |guesses: &[TokenId], accepted: usize| {
+        bench.plan_with(guesses);
+        let entry = bench.plan.entries[0];
+        assert_eq!((entry.drafts(), bench.plan.prefill_tokens()), (guesses.len(), None));
+        bench.scheduler.complete(&entry, accepted);
+        bench.check();
+        // As long as the next token is not known, there is nothing to compute.
+        bench.scheduler.schedule(&mut bench.plan);
+        assert!(bench.plan.entries.is_empty(), "{:?}", bench.plan.entries);
+        bench.scheduler.push_token(entry.id, 7);
+        let Sequence { computed, again, .. } = *bench.scheduler.sequence(entry.id);
+        [entry.start, entry.count, entry.stored_after, computed, again]
+    };
+    // All are right, and the state takes in none of them.
+    assert_eq!(pass(&[7, 7, 7], 4), [8, 4, 1, 9, 3]);
+    // The tokens are computed again, and the state is stored at the end of a block.
+    assert_eq!(pass(&[7, 7], 1), [9, 6, 3, 12, 1]);
+    assert_eq!(pass(&[], 1), [12, 2, 2, 14, 0]);
+    assert_eq!(pass(&[7, 7, 7], 2), [14, 4, 1, 15, 1]);
+    assert_eq!(pass(&[], 1), [15, 2, 1, 16, 1]);
+    // A sequence that makes room computes everything again.
+    bench.scheduler.recompute(&[SequenceId(1)]);
+    let Sequence { computed, again, .. } = *bench.scheduler.sequence(SequenceId(1));
+    assert_eq!([computed, again], [0, 0]);
+    bench.check();
+}
