@@ -38,6 +38,8 @@ pub(crate) struct Table {
     /// Whether the sequence's blocks may become findable. They may not without prefix caching, or after a reset of the
     /// cache.
     publishing: bool,
+    /// Whether the sequence is longer than memory, so that its blocks may move to a tier below.
+    long: bool,
     /// The root at which the sequence's chain starts.
     root: ChainRoot,
     /// What the sequence holds for layers that need no more than its tail.
@@ -65,6 +67,7 @@ impl Table {
             num_computed: num_found * block_size,
             num_published: num_found,
             publishing,
+            long: false,
             root,
             tails: TailTables::default(),
         }
@@ -79,7 +82,7 @@ impl Table {
     /// tokens yet. Other sequences find none of its blocks in memory.
     pub(crate) fn of_below(root: ChainRoot, below: usize, block_size: usize) -> Self {
         let table = Self::new(root, false, Vec::new(), below * block_size, 0, block_size);
-        Self { below, num_computed: table.num_tokens, ..table }
+        Self { below, num_computed: table.num_tokens, long: true, ..table }
     }
 
     /// Makes a copy for another sequence, which begins with all tokens of this one. Blocks that this sequence reserved
@@ -144,6 +147,17 @@ impl Table {
 
     pub(crate) fn is_publishing(&self) -> bool {
         self.publishing
+    }
+
+    /// Returns whether the sequence was begun as one that is longer than memory.
+    pub(crate) fn is_long(&self) -> bool {
+        self.long
+    }
+
+    /// Returns the number of leading tokens behind which the sequence may have to go on: its computed tokens, or those
+    /// that fill blocks if it is longer than memory, because tiers below memory keep tails behind whole blocks alone.
+    pub(crate) fn goes_on_at(&self, block_size: usize) -> usize {
+        if self.long { self.num_computed / block_size * block_size } else { self.num_computed }
     }
 
     pub(crate) fn root(&self) -> &ChainRoot {
