@@ -35,6 +35,7 @@ use crate::{PreemptionMode, TokenId};
 use fetching::Computed;
 use flights::Flights;
 use long::LongLimits;
+pub(crate) use long::Parting;
 pub use long::blocks_beside_disk;
 use plan::Left;
 pub(crate) use plan::{Admitted, PlannedTokens, Rejected, StepPlan};
@@ -112,6 +113,8 @@ pub(crate) struct Scheduler {
     ids: u64,
     preemptions: PreemptionCounts,
     computed: Computed,
+    /// What sequences that are longer than memory have left behind, until it is stored.
+    partings: Vec<Parting>,
     /// Whether no sequence could be admitted for lack of blocks, and nothing has changed since that could help.
     refused: bool,
     /// Whether the first swapped-out sequence could not return for lack of blocks, and nothing has changed since that
@@ -138,6 +141,7 @@ impl Scheduler {
             ids: 0,
             preemptions: PreemptionCounts::default(),
             computed: Computed::default(),
+            partings: Vec::new(),
             refused: false,
             kept_out: false,
         }
@@ -163,6 +167,7 @@ impl Scheduler {
     /// Removes a sequence, whatever its state, and gives its blocks back. Blocks of a swap in flight become free when
     /// the swap has ended. An unknown id changes nothing, so a late cancellation is harmless.
     pub(crate) fn remove(&mut self, id: SequenceId) -> Option<Sequence> {
+        self.part(id);
         let sequence = self.sequences.remove(&id)?;
         self.queues.take(&sequence);
         if sequence.status != SequenceStatus::Waiting {

@@ -29,6 +29,7 @@ mod tails;
 #[cfg(test)]
 mod tests;
 
+pub use long::KeptTails;
 pub use map::BlockUse;
 use tails::Found;
 pub use tails::TailPlace;

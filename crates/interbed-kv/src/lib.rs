@@ -110,7 +110,7 @@ mod transfer;
 mod wanted;
 
 pub use block_bytes::{BlockBytes, BlockPart};
-pub use block_manager::{Allocation, BlockManager, BlockUse, Foreseen, LookUp, TailPlace};
+pub use block_manager::{Allocation, BlockManager, BlockUse, Foreseen, KeptTails, LookUp, TailPlace};
 pub use blocks::{Fragmentation, Resize};
 pub use changes::{CacheChange, CacheChanges, CacheWatcher};
 pub use config::{Keeps, KvConfig, KvConfigError, TailConfig};

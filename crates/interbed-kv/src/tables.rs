@@ -39,6 +39,8 @@ pub(crate) struct Table {
     /// Whether the sequence may publish its blocks. False without prefix caching, if the root is not shared, for a
     /// sequence that was begun below memory, and after a reset of the cache.
     publishing: bool,
+    /// Whether the sequence is longer than memory, so that its blocks may move to a tier below.
+    long: bool,
     /// The root of the sequence's chain.
     root: ChainRoot,
     /// What the sequence holds of the tail groups.
@@ -66,6 +68,7 @@ impl Table {
             num_computed: num_found * block_size,
             num_published: num_found,
             publishing,
+            long: false,
             root,
             tails: TailTables::default(),
         }
@@ -80,7 +83,7 @@ impl Table {
     /// tokens yet. The sequence publishes none of its blocks.
     pub(crate) fn of_below(root: ChainRoot, below: usize, block_size: usize) -> Self {
         let table = Self::new(root, false, Vec::new(), below * block_size, 0, block_size);
-        Self { below, num_computed: table.num_tokens, ..table }
+        Self { below, num_computed: table.num_tokens, long: true, ..table }
     }
 
     /// Makes a copy for another sequence, which begins with all tokens of this one. Blocks that this sequence reserved
@@ -146,6 +149,17 @@ impl Table {
 
     pub(crate) fn is_publishing(&self) -> bool {
         self.publishing
+    }
+
+    /// Returns whether the sequence was begun as one that is longer than memory.
+    pub(crate) fn is_long(&self) -> bool {
+        self.long
+    }
+
+    /// Returns the number of leading tokens behind which the sequence may have to go on: its computed tokens, or those
+    /// that fill blocks if it is longer than memory, because tiers below memory keep tails behind whole blocks alone.
+    pub(crate) fn goes_on_at(&self, block_size: usize) -> usize {
+        if self.long { self.num_computed / block_size * block_size } else { self.num_computed }
     }
 
     pub(crate) fn root(&self) -> &ChainRoot {

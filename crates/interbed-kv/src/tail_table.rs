@@ -43,6 +43,9 @@ pub(crate) struct StateTable {
     pub(crate) from: Option<BlockId>,
     /// The block to which the next pass writes; `None` if it writes to `from`, or is to get a block first.
     pub(crate) to: Option<BlockId>,
+    /// The state behind the number of blocks that is given here, which no pass writes over. Only a sequence that is
+    /// longer than memory has it, so that the state can be stored once the sequence has ended.
+    pub(crate) kept: Option<(usize, BlockId)>,
     /// The slots of the parts of the state behind the computed tokens; empty while the sequence is resident, or as long
     /// as nothing is computed.
     pub(crate) slots: Vec<SwapSlot>,
@@ -61,11 +64,13 @@ impl WindowTable {
 }
 
 impl TailTable {
-    /// Goes through all tail blocks that the table holds.
+    /// Goes through all tail blocks that the table holds. One that is held twice comes twice.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> {
         let (window, state) = match self {
             Self::Window(window) => (Some(window.blocks.iter().copied()), None),
-            Self::State(StateTable { from, to, .. }) => (None, Some(from.iter().chain(to).copied())),
+            Self::State(StateTable { from, to, kept, .. }) => {
+                (None, Some(from.iter().chain(to).chain(kept.iter().map(|(_, block)| block)).copied()))
+            }
         };
         window.into_iter().flatten().chain(state.into_iter().flatten())
     }
@@ -74,7 +79,9 @@ impl TailTable {
     pub(crate) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut BlockId> {
         let (window, state) = match self {
             Self::Window(window) => (Some(window.blocks.iter_mut()), None),
-            Self::State(StateTable { from, to, .. }) => (None, Some(from.iter_mut().chain(to))),
+            Self::State(StateTable { from, to, kept, .. }) => {
+                (None, Some(from.iter_mut().chain(to).chain(kept.iter_mut().map(|(_, block)| block))))
+            }
         };
         window.into_iter().flatten().chain(state.into_iter().flatten())
     }
@@ -125,7 +132,9 @@ impl TailTable {
     pub(crate) fn take_blocks(&mut self) -> Vec<BlockId> {
         match self {
             Self::Window(window) => std::mem::take(&mut window.blocks).into(),
-            Self::State(state) => state.from.take().into_iter().chain(state.to.take()).collect(),
+            Self::State(StateTable { from, to, kept, .. }) => {
+                from.take().into_iter().chain(to.take()).chain(kept.take().map(|(_, block)| block)).collect()
+            }
         }
     }
 }
@@ -138,7 +147,7 @@ impl TailTables {
         for table in &mut fork.groups {
             match table {
                 TailTable::Window(window) => window.blocks.truncate(num_filled.saturating_sub(window.first)),
-                TailTable::State(state) => state.to = None,
+                TailTable::State(state) => (state.to, state.kept) = (None, None),
             }
         }
         fork

@@ -121,6 +121,13 @@ impl Tails {
         (num_blocks / self.stride + 1) * self.stride
     }
 
+    /// Returns the first place behind `num_blocks` blocks at which tiers below memory keep tails because of the distance
+    /// alone.
+    pub(crate) fn next_milestone_below(&self, num_blocks: usize) -> usize {
+        let stride = self.stride * STRIDES_BELOW;
+        (num_blocks / stride + 1) * stride
+    }
+
     /// Returns the most blocks of a window of `tokens` tokens that a sequence holds, apart from blocks that another
     /// sequence has computed: the window's own blocks, and those that a pass fills.
     pub(crate) fn window_quota(&self, tokens: usize) -> usize {

@@ -230,6 +230,9 @@ impl Worker {
             }
             false => self.scheduler.finish_fetch(ended.id, filled),
         }?;
+        if !self.goes_on(sequence, is_whole) {
+            return None;
+        }
         self.tell_admitted(Admitted { cached, ..admitted });
         Some(sequence)
     }

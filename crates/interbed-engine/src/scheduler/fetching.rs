@@ -58,10 +58,15 @@ impl Scheduler {
     /// Takes `id`, which was just admitted, out of the pass, and begins to fetch its next `count` blocks.
     pub(crate) fn begin_fetch(&mut self, id: SequenceId, count: usize, plan: &mut StepPlan) -> Option<Fetch> {
         let fetch = self.blocks.begin_fetch(id, count).ok()?;
+        self.await_fetch(id, plan);
+        Some(fetch)
+    }
+
+    /// Takes `id`, for which a fetch has begun, out of the pass.
+    pub(super) fn await_fetch(&mut self, id: SequenceId, plan: &mut StepPlan) {
         plan.take_entry(id);
         self.move_to(id, SequenceStatus::Fetching);
         self.flights.fetches += 1;
-        Some(fetch)
     }
 
     /// Has `id`, which was just admitted, compute its blocks up to block number `first` only. Begins to fetch the

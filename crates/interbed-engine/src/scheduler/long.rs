@@ -3,9 +3,10 @@
 //! when blocks are short.
 
 use interbed_kernels::STRETCH;
-use interbed_kv::{ChainRoot, SequenceId};
+use interbed_kv::{BlockId, ChainRoot, Fetch, KeptTails, SequenceId};
 
 use super::{Scheduler, StepPlan};
+use crate::TokenId;
 use crate::sequence::{Sequence, SequenceStatus};
 
 /// The number of prompt tokens of a long sequence that one pass should be able to compute beside a stretch that is not
@@ -21,6 +22,21 @@ pub(super) struct LongLimits {
     pub(super) least: usize,
     /// The most tokens that a long sequence may have.
     most: usize,
+}
+
+/// What a sequence that is longer than memory held when it lost its blocks, as far as others can go on from it. It is
+/// still in the blocks, until copies that were not yet taken are made, or a pass begins.
+#[derive(Debug)]
+pub(crate) struct Parting {
+    pub(crate) id: SequenceId,
+    /// The tokens up to the place where others can go on.
+    pub(crate) tokens: Vec<TokenId>,
+    /// The number of blocks before `trunk`.
+    pub(crate) below: usize,
+    /// The blocks in memory of these tokens, with the KV of all tokens.
+    pub(crate) trunk: Vec<BlockId>,
+    /// What layers need besides.
+    pub(crate) tails: KeptTails,
 }
 
 /// Returns the minimum number of KV blocks that a sequence needs in memory to run while the rest of its KV is on disk.
@@ -115,7 +131,8 @@ impl Scheduler {
     pub(super) fn start_long(&mut self, id: SequenceId) {
         let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is known");
         (sequence.kept, sequence.computed) = (Some(0), 0);
-        self.blocks.begin_below(id, sequence.hashes.root(), 0).expect("one that waits holds nothing");
+        let begun = self.blocks.begin_below(id, sequence.hashes.root(), 0, sequence.len());
+        begun.expect("one that waits holds nothing");
     }
 
     /// Has `id`, which has just begun, go on behind its `kept` stretches on disk.
@@ -125,7 +142,47 @@ impl Scheduler {
         (sequence.kept, sequence.computed) = (Some(kept), kept * STRETCH);
         let root: ChainRoot = sequence.hashes.root().clone();
         self.blocks.free(id);
-        self.blocks.begin_below(id, &root, kept * stretch).expect("it has just been freed");
+        self.blocks.begin_below(id, &root, kept * stretch, sequence.len()).expect("it has just been freed");
+    }
+
+    /// Has `id`, which has just begun and whose layers keep tails, go on behind its `kept` stretches on disk and the
+    /// `count` blocks after them. Takes `id` out of the pass, and begins to fetch these blocks and the tails. Returns
+    /// `None` if there is no room; the sequence holds nothing then.
+    pub(crate) fn fetch_long(
+        &mut self,
+        id: SequenceId,
+        kept: usize,
+        count: usize,
+        plan: &mut StepPlan,
+    ) -> Option<Fetch> {
+        let LongLimits { stretch, .. } = self.long?;
+        let sequence = self.sequences.get_mut(&id)?;
+        let root: ChainRoot = sequence.hashes.root().clone();
+        let tokens = &sequence.tokens()[kept * STRETCH..][..count * self.blocks.block_size()];
+        self.blocks.free(id);
+        let Ok(fetch) = self.blocks.begin_fetch_below(id, &root, kept * stretch, tokens, sequence.len()) else {
+            self.start_long(id);
+            return None;
+        };
+        (sequence.kept, sequence.computed) = (Some(kept), kept * STRETCH);
+        self.await_fetch(id, plan);
+        Some(fetch)
+    }
+
+    /// Notes what `id`, which is about to lose its blocks or the states that it keeps, leaves behind for others to go
+    /// on from.
+    pub(super) fn part(&mut self, id: SequenceId) {
+        let Some(sequence) = self.sequences.get(&id).filter(|sequence| sequence.is_long()) else { return };
+        let Some(tails) = self.blocks.kept_tails(id) else { return };
+        let (below, computed) = (self.blocks.blocks_below(id).min(tails.count), self.blocks.computed_blocks(id));
+        let trunk = computed[..tails.count - below].to_vec();
+        let tokens = sequence.tokens()[..tails.count * self.blocks.block_size()].to_vec();
+        self.partings.push(Parting { id, tokens, below, trunk, tails });
+    }
+
+    /// Takes what sequences that are longer than memory have left behind since the last call.
+    pub(crate) fn take_partings(&mut self) -> Vec<Parting> {
+        std::mem::take(&mut self.partings)
     }
 
     /// Gives `id`, which goes on behind its KV below memory, blocks for the next `count` blocks of its tokens, as far
@@ -159,6 +216,7 @@ impl Scheduler {
     /// there are blocks for when no stretch of the sequence can leave memory.
     pub(super) fn grow_long(&mut self, id: SequenceId, plan: &mut StepPlan) -> Growing {
         let Some(LongLimits { stretch, .. }) = self.long else { return Growing::Short };
+        while !self.blocks.keep_states(id) && self.move_below(id) {}
         loop {
             let sequence = &self.sequences[&id];
             let held = self.blocks.num_tokens(id).unwrap_or(0);
@@ -177,6 +235,9 @@ impl Scheduler {
                 }
             }
             if held + more <= computed {
+                if self.give_up_kept_states(id) {
+                    continue;
+                }
                 return Growing::Short;
             }
             let tokens = &self.sequences[&id].tokens()[held..held + more];
@@ -200,9 +261,21 @@ impl Scheduler {
         more
     }
 
-    /// Has a stretch of a running sequence leave memory, if one is on disk. Returns whether one left.
+    /// Has a stretch of a running sequence leave memory, if one is on disk, or gives up what such a sequence keeps only
+    /// to be stored. Returns whether there is more room now.
     pub(super) fn make_room_below(&mut self) -> bool {
-        self.long.is_some() && self.running_long().into_iter().any(|id| self.move_below(id))
+        self.long.is_some()
+            && self.running_long().into_iter().any(|id| self.move_below(id) || self.give_up_kept_states(id))
+    }
+
+    /// Gives up the states that `id` keeps only to be stored, once they are on their way to disk. Returns whether there
+    /// is more room now.
+    fn give_up_kept_states(&mut self, id: SequenceId) -> bool {
+        let keeps_states = self.blocks.keeps_states();
+        if keeps_states {
+            self.part(id);
+        }
+        keeps_states && self.blocks.give_up_kept_states(id)
     }
 
     /// Has the first stretch of `id` in memory leave memory, if it is on disk. Returns whether it left.

@@ -128,6 +128,7 @@ impl Scheduler {
             }
             None => {
                 self.preemptions.recompute += 1;
+                group.iter().for_each(|&id| self.blocks.keep_last_states(id));
                 self.recompute(&group);
                 0
             }
@@ -153,6 +154,7 @@ impl Scheduler {
     pub(super) fn recompute(&mut self, group: &[SequenceId]) {
         let Some(&first) = group.first() else { return };
         for &id in group {
+            self.part(id);
             self.blocks.free(id);
             self.queues.take(&self.sequences[&id]);
         }

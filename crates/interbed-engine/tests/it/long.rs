@@ -2,7 +2,7 @@
 //! order blocks come and go, and whatever the disk does.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use interbed_engine::{
@@ -14,9 +14,10 @@ use interbed_kv::{Gate, TailConfig, TailParts};
 use interbed_kv_disk::testing::{FaultRates, FaultySegments};
 use interbed_kv_disk::{DiskOptions, DiskTier, RecordShape, SlotRoom};
 
+use crate::disk::on_disk;
 use crate::sim::{
     Controls, KINDS, SLOT_BYTES, Shape, SimRunner, assert_idle_and_whole, blocks_beside, collect, engine_config,
-    expected_greedy, greedy, prompt, with_swap,
+    expected_greedy, greedy, prompt, teach_short_answers, with_swap,
 };
 
 const BLOCK: usize = 8;
@@ -43,7 +44,8 @@ fn kv_disk(tails: &[TailConfig], space: &Arc<FaultySegments>, bytes: u64, mode: 
     let options = DiskOptions {
         bytes,
         buffer_bytes: 0,
-        writes_per_day: Some(1000),
+        // Only what a sequence cannot go on without is written beyond that.
+        writes_per_day: tails.is_empty().then_some(1000),
         ttl: None,
         gate: Gate::new(0.0),
         frames,
@@ -119,6 +121,80 @@ fn tails_stay_in_memory_while_all_else_is_below() {
             assert_idle_and_whole(&engine);
         }
         assert!(controls.frames_read.load(Ordering::Relaxed) > 100, "{tails:?}");
+    }
+}
+
+/// Waits until all that was to be stored is on disk.
+fn await_writes(engine: &Engine) {
+    let stored = || on_disk(&engine.handle().status()).store.durable_blocks;
+    let mut before = usize::MAX as u64;
+    while std::mem::replace(&mut before, stored()) != before {
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+#[test]
+fn a_conversation_beyond_memory_goes_on_where_it_ended() {
+    for tails in KINDS {
+        let space = Arc::new(FaultySegments::new(1));
+        let (mut engine, mut controls) = start(beside(tails), &space, 8 << 20, StoreMode::Eager);
+        let mut request = greedy(prompt(3, 2 * STRETCH + 300), 40);
+        let mut known = 0;
+        for turn in 0..5 {
+            controls.tokens_computed.store(0, Ordering::Relaxed);
+            let expected = expected_greedy(&request.prompt, &request.params);
+            let ended = collect(submit(&engine, &request));
+            assert_eq!((ended.tokens, ended.cached_tokens), (expected.clone(), known), "turn {turn} {tails:?}");
+            let computed = controls.tokens_computed.load(Ordering::Relaxed) as usize;
+            assert_eq!(computed, request.prompt.len() - known + expected.len() - 1);
+            assert_idle_and_whole(&engine);
+            await_writes(&engine);
+            request.prompt.extend(&expected);
+            // All but the last token, which was never computed, as far as blocks are full.
+            known = (request.prompt.len() - 1) / BLOCK * BLOCK;
+            request.prompt.extend(prompt(turn + 7, 50));
+            if turn == 2 {
+                drop(engine);
+                (engine, controls) = start(beside(tails), &space, 8 << 20, StoreMode::Eager);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_made_room_goes_on_behind_what_is_on_disk() {
+    for tails in KINDS {
+        let space = Arc::new(FaultySegments::new(1));
+        // Each of the two finds room alone.
+        let shape = Shape { blocks: beside(tails).blocks - 30, ..beside(tails) };
+        let (engine, controls) = start(shape, &space, 8 << 20, StoreMode::Eager);
+        teach_short_answers(&engine);
+        controls.tokens_computed.store(0, Ordering::Relaxed);
+        let long = Request { priority: 1, ..greedy(prompt(3, 2 * STRETCH + 300), 1000) };
+        let other = greedy(prompt(4, 100), 1150);
+        // What is staged is written before the other has ended, because a pass takes a while.
+        controls.close_gate();
+        let (ticks, is_over) = (Arc::clone(&controls), Arc::new(AtomicBool::new(false)));
+        let ends = Arc::clone(&is_over);
+        let ticker = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                ticks.allow(1);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            ticks.open_gate();
+        });
+        let streams = [&long, &other].map(|request| submit(&engine, request));
+        let [ended, other_ended] = streams.map(collect);
+        is_over.store(true, Ordering::Relaxed);
+        ticker.join().unwrap();
+        assert_eq!(ended.tokens, expected_greedy(&long.prompt, &long.params), "{tails:?}");
+        assert_eq!(other_ended.tokens, expected_greedy(&other.prompt, &other.params), "{tails:?}");
+        let once = [&long, &other].map(|request| request.prompt.len() + request.params.max_tokens - 1);
+        let again = controls.tokens_computed.load(Ordering::Relaxed) as usize - once.iter().sum::<usize>();
+        let preempted = (ended.preemptions, other_ended.preemptions);
+        assert!(preempted.0 > 0 && preempted.1 == 0, "{preempted:?} {tails:?}");
+        assert!(again <= 64 * ended.preemptions as usize, "{again} tokens were computed again: {tails:?}");
+        assert_idle_and_whole(&engine);
     }
 }
 
@@ -209,7 +285,7 @@ fn a_full_disk_fails_who_cannot_go_on_and_nobody_else() {
 
 #[test]
 fn no_token_comes_from_wrong_kv_whatever_happens_to_long_sequences() {
-    let (mut frames, mut injected, mut right, mut failed) = (0, 0, 0, 0);
+    let (mut frames, mut injected, mut right, mut failed, mut fetched) = (0, 0, 0, 0, 0);
     for seed in 0..24u32 {
         let mut random = dice(seed);
         let space = Arc::new(FaultySegments::new(seed.into()));
@@ -258,10 +334,14 @@ fn no_token_comes_from_wrong_kv_whatever_happens_to_long_sequences() {
         space.set_rates(FaultRates::default());
         assert_idle_and_whole(&engine);
         injected += space.injected();
+        // Where layers keep tails, everything that is fetched comes with them.
+        let of_tails = engine.handle().status().tier("disk").filter(|_| !shape.tails.is_empty()).copied();
+        fetched += of_tails.map_or(0, |disk| disk.fetched_tokens);
         frames += controls.frames_read.load(Ordering::Relaxed);
     }
-    println!("{frames} frames, {injected} faults, {right} right, {failed} failed");
+    println!("{frames} frames, {injected} faults, {right} right, {failed} failed, {fetched} fetched with tails");
     assert!(frames > 10_000 && injected > 200 && right > 290 && failed < 12, "{frames} {injected} {right} {failed}");
+    assert!(fetched > 20_000, "{fetched}");
 }
 
 /// Numbers below a limit, that follow from a seed.

@@ -139,10 +139,17 @@ impl BlockManager {
         let Some(tails) = self.cache.tails() else { return Ok(Vec::new()) };
         let count = |pool: &TailPool| pool.keeps().tail_blocks(num_blocks, self.config.block_size);
         let counts: Vec<_> = tails.pools.iter().map(count).collect();
-        let tail_bytes = tails.pools.iter().zip(&counts).map(|(pool, count)| pool.block_bytes() * count).sum();
+        let tail_bytes = self.fetched_tail_bytes(num_blocks);
         self.expect_room(Need { tail_bytes, ..Need::default() })?;
         let take = |(pool, count): (usize, usize)| (0..count).map(|_| self.cache.take_tail(pool, taker)).collect();
         Ok(counts.into_iter().enumerate().map(take).collect())
+    }
+
+    /// Returns the bytes of the blocks in which a fetch leaves what a sequence needs to go on behind `num_blocks`
+    /// blocks, besides the KV of all tokens.
+    pub(super) fn fetched_tail_bytes(&self, num_blocks: usize) -> usize {
+        let bytes = |pool: &TailPool| pool.block_bytes() * pool.keeps().tail_blocks(num_blocks, self.config.block_size);
+        self.cache.tails().map_or(0, |tails| tails.pools.iter().map(bytes).sum())
     }
 
     /// Begins to fill `count` blocks of `id` from block number `first` on, which the sequence has neither found nor

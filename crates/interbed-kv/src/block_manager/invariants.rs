@@ -169,10 +169,11 @@ impl BlockManager {
             return Err("it has no table for a group that needs its tail");
         }
         let (computed, tokens) = (table.num_computed(), table.num_tokens());
+        let goes_on_at = table.goes_on_at(self.config.block_size);
         for (pool, group) in tails.pools.iter().zip(&table.tails().groups) {
             match (group, pool.keeps()) {
                 (TailTable::Window(window), Keeps::Window { tokens: seen }) => {
-                    let first = (computed + 1).saturating_sub(seen) / self.config.block_size;
+                    let first = (goes_on_at + 1).saturating_sub(seen) / self.config.block_size;
                     if window.first != first {
                         return Err("it holds more or less of a window than its next token sees");
                     }
@@ -182,6 +183,9 @@ impl BlockManager {
                 }
                 (TailTable::State(state), Keeps::State) => {
                     let is_needed = |block| pool.holders(block) > 1 || pool.content(block).is_some();
+                    if state.kept.is_some_and(|(at, _)| !table.is_long() || at * self.config.block_size > computed) {
+                        return Err("it keeps a state that it has not computed");
+                    }
                     let writes = state.to.or(state.from);
                     if computed < tokens && writes.is_none_or(is_needed) {
                         return Err("its next pass writes over a state that others need");

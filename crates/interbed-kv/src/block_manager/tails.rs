@@ -162,13 +162,19 @@ impl BlockManager {
     pub fn count_to_stop(&self, id: SequenceId, count: usize) -> usize {
         let Some(tails) = self.cache.tails().filter(|_| self.keeps_states()) else { return count };
         let Some(table) = self.tables.get(id) else { return count };
-        if !table.is_publishing() {
-            return count;
-        }
         let (computed, block_size) = (table.num_computed(), self.config.block_size);
+        let milestone = match (table.is_publishing(), table.is_long()) {
+            (true, _) => tails.next_milestone(computed / block_size),
+            (false, true) => tails.next_milestone_below(computed / block_size),
+            (false, false) => return count,
+        };
         let TailTables { prompt, branch, .. } = *table.tails();
-        let stops = [prompt, branch, tails.next_milestone(computed / block_size)];
-        let ahead = stops.into_iter().map(|stop| stop * block_size).filter(|&stop| stop > computed);
+        let stops = [prompt, branch, milestone];
+        let end = computed.saturating_add(count);
+        // Of a sequence that is longer than memory, tails are stored behind full blocks alone.
+        let full = if table.is_long() { end / block_size } else { 0 };
+        let stops = stops.into_iter().chain([full]);
+        let ahead = stops.map(|stop| stop * block_size).filter(|&stop| stop > computed);
         ahead.fold(count, |count, stop| count.min(stop - computed))
     }
 
@@ -272,7 +278,7 @@ impl BlockManager {
                 }
                 Keeps::State => {
                     let to = (num_tokens > 0).then(|| self.cache.take_tail(pool, taker));
-                    TailTable::State(StateTable { from: blocks.pop_front(), to, slots: Vec::new() })
+                    TailTable::State(StateTable { from: blocks.pop_front(), to, ..StateTable::default() })
                 }
             });
         }
@@ -311,16 +317,17 @@ impl BlockManager {
             }
         }
         let taker = Taker::new(id, table.root());
-        let all = blocks_for(table.num_tokens(), block_size);
+        let (all, goes_on_at) = (blocks_for(table.num_tokens(), block_size), table.goes_on_at(block_size));
         for (pool, group) in tails.groups.iter_mut().enumerate() {
             match group {
-                TailTable::Window(window) => slide(window, cache, pool, taker, (computed, all)),
+                TailTable::Window(window) => slide(window, cache, pool, taker, (goes_on_at, all)),
                 TailTable::State(state) if computed < table.num_tokens() => leave_room(state, cache, pool, taker),
                 TailTable::State(_) => {}
             }
         }
         *table.tails_mut() = tails;
         cache.settle();
+        self.keep_states(id);
     }
 
     /// Takes up to `max_steps` steps towards compact tail groups, and returns how many it took.
@@ -372,13 +379,14 @@ fn can_resume(group: &TailTable, cache: &Cache, pool: usize, count: usize, compu
     }
 }
 
-/// Releases the blocks of a window that the token at position `computed` does not see, and takes blocks for the tokens
-/// that come next, as far as memory is available. `all` is the number of blocks that hold tokens of the sequence.
-fn slide(window: &mut WindowTable, cache: &mut Cache, pool: usize, taker: Taker, (computed, all): (usize, usize)) {
+/// Releases the blocks of a window that the token at position `next` does not see, and takes blocks for the tokens that
+/// come next, as far as memory is
+/// available. `all` is the number of blocks that hold tokens of the sequence.
+fn slide(window: &mut WindowTable, cache: &mut Cache, pool: usize, taker: Taker, (next, all): (usize, usize)) {
     let Some((Keeps::Window { tokens }, quota, block_size)) = cache.tails().map(|tails| tails.window(pool)) else {
         return;
     };
-    let first = (computed + 1).saturating_sub(tokens) / block_size;
+    let first = (next + 1).saturating_sub(tokens) / block_size;
     while window.first < first
         && let Some(block) = window.blocks.pop_front()
     {
