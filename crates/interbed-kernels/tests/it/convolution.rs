@@ -36,8 +36,8 @@ impl Case {
         convolve(&pool(threads), level, &layer, self.blocks.bytes[..].as_mut().into(), spans, weights, x);
     }
 
-    /// Computes all tokens as one sequence in passes of these lengths, each with up to `drafts` drafts, which are right.
-    /// Returns the results and the last state's rows.
+    /// Computes all tokens as one sequence in passes of these lengths, each with up to `drafts` drafts, all of them
+    /// right. Returns the results and the last state's rows.
     fn in_passes(&mut self, level: Level, threads: usize, lengths: &[usize], drafts: usize) -> [Vec<u32>; 2] {
         let (channels, spans, mut row, mut x) = (self.channels(), passes(lengths, drafts), 0, Vec::new());
         for span in &spans {

@@ -79,8 +79,8 @@ impl Case {
         out
     }
 
-    /// Computes all tokens as one sequence in passes of these lengths, each with up to `drafts` drafts, which are right.
-    /// Returns the results and the last matrices.
+    /// Computes all tokens as one sequence in passes of these lengths, each with up to `drafts` drafts, all of them
+    /// right. Returns the results and the last matrices.
     fn in_passes(&mut self, level: Level, threads: usize, lengths: &[usize], drafts: usize) -> [Vec<f32>; 2] {
         let width = self.shape().heads * self.shape().value_width;
         let (spans, mut row, mut out) = (passes(lengths, drafts), 0, Vec::new());
