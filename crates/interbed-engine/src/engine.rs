@@ -236,6 +236,7 @@ impl Worker {
     fn plan(&mut self, plan: &mut StepPlan) {
         plan.explain_all = tracing::enabled!(tracing::Level::DEBUG);
         let begin = Instant::now();
+        self.ask_for_tails();
         self.scheduler.schedule(plan);
         self.begin_fetches(plan);
         self.status.allocation_seconds.record(begin.elapsed());
@@ -309,7 +310,7 @@ impl Worker {
 
     /// Waits a little, because there is nothing to compute until a read, a write, a swap, a fetch or a mask ends.
     fn wait(&mut self, plan: &StepPlan) {
-        if !plan.waits_for_disk.is_empty() {
+        if !plan.waits_for_disk.is_empty() || self.awaits_tails() {
             self.idle_steps = 0;
             std::thread::sleep(DISK_WAIT);
             self.poll_below(Duration::ZERO);

@@ -39,6 +39,9 @@ pub(crate) struct Sequence {
     /// The number of stretches of the sequence that are on disk and stay there, once the sequence has become longer
     /// than memory.
     pub(crate) kept: Option<usize>,
+    /// Whether the sequence, which is longer than memory, is not admitted because what it goes on from is still being
+    /// written to disk.
+    pub(crate) awaits_tails: bool,
     /// Whether all of the sequence is to be on disk, because memory may not be enough for it.
     pub(crate) is_stored: bool,
     pub(crate) past: Past,
@@ -118,6 +121,7 @@ impl Sequence {
             again: 0,
             hashes,
             kept: None,
+            awaits_tails: false,
             is_stored: false,
             past: Past::default(),
             status: SequenceStatus::Waiting,

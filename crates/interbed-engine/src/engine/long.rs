@@ -12,7 +12,7 @@ use interbed_kv::{
 use interbed_model::{FrameId, KvBelow, KvLost};
 
 use super::Worker;
-use super::attached_tier::{POINT, frame_tier};
+use super::attached_tier::frame_tier;
 use super::below::Waits;
 use crate::scheduler::{Parting, StepPlan};
 use crate::sequence::Sequence;
@@ -32,6 +32,10 @@ const TRIES_MAX: u32 = 8;
 /// The longest time for which a sequence that comes back waits for tails that are still being written.
 const WRITES_AWAITED: Duration = Duration::from_secs(2);
 
+/// The time after which such a sequence asks for the first time whether they are written. It asks seldom, because to
+/// ask takes the keys of all its blocks.
+const FIRST_ASKED: Duration = Duration::from_millis(20);
+
 /// A sequence that is longer than memory.
 pub(super) struct LongSequence {
     /// The key of the chain's root, followed by the key of each full block, as far as keys were needed.
@@ -44,8 +48,17 @@ pub(super) struct LongSequence {
     point: usize,
     /// The number of times in a row that tails on disk did not come to memory.
     tries: u32,
-    /// The time since which the sequence, which has come back, has waited for tails that are still being written.
-    comes_back_since: Option<Instant>,
+    /// The sequence has come back, and waits for tails that are still being written.
+    coming: Option<Coming>,
+}
+
+/// Tails that a sequence waits for, because they are still being written.
+#[derive(Debug, Clone, Copy)]
+struct Coming {
+    /// The time since which the sequence waits.
+    since: Instant,
+    /// The time at which the sequence asks again.
+    asks_at: Instant,
 }
 
 /// The KV of all tokens of a sequence that is longer than memory, as far as the sequence is computed.
@@ -95,13 +108,18 @@ impl LongSequence {
     /// Returns whether the sequence should wait, because tails behind more than the `found` contents of `keys`, behind
     /// which it can go on now, are still being written.
     fn awaits_tails(&mut self, keys: &MissingKeys, found: usize, tier: &dyn FrameTier) -> bool {
-        let coming = keys.keys().iter().take_while(|&&key| tier.has(key)).count();
-        let is_coming = || keys.usable(coming, tier.key_chain(), |key| tier.has(key)) > found;
-        if keys.tails().is_none() || coming <= found || tier.figures().is_paused() || !is_coming() {
-            self.comes_back_since = None;
+        let (now, waits) = (Instant::now(), self.coming.take());
+        if keys.tails().is_none() || tier.figures().is_paused() {
             return false;
         }
-        self.comes_back_since.get_or_insert_with(Instant::now).elapsed() < WRITES_AWAITED
+        let since = waits.map_or(now, |waits| waits.since);
+        let coming = keys.keys().iter().take_while(|&&key| tier.has(key)).count();
+        let is_coming = || keys.usable(coming, tier.key_chain(), |key| tier.has(key)) > found;
+        if now - since >= WRITES_AWAITED || coming <= found || !is_coming() {
+            return false;
+        }
+        self.coming = Some(Coming { since, asks_at: now + FIRST_ASKED + (now - since) });
+        true
     }
 
     /// Stages those of the blocks in memory from number `first` on that `tier` lacks. Returns whether it has, or is
@@ -122,7 +140,7 @@ impl LongSequence {
             }
             let tokens = tokens[index * block_size..(index + 1) * block_size].into();
             let label = BlockLabel { key, parent, owner: self.owner, tokens };
-            tier.stage_needed(label, held[index - below], blocks)
+            tier.stage_needed(label, BlockPart::whole(held[index - below]), blocks)
         })
     }
 
@@ -148,7 +166,7 @@ impl LongSequence {
         }
         let mut staged = parts.into_iter().map(|Wanted { key, parent, tokens, part }| {
             let label = BlockLabel { key, parent, owner: self.owner, tokens };
-            tier.has(key) || (tier.lacks(key) && tier.stage(label, POINT, part, blocks))
+            tier.has(key) || tier.stage_needed(label, part, blocks)
         });
         if staged.all(|is_staged| is_staged) {
             self.point = count;
@@ -173,7 +191,7 @@ impl Worker {
             losses: 0,
             point: 0,
             tries: 0,
-            comes_back_since: None,
+            coming: None,
         });
         // The last token is always computed.
         let full = if one.tries < TRIES_MAX { (sequence.len() - 1) / block_size } else { 0 };
@@ -182,9 +200,11 @@ impl Worker {
         let keys = manager.keys_below(&one.keys[1..=full], 0);
         let found = tier.look_up(&keys, None);
         if one.awaits_tails(&keys, found, tier) {
-            plan.waits_for_disk.push(id);
+            tier.flush();
             plan.admitted.remove(index);
-            return self.scheduler.restart(id);
+            self.scheduler.restart(id);
+            self.scheduler.get_mut(id).into_iter().for_each(|sequence| sequence.awaits_tails = true);
+            return;
         }
         let stretch = STRETCH / block_size;
         // Tails come with a block of the trunk or more, because a fetch says how many of these it has filled.
@@ -221,6 +241,20 @@ impl Worker {
         tier.fetch(fetch.id, wanted.collect(), tails, None);
         let waits = Waits::new(plan.admitted.remove(index), false, [of_tier]);
         self.waiting.insert(fetch.id, waits);
+    }
+
+    /// Lets sequences that wait for tails on disk be admitted once it is time to ask for them again.
+    pub(super) fn ask_for_tails(&mut self) {
+        let now = Instant::now();
+        for (&id, Coming { asks_at, .. }) in self.long.iter().filter_map(|(id, one)| Some((id, one.coming?))) {
+            self.scheduler.get_mut(id).into_iter().for_each(|sequence| sequence.awaits_tails = asks_at > now);
+        }
+    }
+
+    /// Returns whether any sequence waits until it asks again for tails on disk.
+    pub(super) fn awaits_tails(&self) -> bool {
+        let now = Instant::now();
+        self.long.values().any(|one| one.coming.is_some_and(|coming| coming.asks_at > now))
     }
 
     /// Returns whether sequence `id`, whose fetch has ended, goes on behind what has come. If the sequence is longer

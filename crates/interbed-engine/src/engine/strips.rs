@@ -58,11 +58,12 @@ impl Strips {
             if let Some(Foreseen { blocks, found }) = &foreseen {
                 self.mapper.foresee(blocks, *found, &mut self.plan);
             }
-            memory.change_beside(&self.plan.beside);
             let mut refused = memory.wait_for(self.plan.after);
             // A change that comes after a refused one may depend on it.
             let is_sound = refused.is_empty();
             refused.extend(self.plan.now.iter().copied().filter(|mapping| !is_sound || !memory.change(mapping)));
+            // Those beside the pass come last, because they may map what is cleared before it.
+            memory.change_beside(&self.plan.beside);
             refused.iter().for_each(|mapping| self.mapper.refused(mapping));
             if refused.is_empty() {
                 break;

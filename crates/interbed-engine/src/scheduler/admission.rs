@@ -158,6 +158,9 @@ impl Scheduler {
             return Admission::Waits(wait);
         }
         if let Some(LongLimits { least, .. }) = self.long_limits(one) {
+            if one.awaits_tails {
+                return Admission::Waits(Wait::Tails);
+            }
             return self.short_of(&[one], least).map_or(Admission::Now, Admission::Waits);
         }
         if self.is_awaiting(one) {

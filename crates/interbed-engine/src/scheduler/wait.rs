@@ -45,6 +45,8 @@ pub(crate) enum Wait {
     /// The KV of the sequence does not fit in memory, so the sequence needs a KV tier on disk. This tier is attached
     /// once the model's identity, which is a hash of the weights, is known.
     Identity,
+    /// The sequence is longer than memory, and what it needs to go on is still being written to disk.
+    Tails,
     /// The sequence was preempted so often that it must not be preempted again. Too few KV blocks exist for it and all
     /// other such sequences to reach their maximum lengths, so it is not admitted yet.
     VeryEnd,
@@ -83,6 +85,7 @@ impl fmt::Display for Wait {
             Self::Blocks => "KV blocks are short",
             Self::Growth => "KV blocks would be short soon",
             Self::Identity => "it is longer than memory, and the model is yet to be read wholly before KV goes to disk",
+            Self::Tails => "what it goes on from is still being written to disk",
             Self::VeryEnd => "KV blocks would be short before its end, and it has made room too often",
         })
     }

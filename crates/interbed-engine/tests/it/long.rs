@@ -45,7 +45,7 @@ fn kv_disk(tails: &[TailConfig], space: &Arc<FaultySegments>, bytes: u64, mode: 
         bytes,
         buffer_bytes: 0,
         // Only what a sequence cannot go on without is written beyond that.
-        writes_per_day: tails.is_empty().then_some(1000),
+        writes_per_day: Some(1000),
         ttl: None,
         gate: Gate::new(0.0),
         frames,
@@ -296,6 +296,7 @@ fn no_token_comes_from_wrong_kv_whatever_happens_to_long_sequences() {
         let shape =
             Shape { swap_blocks: 60 * (seed as usize % 2), blocks: shape.blocks + random(200) as usize, ..shape };
         let (engine, controls) = start(shape, &space, 6 << 20, mode);
+        controls.drafts.store(random(3) as usize, Ordering::Relaxed);
         for _ in 0..2 {
             let mut rate = |most: u32| if random(2) == 0 { 0 } else { random(most) };
             space.set_rates(FaultRates {

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use interbed_kv::{
-    BlockBytes, BlockId, BlockKey, BlockLabel, BlockPart, FrameBytes, FrameLost, FrameOf, FrameTier, TierPlace, TokenId,
+    BlockBytes, BlockKey, BlockLabel, BlockPart, FrameBytes, FrameLost, FrameOf, FrameTier, TierPlace, TokenId,
 };
 
 use super::DiskTier;
@@ -20,13 +20,13 @@ impl FrameTier for DiskTier {
         self.staging.has(key) || self.tier.knows(key)
     }
 
-    fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &mut dyn BlockBytes) -> bool {
+    fn stage_needed(&mut self, label: BlockLabel, part: BlockPart, blocks: &mut dyn BlockBytes) -> bool {
         if self.writes.are_paused() {
             return false;
         }
         let Some(buffer) = self.staging.take_buffer() else { return false };
         self.writes.budget.spend(self.store.shape.block_bytes() as u64);
-        self.copy(buffer, (label, 0), BlockPart::whole(block), blocks)
+        self.copy(buffer, (label, 0), part, blocks)
     }
 
     fn keep_frame(&mut self, owner: u64, contents: &[(BlockKey, BlockKey, Box<[TokenId]>)]) -> bool {

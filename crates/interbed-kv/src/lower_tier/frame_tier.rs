@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::LowerTier;
 use crate::{
-    block_bytes::BlockBytes,
-    ids::{BlockId, TokenId},
+    block_bytes::{BlockBytes, BlockPart},
+    ids::TokenId,
     key::{BlockKey, BlockLabel},
 };
 
@@ -21,11 +21,11 @@ pub trait FrameTier: LowerTier {
     /// Returns whether the tier has the block with this key, or is about to have it.
     fn has(&self, key: BlockKey) -> bool;
 
-    /// Copies a trunk block that a sequence cannot go on without, to be written soon under `label`. Unlike in
-    /// [`stage`](LowerTier::stage), the budget of writes does not keep the block from being written. Returns whether
-    /// the block will be written. If not, no buffer is free now, the block cannot be read, or writes are
+    /// Copies a part of a block that a sequence cannot go on without, to be written soon under `label`. Unlike in
+    /// [`stage`](LowerTier::stage), the budget of writes does not keep the part from being written. Returns whether the
+    /// part will be written. If not, no buffer is free now, the block cannot be read, or writes are
     /// [paused](crate::TierFigures::paused_until).
-    fn stage_needed(&mut self, label: BlockLabel, block: BlockId, blocks: &mut dyn BlockBytes) -> bool;
+    fn stage_needed(&mut self, label: BlockLabel, part: BlockPart, blocks: &mut dyn BlockBytes) -> bool;
 
     /// Keeps the blocks of `contents`, as many as a frame has, as the next frame of `owner`. Each content is given by
     /// its parent's key, its own key, and its tokens. `owner` is a number that the caller chooses for the sequence.

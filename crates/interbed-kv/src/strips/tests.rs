@@ -171,12 +171,12 @@ impl World {
             if let Some(foreseen) = &foreseen {
                 self.mapper.foresee(&foreseen.blocks, foreseen.found, &mut self.plan);
             }
-            self.memory.beside.extend(self.plan.beside.iter().copied());
             self.memory.make_beside(self.plan.after);
             let mut refused = std::mem::take(&mut self.memory.refused);
             let is_sound = refused.is_empty();
             let now = self.plan.now.iter().copied();
             refused.extend(now.filter(|mapping| !is_sound || !self.memory.make(mapping)));
+            self.memory.beside.extend(self.plan.beside.iter().copied());
             refused.iter().for_each(|mapping| self.mapper.refused(mapping));
             if refused.is_empty() {
                 break;
