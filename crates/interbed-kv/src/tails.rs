@@ -121,8 +121,8 @@ impl Tails {
         (num_blocks / self.stride + 1) * self.stride
     }
 
-    /// Returns the first place behind `num_blocks` blocks at which tiers below memory keep tails because of the distance
-    /// alone.
+    /// Returns the first place behind `num_blocks` blocks at which tiers below memory keep tails because of the
+    /// distance alone.
     pub(crate) fn next_milestone_below(&self, num_blocks: usize) -> usize {
         let stride = self.stride * STRIDES_BELOW;
         (num_blocks / stride + 1) * stride

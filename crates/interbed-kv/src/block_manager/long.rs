@@ -23,7 +23,7 @@ pub struct KeptTails {
     /// The number of full blocks behind which the sequence can go on.
     pub count: usize,
     /// For each group of [`KvConfig::tails`](crate::KvConfig::tails), the blocks of a window in the order of the
-    /// tokens, or the block of a state. [group][block]
+    /// tokens, or the block of a state.
     pub blocks: Vec<Vec<BlockId>>,
 }
 
