@@ -58,7 +58,9 @@ pub struct Allocation {
     pub num_fresh_blocks: usize,
 }
 
-/// The trunk blocks that the next [`BlockManager::allocate`] of these tokens will give, if nothing else happens before.
+/// The trunk blocks that the next [`BlockManager::allocate`] of these tokens is expected to give. Where no layer keeps
+/// tails, it gives these blocks if nothing else happens before. Where layers keep tails, tail blocks may take the
+/// memory of the free ones among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreseen {
     /// The blocks in the order of the sequence's tokens. The list is shorter than the sequence needs if blocks must be
@@ -216,7 +218,8 @@ impl BlockManager {
 
     /// Gives sequence `id` blocks for all `token_ids`. The sequence gets published blocks for the longest prefix that
     /// is cached under the root of `hashes`, up to the last [resume point](crate#terms) if layers keep tails, and fresh
-    /// blocks for the other tokens. The last token is never taken from the cache. `hashes` must be the hashes of
+    /// blocks for the other tokens. Where layers keep tails, the sequence shares nothing if it would not fit into
+    /// memory beside what it found. The last token is never taken from the cache. `hashes` must be the hashes of
     /// `token_ids`. The watermark does not apply here.
     ///
     /// # Errors
@@ -278,8 +281,9 @@ impl BlockManager {
 
     /// Returns the trunk blocks that [`allocate`](Self::allocate) would give these tokens now, as far as that is known:
     /// first the blocks that a look-up finds, then free blocks. `allocate` gives these free blocks to the next
-    /// sequence; until then, others get them only when no other block is free. If the look-up finds nothing, the call
-    /// evicts cached blocks so that enough blocks are free.
+    /// sequence; until then, others get them only when no other block is free. Where layers keep tails, however, tail
+    /// blocks may take the memory of these free blocks. If the look-up finds nothing, the call evicts cached blocks so
+    /// that enough blocks are free.
     pub fn foresee(&mut self, token_ids: &[TokenId], hashes: &PrefixHashes) -> Foreseen {
         let need = self.num_required_blocks(token_ids.len(), 0);
         let mut blocks = Vec::with_capacity(need);
@@ -302,8 +306,9 @@ impl BlockManager {
         (table.state() == SequenceState::Resident).then(|| table.blocks())
     }
 
-    /// Returns how many tokens of `id` have a place, whether or not they are computed: in blocks, in slots, or below
-    /// memory. Returns `None` if `id` is unknown.
+    /// Returns how many tokens of `id` the manager knows: those that have a place in blocks, in slots or below memory,
+    /// whether or not they are computed, and, while `id` is swapped out, those not computed, whose places it gets
+    /// again. Returns `None` if `id` is unknown.
     pub fn num_tokens(&self, id: SequenceId) -> Option<usize> {
         self.tables.get(id).map(Table::num_tokens)
     }
@@ -314,8 +319,8 @@ impl BlockManager {
         blocks_for(num_tokens.saturating_add(num_lookahead_slots), self.config.block_size)
     }
 
-    /// Returns the tokens of `token_ids` that have no place yet. `token_ids` must be all tokens of `id`. Returns all of
-    /// them if `id` is unknown.
+    /// Returns the tokens of `token_ids` behind those that [`num_tokens`](Self::num_tokens) counts. `token_ids` must be
+    /// all tokens of `id`. Returns all of them if `id` is unknown.
     pub fn unseen_token_ids<'t>(&self, id: SequenceId, token_ids: &'t [TokenId]) -> &'t [TokenId] {
         &token_ids[self.num_tokens(id).unwrap_or(0).min(token_ids.len())..]
     }
@@ -340,8 +345,9 @@ impl BlockManager {
     }
 
     /// Adds `token_ids`, which later steps will compute, behind the tokens of `id`, and gives them places. The manager
-    /// takes a new block only when the tokens cross a block boundary, or to replace a partial last block that others
-    /// share. [`take_copies`](Self::take_copies) then returns the copy to the new block.
+    /// takes a new trunk block only when the tokens cross a block boundary, or to replace a partial last block that
+    /// others share. [`take_copies`](Self::take_copies) then returns the copy to the new block. The manager takes tail
+    /// blocks as the next pass needs them.
     ///
     /// # Errors
     /// The manager is unchanged on failure:
@@ -450,9 +456,10 @@ impl BlockManager {
     }
 
     /// Releases all blocks and slots of `id`, the last block first, so that the end of a chain is reused before its
-    /// beginning. Published blocks stay findable until they are evicted. If a swap or a fetch of `id` is in flight, its
-    /// blocks and slots become free when the transfer has ended. Returns false and does nothing if `id` is unknown, so
-    /// a late completion is harmless.
+    /// beginning. Published blocks stay findable until they are evicted. Where layers keep tails, contents that lead to
+    /// no [resume point](crate#terms) are forgotten at once if nothing else holds them. If a swap or a fetch of `id` is
+    /// in flight, its blocks and slots become free when the transfer has ended. Returns false and does nothing if `id`
+    /// is unknown, so a late completion is harmless.
     pub fn free(&mut self, id: SequenceId) -> bool {
         let Some(table) = self.tables.remove(id) else { return false };
         let published = table.num_published();
@@ -484,14 +491,17 @@ impl BlockManager {
 
     /// Changes how many units may be used, to `blocks`, which is limited to the range from 1 to
     /// [`KvConfig::num_blocks`]. [`AllocStatus::Never`] goes by `num_blocks`, not by this number. Growing adds free
-    /// blocks. Shrinking withdraws free blocks, then cached blocks that the eviction policy picks, but never used ones:
-    /// the manager withdraws the missing ones as sequences release their blocks.
+    /// blocks, unless layers keep tails. Shrinking withdraws free blocks, then cached blocks that the eviction policy
+    /// picks, but never used ones: the manager withdraws the missing ones as sequences release their blocks.
+    ///
+    /// Where layers keep tails, growing only allows more memory, which blocks get when they are taken, and shrinking
+    /// ends [resume points](crate#terms) too: passing ones before any cached block is evicted.
     pub fn set_usable(&mut self, blocks: usize) {
         self.cache.set_usable(blocks.clamp(1, self.config.num_blocks));
     }
 
-    /// Returns how many units sequences can get: those of free blocks, and those of blocks that are kept without a
-    /// holder.
+    /// Returns how many units sequences can get: the [usable](Self::usable) ones, less those of blocks that sequences
+    /// or transfers hold.
     pub fn available(&self) -> usize {
         self.cache.available()
     }
@@ -501,10 +511,11 @@ impl BlockManager {
         self.cache.tails().map_or(self.cache.blocks().usable(), |tails| tails.usable)
     }
 
-    /// Returns how many trunk blocks [`compact`](Self::compact) can bring down: the withdrawn ones whose ids are below
-    /// the number of trunk blocks that should have memory. This number is [`usable`](Self::usable) or, where layers
-    /// keep tails, [`present`](Self::present). At least as many present blocks have ids from that number on; there are
-    /// more only while sequences hold more blocks than may be used. The call takes constant time.
+    /// Returns how many trunk blocks that have memory [`compact`](Self::compact) can bring down: as many as there are
+    /// withdrawn blocks whose ids are below the number of trunk blocks that should have memory. This number is
+    /// [`usable`](Self::usable) or, where layers keep tails, [`present`](Self::present). At least as many present
+    /// blocks have ids from that number on; there are more only while sequences hold more blocks than may be used. The
+    /// call takes constant time.
     pub fn blocks_above(&self) -> usize {
         self.cache.blocks().num_holes()
     }

@@ -62,7 +62,7 @@ pub struct Fragmentation {
 ///
 /// | state | leaves it by |
 /// |---|---|
-/// | free | `take` and `occupy` → holds a content; `withdraw_free`, `exchange` → withdrawn |
+/// | free | `take` and `occupy`, `relocate` → holds a content; `withdraw_free`, `exchange` → withdrawn |
 /// | holds a content | `free_first`, `free_last`, `relocate` → free; `withdraw` → withdrawn |
 /// | withdrawn | `set_usable`, `exchange` → free |
 #[derive(Debug)]
@@ -215,8 +215,9 @@ impl Blocks {
         }
     }
 
-    /// Withdraws the free block that was used longest ago. This block is the least likely to be in the processor's
-    /// caches, and may never have been written at all. Returns false if no block is free.
+    /// Withdraws the last block of the free list or, if the list is empty, the last one that is kept for the next
+    /// sequence. In most cases this block has not been used for long, or was never written at all, so that it is not in
+    /// the processor's caches. Returns false if no block is free.
     #[must_use]
     pub(crate) fn withdraw_free(&mut self) -> bool {
         let block = self.free.pop_back().or_else(|| self.promised.pop_back());

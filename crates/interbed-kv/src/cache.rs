@@ -31,10 +31,13 @@ pub(crate) use beside_tails::Need;
 ///
 /// | state | leaves it by |
 /// |---|---|
-/// | free | `take`, `fetch` → used; a smaller pool, or memory for tail blocks → withdrawn |
-/// | used | last `release` → cached if its content is findable, else free |
-/// | cached | `share` → used; eviction → used by `take`, withdrawn by a smaller pool, free to compact; `reset` → free |
-/// | withdrawn | a larger pool, or memory that tail blocks give back → free |
+/// | free | `take`, `fetch` → used; `exchange`, a smaller pool, or memory for tail blocks → withdrawn |
+/// | used | last `release` → cached if a hit could use its content, else free |
+/// | cached | `share` → used; the end of the last resume point that it leads to, or `reset` → free; eviction (below) |
+/// | withdrawn | `exchange`, a larger pool, or memory that `take` finds to spare beside tail blocks → free |
+///
+/// An evicted block becomes used by `take`, withdrawn by a smaller pool, and free by `promise` or to compact. Besides,
+/// `relocate` gives a free block the state of a used or cached one, which is free then.
 #[derive(Debug)]
 pub(crate) struct Cache {
     contents: Contents,
@@ -305,7 +308,8 @@ impl Cache {
     }
 
     /// Takes an empty trunk block for one table to write to. The block is a free one or, if there is none, a cached one
-    /// that is evicted.
+    /// that is evicted. Where layers keep tails, the memory of free tail blocks and of resume points that end may be
+    /// used before a block is evicted.
     ///
     /// # Panics
     /// Panics if no unit is [`available`](Self::available); callers check that first.
@@ -425,7 +429,7 @@ impl Cache {
         self.slots.take(content)
     }
 
-    /// Adds a holder of `slot`.
+    /// Adds a holder of `slot`, which must have a holder.
     pub(crate) fn hold_slot(&mut self, slot: SwapSlot) {
         self.slots.hold(slot);
     }
@@ -525,8 +529,9 @@ impl Cache {
         self.blocks.redeem();
     }
 
-    /// Changes how many units may be used. Growing adds free blocks. Shrinking withdraws free blocks, then cached ones,
-    /// but never used ones: the missing ones are withdrawn as blocks are released.
+    /// Changes how many units may be used. Growing adds free blocks or, where layers keep tails, allows memory for
+    /// blocks that are taken later. Shrinking withdraws free blocks, then cached ones and those of resume points, but
+    /// never used ones: the missing ones are withdrawn as blocks are released.
     pub(crate) fn set_usable(&mut self, usable: usize) {
         if let Some(tails) = &mut self.tails {
             if usable != tails.usable {
@@ -607,7 +612,8 @@ impl Cache {
     }
 
     /// Evicts the content that the policy picks for `taker`, and returns its block, which is then in no list. The
-    /// content ends, unless it lies in a slot as well. If `taker` is `None`, the block is for a smaller pool or a move.
+    /// content ends, unless it lies in a slot as well. If `taker` is `None`, the block is for a smaller pool, a move or
+    /// a promise.
     ///
     /// # Panics
     /// Panics if no block is cached.

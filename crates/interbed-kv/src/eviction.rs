@@ -2,9 +2,8 @@
 //!
 //! A policy is told what happens to published trunk blocks, and asked for victims, which are the blocks to evict. A
 //! policy never sees tokens, and knows evicted contents by hash alone. What it remembers of them only affects its
-//! choice of victims, and is never taken for data. A policy allocates everything for `num_blocks` blocks from the
-//! start, as long as all contents belong to one owner. No event except `resize`, and the first block of a further
-//! owner, allocates.
+//! choice of victims, and is never taken for data. A policy allocates everything for `num_blocks` blocks of one owner
+//! from the start. As long as all contents belong to one owner, no event except `resize` allocates.
 
 mod adaptive;
 pub(crate) mod steps;

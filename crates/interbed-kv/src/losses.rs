@@ -15,7 +15,8 @@ const FIRSTS: usize = 1024;
 pub(crate) enum Loss {
     /// The content was evicted because this sequence needed the block.
     Evicted(SequenceId),
-    /// The content was evicted because the pool became smaller.
+    /// The content was evicted or forgotten for no sequence in particular: because the pool became smaller, for a move
+    /// or a promise, or because no hit could use the content.
     Withdrawn,
     /// The content was dropped by [`crate::BlockManager::reset_cache`].
     Reset,

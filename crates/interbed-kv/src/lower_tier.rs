@@ -82,9 +82,9 @@ pub trait LowerTier: Send {
     fn buffers(&self) -> usize;
 
     /// Copies `part` out of `blocks`, to be written soon under `label`. `class` is the
-    /// [class](crate::EvictionPolicy::class) of its content. Nothing waits for the write: if no buffer is free, or the
-    /// budget of writes is used up, the tier does not store the part. Returns whether the tier will store the part,
-    /// unless the write fails.
+    /// [class](crate::EvictionPolicy::class) of its content. Nothing waits for the write. Returns whether the tier has
+    /// taken the part. The tier then stores it, unless there is no room by then or the write fails. The tier does not
+    /// take the part if no buffer is free, if the part cannot be read, or if the budget of writes is used up.
     fn stage(&mut self, label: BlockLabel, class: u8, part: BlockPart, blocks: &mut dyn BlockBytes) -> bool;
 
     /// Begins to write the staged parts, instead of waiting until more parts can be written with them.

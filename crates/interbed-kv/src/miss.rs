@@ -9,11 +9,11 @@ use crate::{ids::SequenceId, losses::Loss};
 pub struct Miss {
     /// Number of leading tokens that were found.
     pub matched_tokens: usize,
-    /// Reason why the next block was not found.
+    /// Reason why the look-up finds no more than these tokens.
     pub reason: MissReason,
 }
 
-/// Reason why a look-up did not find a block. The reason is only a hint, since it comes from hashes and a bounded
+/// Reason why a look-up returns no more blocks. The reason is only a hint, since it comes from hashes and a bounded
 /// memory; tokens are compared only for blocks that are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MissReason {

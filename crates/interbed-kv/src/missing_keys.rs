@@ -1,4 +1,4 @@
-//! The keys of the contents that a sequence needs and memory lacks.
+//! The keys of the contents that a sequence needs and has not got from memory.
 
 use std::sync::Arc;
 
@@ -7,8 +7,9 @@ use crate::{
     tail_parts::{TailPart, TailParts},
 };
 
-/// The keys of the contents of a prompt that memory lacks, and what is needed to compute the keys of the tails that
-/// belong to them. [`BlockManager::missing_keys`](crate::BlockManager::missing_keys) makes it.
+/// The keys of all contents that a sequence needs for its tokens and has not got from memory, and what is needed to
+/// compute the keys of the tails that belong to them. Where layers keep tails, memory may have some of these contents,
+/// behind the last resume point. [`BlockManager::missing_keys`](crate::BlockManager::missing_keys) makes the value.
 #[derive(Debug, Clone, Default)]
 pub struct MissingKeys {
     /// The keys of all contents of the prompt from number `first - before` on.

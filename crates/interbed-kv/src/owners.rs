@@ -3,9 +3,9 @@
 //!
 //! A block with content belongs to the tenant whose chain it was taken for, whether it is in use or cached. A tenant
 //! that has such blocks is an *owner*. Blocks that one tenant leaves free may go to other tenants. Once all blocks are
-//! taken, each owner has an equal share of them. The owner with the most blocks loses first, down to its share. An
-//! owner that is at its share already makes room for itself. Owners that have taken no block for long have no share any
-//! more.
+//! taken, each owner has an equal share of them. Of the owners that have cached blocks, the one with the most blocks
+//! loses, if it has more than its share, or if the tenant that takes a block has no cached one; otherwise that tenant
+//! makes room for itself. Owners that have taken no block for long have no share any more, and lose first.
 //!
 //! Nothing is kept in order here as long as all blocks belong to one owner.
 
@@ -27,7 +27,7 @@ const SOON: u64 = 256;
 pub(crate) type Tenant = Option<u128>;
 
 /// The number of a tenant for as long as the tenant has contents in memory. Another tenant may get the number
-/// afterwards. In a pool that one tenant has alone, the tenant's number is 0.
+/// afterwards. The number is 0 as long as no two tenants have ever had contents in memory at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct OwnerId(pub u32);
 

@@ -64,7 +64,7 @@ impl Slots {
         self.content(slot) == OF_TAIL
     }
 
-    /// Adds one holder to `slot`.
+    /// Adds one holder to `slot`, which must have a holder.
     pub(crate) fn hold(&mut self, slot: SwapSlot) {
         let holders = &mut self.entries[slot.index()].holders;
         assert!(*holders > 0, "{slot} is held once more, but nobody holds it");

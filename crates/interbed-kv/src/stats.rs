@@ -83,7 +83,8 @@ pub struct TailStats {
     pub groups: Vec<TailGroupStats>,
     /// Number of [resume points](crate#terms).
     pub points: usize,
-    /// Number of resume points that ended because their memory was needed, since the start.
+    /// Number of resume points that were given up because memory was needed, since the start. Points that ended because
+    /// the trunk block of their content was evicted do not count.
     pub points_given_up: u64,
 }
 

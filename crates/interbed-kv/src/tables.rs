@@ -166,12 +166,14 @@ impl Table {
         &self.root
     }
 
-    /// Returns how many blocks in memory hold tokens.
+    /// Returns how many blocks behind the first [`below`](Self::below) ones hold tokens or, while the sequence is
+    /// swapped out, would hold tokens.
     pub(crate) fn num_filled(&self, block_size: usize) -> usize {
         blocks_for(self.num_tokens, block_size) - self.below
     }
 
-    /// Returns how many blocks in memory have computed tokens. The last of them may be computed only in part.
+    /// Returns how many blocks behind the first [`below`](Self::below) ones have computed tokens, in memory or in
+    /// slots. The last of them may be computed only in part.
     pub(crate) fn num_computed_blocks(&self, block_size: usize) -> usize {
         blocks_for(self.num_computed, block_size) - self.below
     }

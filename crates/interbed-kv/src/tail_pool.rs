@@ -13,17 +13,19 @@ const NONE: u32 = u32::MAX;
 
 /// The tail blocks of one tail group.
 ///
-/// A block that is not free is *held* (tables or transfers hold it), *pinned* (resume points need it), or both. A
-/// pinned block belongs to a content and is then its *companion*: it holds the window's KV of the content's tokens, or
-/// the state behind them. Each content has at most one companion in each pool.
+/// A block that has memory and is not free is *held* (tables or transfers hold it), *pinned* (resume points need it),
+/// or both. A pinned block belongs to a content and is then its *companion*: it holds the window's KV of the content's
+/// tokens, or the state behind them. Each content has at most one companion in each pool.
 ///
 /// | state | leaves it by |
 /// |---|---|
-/// | free | `take` → held; `withdraw_free` → withdrawn |
+/// | free | `take` → held; `withdraw_free`, `exchange` → withdrawn |
 /// | held, unpinned | last `release` → free; `pin` → held and pinned |
 /// | held and pinned | last `release` → pinned; last `unpin` → held |
 /// | pinned | `hold_companion` → held and pinned; last `unpin` → free |
-/// | withdrawn | `grow` → free |
+/// | withdrawn | `grow`, `exchange` → free |
+///
+/// Besides, `relocate` gives a free block the state of another block, which is free then.
 #[derive(Debug)]
 pub(crate) struct TailPool {
     config: TailConfig,
@@ -177,7 +179,7 @@ impl TailPool {
         self.companion(content).is_some_and(|block| self.holders(block) > 0)
     }
 
-    /// Adds a holder to the companion of `content`, and returns the companion.
+    /// Adds a holder to the companion of `content`, which must have one, and returns the companion.
     pub(crate) fn hold_companion(&mut self, content: ContentId) -> BlockId {
         let block = self.companion(content).expect("a resume point has all its blocks");
         let entry = self.entry_mut(block);
@@ -186,8 +188,8 @@ impl TailPool {
         block
     }
 
-    /// Notes that one more resume point needs the companion of `content`. If the content has none yet, `block`, which
-    /// must be held, becomes the companion.
+    /// Notes that one more resume point needs the companion of `content`. If the content has none yet, `block` becomes
+    /// its companion; it must be held, and be the companion of no other content. Otherwise, `block` is ignored.
     pub(crate) fn pin(&mut self, content: ContentId, block: BlockId) {
         if self.companions[content.0 as usize] == NONE {
             self.companions[content.0 as usize] = self.local(block).0;
@@ -213,8 +215,9 @@ impl TailPool {
         }
     }
 
-    /// Moves up to `max` of the highest blocks that are not free to the lowest free ones, except `pinned` blocks.
-    /// Returns the moves as pairs of source and destination; the caller copies the bytes and updates tables.
+    /// Moves up to `max` of the highest blocks that are not free to the lowest free ones. Blocks in the set `pinned`,
+    /// which swaps and fetches in flight read or write, stay; blocks that only resume points pin do move. Returns the
+    /// moves as pairs of source and destination; the caller copies the bytes and updates tables.
     pub(crate) fn relocate(&mut self, max: usize, pinned: &HashSet<BlockId>) -> Vec<(BlockId, BlockId)> {
         let own = pinned.iter().filter(|block| self.first <= block.0 && block.0 < self.first + self.len() as u32);
         let own = own.map(|&block| self.local(block)).collect();

@@ -39,7 +39,8 @@ pub(crate) struct WindowTable {
 /// The block of a sequence's state, and the block to which the next pass writes the state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct StateTable {
-    /// The block with the state behind the computed tokens; `None` as long as nothing is computed.
+    /// The block with the state behind the computed tokens; `None` if nothing is computed, or if the state is not in
+    /// memory.
     pub(crate) from: Option<BlockId>,
     /// The block to which the next pass writes; `None` if it writes to `from`, or is to get a block first.
     pub(crate) to: Option<BlockId>,

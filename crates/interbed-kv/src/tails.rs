@@ -39,7 +39,8 @@ pub(crate) struct Tails {
     stride: usize,
     block_size: usize,
     pass_tokens: usize,
-    /// Number of points that ended because their memory was needed, since the start.
+    /// Number of points that were given up because memory was needed, since the start. Points that ended because the
+    /// trunk block of their content was evicted do not count.
     pub(crate) given_up: u64,
 }
 
@@ -106,8 +107,10 @@ impl Tails {
         bytes.div_ceil(self.unit_bytes)
     }
 
-    /// Returns whether a resume point behind `num_blocks` blocks of a prompt lasts because of its distance from others
-    /// alone. A place where one does is a milestone.
+    /// Returns for which reason a resume point behind the first `num_blocks` blocks of a sequence lasts because of its
+    /// position alone. The multiples of the stride are *milestones*: a point at every fourth of them is
+    /// [wanted](Lasts::Wanted), and points at the others last [at a distance](Lasts::AtDistance). Elsewhere the answer
+    /// is [`Lasts::No`].
     pub(crate) fn milestone(&self, num_blocks: usize) -> Lasts {
         match num_blocks.is_multiple_of(self.stride) {
             true if num_blocks.is_multiple_of(self.stride * STRIDES_BELOW) => Lasts::Wanted,
@@ -121,8 +124,8 @@ impl Tails {
         (num_blocks / self.stride + 1) * self.stride
     }
 
-    /// Returns the first place behind `num_blocks` blocks at which tiers below memory keep tails because of the
-    /// distance alone.
+    /// Returns the number of blocks, counted from the sequence's beginning, before the first milestone behind
+    /// `num_blocks` blocks at which tiers below memory keep tails. They do so at every fourth milestone.
     pub(crate) fn next_milestone_below(&self, num_blocks: usize) -> usize {
         let stride = self.stride * STRIDES_BELOW;
         (num_blocks / stride + 1) * stride

@@ -5,15 +5,17 @@
 //! *block* is the room that one content takes.
 //!
 //! A tier is a log. Contents are written in *records* of a few blocks, one behind the other, into *segments*. A segment
-//! is emptied as a whole, the oldest first, after the contents of it that are still wanted have been written again at
-//! the log's head. A disk therefore sees long writes only, and the index alone says what is there. A tier in memory
-//! works in this way too, with segments of one block.
+//! is emptied as a whole, the oldest first, after the contents of it that are still wanted, up to half of the segment,
+//! have been written again at the log's head. A disk therefore sees long writes only, and the index alone says what is
+//! there. A tier in memory has segments of one block, and writes nothing again: a segment whose block is wanted is
+//! passed over once instead.
 //!
 //! | state of a segment | leaves it by |
 //! |---|---|
-//! | free | the log's head reaches it → open; or there is no room to make it → withheld |
-//! | open | it has no room for the next record → full |
-//! | full | it is the oldest, and room is needed → leaving; or all of it is wanted → full, as the youngest |
+//! | free | the log's head reaches it → open; an earlier process wrote it → full; no room to make it → withheld |
+//! | open | it has no room for the next record, a write to it failed, or it is closed to be emptied → full |
+//! | full | it is the oldest, and room is needed → leaving, or full as the youngest if its one block is wanted |
+//! | full, never written | there is no room to make it → withheld |
 //! | leaving | what was wanted has been written elsewhere → emptied |
 //! | emptied | reads that began before have ended → free |
 //! | withheld | there may be room for it again → free |
@@ -425,7 +427,8 @@ impl Tier {
         self.segments[segment as usize].holders += 1;
     }
 
-    /// Notes that a read or write of `segment` has ended.
+    /// Notes that a read of `segment` has ended which [`hold`](Self::hold) has noted. The end of a write is noted by
+    /// [`written`](Self::written) alone.
     pub fn release(&mut self, segment: u32) {
         let holders = &mut self.segments[segment as usize].holders;
         *holders = holders.checked_sub(1).expect("what is released was held");
@@ -455,11 +458,12 @@ impl Tier {
         self.reclaim_for(self.config.spare_segments as usize + 1)
     }
 
-    /// Chooses a segment to be emptied if fewer than `wanted` segments are free: the oldest one of which no read or
-    /// write is in flight. Contents that a look-up has found since they were written are carried over, up to half of
+    /// Chooses a segment to be emptied if fewer than `wanted` segments are free: the oldest full one of which no read
+    /// or write is in flight. Contents that a look-up has found since they were written are carried over, up to half of
     /// the segment. The caller writes these contents again, then calls [`reclaimed`](Self::reclaimed). If nothing is
-    /// carried, the tier empties the segment at once, and the caller does not call `reclaimed`. Returns `None` if
-    /// enough segments are free, if another segment is being emptied, or if all are in use.
+    /// carried, the tier empties the segment at once, and the caller does not call `reclaimed`. Segments of one block
+    /// carry nothing: one whose content was found is passed over once instead. Returns `None` if enough segments are
+    /// free, if another segment is being emptied, or if a read or write of every full segment is in flight.
     pub fn reclaim_for(&mut self, wanted: usize) -> Option<Reclaim> {
         let leaving =
             self.segments.iter().any(|segment| matches!(segment.state, SegmentState::Leaving | SegmentState::Emptied));

@@ -1,16 +1,19 @@
 //! Describes KV in flight: copies between blocks, swaps between blocks and the slots one tier below, and fetches from
 //! any tier below.
 //!
-//! **The rule of all transfers:** KV moves only to a place that was reserved. The destination is reserved before a
-//! transfer begins, and source and destination belong to the transfer until it has ended, whatever happens to the
-//! sequences that it serves. A transfer that failed, or whose outcome is unknown, is a miss, never data: its
-//! destination is not read, and the KV is computed again.
+//! **The rule of all transfers:** KV moves only to a place that was reserved before. A transfer that failed, or whose
+//! outcome is unknown, is a miss, never data: its destination is not read, and the KV is computed again.
 //!
-//! | state | leaves it by |
+//! The blocks and slots of a swap or a fetch belong to it until the caller has reported its end, whatever happens to
+//! the sequences that it serves. Nobody reports the end of a copy: the order of the copies protects its blocks, as
+//! [`BlockCopy`] says.
+//!
+//! | state of a swap or fetch | leaves it by |
 //! |---|---|
 //! | begun | the caller's report → completed, or failed |
 //! | completed | – : the destination is a location of the content |
-//! | failed | – : the destination is free again, and sequences that waited for it have lost their KV |
+//! | failed swap | – : the destination is free again, and sequences that waited for it have lost their KV |
+//! | failed fetch | – : a sequence that waited for it keeps its blocks, whose KV must be computed |
 //!
 //! Copies and swaps have separate types, so that code for one is never given the other.
 

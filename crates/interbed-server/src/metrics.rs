@@ -412,7 +412,7 @@ fn render_tails(page: &mut Page, tails: &TailStats) {
     );
     page.counter(
         "interbed:kv_resume_points_given_up_total",
-        "Such places that were given up, because memory was needed.",
+        "Such places that were given up for memory; those that ended as their cached KV was evicted do not count.",
         tails.points_given_up,
     );
 }

@@ -21,7 +21,7 @@ use crate::{
 
 impl BlockManager {
     /// Gives every findable content a key under `chain`, from now on. Lower tiers know contents by these keys. Contents
-    /// that are findable before this call are returned once more by [`take_published`](Self::take_published).
+    /// that are findable already count as published now, so [`take_published`](Self::take_published) returns them too.
     pub fn name_contents(&mut self, chain: KeyChain) {
         self.cache.name_contents(chain);
     }
@@ -183,10 +183,11 @@ impl BlockManager {
     }
 
     /// Takes the caller's report that a fetch has ended and that the first `num_filled` of its blocks hold the KV that
-    /// was asked for; these blocks become findable. If the fetch has [tails](Fetch::tails), they then hold what the
-    /// sequence needs to go on behind the filled blocks. The caller reports each fetch once. Returns the fetch's
-    /// sequence and how many of its tokens are computed now. Returns `None` if the fetch is unknown, or if the sequence
-    /// no longer waits for it.
+    /// was asked for. These blocks count as computed, and become findable unless the sequence shares nothing. The
+    /// tokens that were computed before the fetch must fill whole blocks. If the fetch has [tails](Fetch::tails), they
+    /// hold what the sequence needs to go on behind the filled blocks. The caller reports each fetch once. Returns the
+    /// fetch's sequence and how many of its tokens are computed now. Returns `None` if the fetch is unknown, or if the
+    /// sequence no longer waits for it.
     pub fn finish_fetch(&mut self, id: FetchId, num_filled: usize) -> Option<(SequenceId, usize)> {
         let Fetch { sequence, blocks, tails, .. } = self.transfers.end_fetch(id)?;
         blocks.iter().rev().for_each(|&block| self.cache.release(block));
@@ -231,8 +232,9 @@ impl BlockManager {
         }
     }
 
-    /// Returns the [wanted](crate#terms) resume points that were not returned before, or have become of more use since,
-    /// without those that have ended. Returns none unless contents have [keys](Self::name_contents).
+    /// Returns the [wanted](crate#terms) resume points that were not returned before, without those that have ended. A
+    /// point that was returned as that [of an answer](WantedPoint::is_of_answer) is returned again once there is
+    /// another reason to want it. Returns none unless contents have [keys](Self::name_contents).
     pub fn take_wanted_points(&mut self) -> Vec<WantedPoint> {
         self.cache.take_wanted_points()
     }
@@ -250,7 +252,9 @@ impl BlockManager {
     }
 
     /// Returns the parts of tail blocks of each wanted resume point that has ended since the last call, one list for
-    /// each point. The bytes are there as long as those that [`take_evicted`](Self::take_evicted) returns.
+    /// each point. Points that [`reset_cache`](Self::reset_cache) ends are not returned, nor those that had ended
+    /// before it and were not returned yet. The bytes are there as long as those that
+    /// [`take_evicted`](Self::take_evicted) returns.
     pub fn take_evicted_points(&mut self) -> Vec<Vec<Evicted>> {
         self.cache.names_mut().map(|names| names.take_evicted_points()).unwrap_or_default()
     }

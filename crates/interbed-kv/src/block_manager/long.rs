@@ -28,9 +28,10 @@ pub struct KeptTails {
 }
 
 impl BlockManager {
-    /// Begins sequence `id`, whose first `below` blocks are in a tier below memory and count as computed, and which has
-    /// `num_tokens` tokens to begin with. The sequence holds no block yet, and shares nothing with others. The caller
-    /// [appends](Self::append) the other tokens as they are to be computed.
+    /// Begins sequence `id`, whose first `below` blocks are in a tier below memory and count as computed. The first
+    /// `num_tokens` tokens of the sequence are its prompt, whose end is a [point below](Self::is_point_below); these
+    /// tokens get no places here. The sequence holds no trunk block yet, and shares nothing with others. The caller
+    /// [appends](Self::append) the tokens behind the first `below` blocks as they are to be computed.
     ///
     /// # Errors
     /// Fails with [`BlockError::AlreadyHeld`] if `id` has begun before and was not freed.
@@ -248,8 +249,8 @@ impl BlockManager {
         self.tables.get(id).map_or(0, |table| table.blocks().len())
     }
 
-    /// Returns the trunk blocks that `id` holds in memory and whose tokens are all computed, whatever the state of the
-    /// sequence. Returns none if `id` is unknown.
+    /// Returns the full trunk blocks that `id` holds in memory and whose tokens are all computed, whatever the state of
+    /// the sequence. Returns none if `id` is unknown.
     pub fn computed_blocks(&self, id: SequenceId) -> &[BlockId] {
         let Some(table) = self.tables.get(id) else { return &[] };
         let (full, _) = position(table.num_computed(), self.config.block_size);

@@ -111,8 +111,10 @@ impl BlockManager {
         holders.into_iter().map(of).sum()
     }
 
-    /// Returns how many tokens must be computed again if `group` loses its blocks now and comes back at once: the
-    /// computed tokens that a look-up would not find. Tokens in a block that several sequences share count once.
+    /// Returns how many computed tokens of `group` are in no published block, so that they must be computed again if
+    /// the group loses its blocks now and comes back at once. Tokens in a block that several sequences share count
+    /// once. Where layers keep tails, tokens of published blocks behind the last [resume point](crate#terms) must be
+    /// computed again too, but are not counted.
     pub fn recompute_cost(&self, group: &[SequenceId]) -> usize {
         let block_size = self.config.block_size;
         let lost = self.locations(group).filter(|(table, index, _)| *index >= table.num_published());

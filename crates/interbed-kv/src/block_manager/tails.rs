@@ -157,8 +157,9 @@ impl BlockManager {
 
     /// Returns how many of the next `count` tokens of `id` a pass should compute, so that it ends where the sequence's
     /// state is worth keeping: behind the last full block of the prompt, where the prompt branched off from another
-    /// sequence, and at every so many blocks. Returns `count` if no layer keeps a state, if `id` is unknown, or if it
-    /// shares nothing.
+    /// sequence, and at every so many blocks; in a sequence that is longer than memory, also at the last end of a block
+    /// that the tokens reach. Returns `count` if no layer keeps a state, if `id` is unknown, or if it shares nothing
+    /// and is not longer than memory.
     pub fn count_to_stop(&self, id: SequenceId, count: usize) -> usize {
         let Some(tails) = self.cache.tails().filter(|_| self.keeps_states()) else { return count };
         let Some(table) = self.tables.get(id) else { return count };
@@ -380,8 +381,7 @@ fn can_resume(group: &TailTable, cache: &Cache, pool: usize, count: usize, compu
 }
 
 /// Releases the blocks of a window that the token at position `next` does not see, and takes blocks for the tokens that
-/// come next, as far as memory is
-/// available. `all` is the number of blocks that hold tokens of the sequence.
+/// come next, as far as memory is available. `all` is the number of blocks that hold tokens of the sequence.
 fn slide(window: &mut WindowTable, cache: &mut Cache, pool: usize, taker: Taker, (next, all): (usize, usize)) {
     let Some((Keeps::Window { tokens }, quota, block_size)) = cache.tails().map(|tails| tails.window(pool)) else {
         return;

@@ -205,7 +205,8 @@ impl Cache {
         self.tails().is_some_and(|tails| tails.pools[pool].content(block).is_some())
     }
 
-    /// Returns whether a resume point behind `num_blocks` blocks lasts because of its distance from others alone.
+    /// Returns for which reason a resume point behind the first `num_blocks` blocks lasts because of its position
+    /// alone: what [`Tails::milestone`] says, or [`Lasts::No`] if no layer keeps tails.
     pub(crate) fn milestone(&self, num_blocks: usize) -> Lasts {
         self.tails().map_or(Lasts::No, |tails| tails.milestone(num_blocks))
     }

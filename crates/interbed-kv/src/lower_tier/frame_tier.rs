@@ -1,8 +1,10 @@
 //! Interface to the tier that holds the KV of sequences which are longer than memory.
 //!
-//! A *frame* is one layer's part of a fixed number of consecutive trunk blocks of a sequence. A sequence has the tier
-//! *keep* its blocks, as many at a time as a frame has; the tier gives up none of them until they are released. A pass
-//! says which frames it will ask for, in order, so that the tier reads them ahead.
+//! A *frame* is a fixed number of consecutive trunk blocks of a sequence. A sequence has the tier *keep* its blocks,
+//! frame by frame; the tier gives up none of them until they are released.
+//!
+//! A pass reads one layer of a frame at a time. It announces what it will ask for, in order, so that the tier reads
+//! ahead. Where these docs speak of reading, a *frame* is one layer's KV of a frame.
 
 use std::sync::Arc;
 
@@ -23,7 +25,8 @@ pub trait FrameTier: LowerTier {
 
     /// Copies a part of a block that a sequence cannot go on without, to be written soon under `label`. Unlike in
     /// [`stage`](LowerTier::stage), the budget of writes does not keep the part from being written. Returns whether the
-    /// part will be written. If not, no buffer is free now, the block cannot be read, or writes are
+    /// tier has taken the part. The tier then stores it, unless there is no room by then or the write fails. The tier
+    /// does not take the part if no buffer is free now, if the part cannot be read, or if writes are
     /// [paused](crate::TierFigures::paused_until).
     fn stage_needed(&mut self, label: BlockLabel, part: BlockPart, blocks: &mut dyn BlockBytes) -> bool;
 
@@ -38,8 +41,8 @@ pub trait FrameTier: LowerTier {
     /// Releases all frames that `owner` keeps, so that the tier may forget their blocks.
     fn release_frames(&mut self, owner: u64);
 
-    /// Begins a pass that will ask for `frames`, in this order. The tier forgets frames that the caller has announced
-    /// earlier and not asked for.
+    /// Begins a pass that will ask for `frames`, in this order. What was announced earlier and not asked for is no
+    /// longer waited for; sequences keep these frames.
     fn begin_frames(&mut self, frames: &mut dyn Iterator<Item = FrameOf>);
 
     /// Waits for the next announced frame and returns it. The tier uses the frame's memory again when nobody holds the
@@ -51,18 +54,18 @@ pub trait FrameTier: LowerTier {
     fn next_frame(&mut self) -> Result<FrameBytes, FrameLost>;
 }
 
-/// Identifies one layer's part of one of the frames that a sequence keeps.
+/// Identifies one layer's KV of one of the frames that a sequence keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameOf {
     /// The number that the caller chose for the sequence that keeps the frame.
     pub owner: u64,
     /// Index of the frame among those that this sequence keeps.
     pub frame: usize,
-    /// Index of the layer.
+    /// Index of the layer among the layers whose KV is in trunk blocks.
     pub layer: usize,
 }
 
-/// A frame's buffer, and the number of its leading bytes that are used. The used bytes are one layer's parts of the
+/// A frame's buffer, and the number of its leading bytes that are used. The used bytes are one layer's KV of the
 /// frame's blocks, in the order of the tokens.
 pub type FrameBytes = (Arc<dyn AsRef<[u8]> + Send + Sync>, usize);
 

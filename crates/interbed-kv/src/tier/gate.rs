@@ -105,8 +105,8 @@ impl Ghosts {
         }
     }
 
-    /// Notes that a look-up has missed `key`. If `key` is in the sample, `gate` counts a return of its class, and `key`
-    /// leaves the sample.
+    /// Notes that a look-up has missed `key`. If `key` is in the sample, `gate` counts `SAMPLED` returns of its class,
+    /// and `key` leaves the sample.
     pub(super) fn returned(&mut self, key: BlockKey, gate: &mut Gate) {
         if let Some(class) = self.classes.remove(&key) {
             self.order.retain(|other| *other != key);
