@@ -162,6 +162,23 @@ fn a_conversation_beyond_memory_goes_on_where_it_ended() {
 }
 
 #[test]
+fn the_same_prompt_beyond_memory_is_found_but_for_its_last_block() {
+    for tails in KINDS {
+        for more in [300, 301, 300 + BLOCK] {
+            let space = Arc::new(FaultySegments::new(1));
+            let (engine, _) = start(beside(tails), &space, 8 << 20, StoreMode::Eager);
+            let request = greedy(prompt(3, 2 * STRETCH + more), 1);
+            let expected = expected_greedy(&request.prompt, &request.params);
+            for known in [0, (request.prompt.len() - 1) / BLOCK * BLOCK] {
+                let ended = collect(submit(&engine, &request));
+                assert_eq!((ended.tokens, ended.cached_tokens), (expected.clone(), known), "{more} {tails:?}");
+                await_writes(&engine);
+            }
+        }
+    }
+}
+
+#[test]
 fn who_made_room_goes_on_behind_what_is_on_disk() {
     for tails in KINDS {
         let space = Arc::new(FaultySegments::new(1));

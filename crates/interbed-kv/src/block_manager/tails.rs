@@ -158,12 +158,17 @@ impl BlockManager {
     /// Returns how many of the next `count` tokens of `id` a pass should compute, so that it ends where the sequence's
     /// state is worth keeping: behind the last full block of the prompt, where the prompt branched off from another
     /// sequence, and at every so many blocks; in a sequence that is longer than memory, also at the last end of a block
-    /// that the tokens reach. Returns `count` if no layer keeps a state, if `id` is unknown, or if it shares nothing
-    /// and is not longer than memory.
+    /// that the tokens reach. If layers keep windows alone, a pass ends behind the prompt's last full block, and only in
+    /// a sequence that is longer than memory. Returns `count` if layers keep no tails, if `id` is unknown, or if it
+    /// shares nothing and is not longer than memory.
     pub fn count_to_stop(&self, id: SequenceId, count: usize) -> usize {
-        let Some(tails) = self.cache.tails().filter(|_| self.keeps_states()) else { return count };
-        let Some(table) = self.tables.get(id) else { return count };
+        let (Some(tails), Some(table)) = (self.cache.tails(), self.tables.get(id)) else { return count };
         let (computed, block_size) = (table.num_computed(), self.config.block_size);
+        if !self.keeps_states() {
+            // What windows keep is stored as it is when a pass ends, and the same prompt can go on only there.
+            let to_prompt = (table.tails().prompt * block_size).saturating_sub(computed);
+            return if table.is_long() && to_prompt > 0 { count.min(to_prompt) } else { count };
+        }
         let milestone = match (table.is_publishing(), table.is_long()) {
             (true, _) => tails.next_milestone(computed / block_size),
             (false, true) => tails.next_milestone_below(computed / block_size),
