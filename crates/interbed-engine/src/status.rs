@@ -72,8 +72,8 @@ pub struct EngineStatus {
 }
 
 impl EngineStatus {
-    /// Returns the total size of the memory of all blocks of KV and of states, in bytes. Blocks that were withdrawn from
-    /// the pool are left out, because they have no memory.
+    /// Returns the total size of the memory of all blocks of KV and of states, in bytes. Blocks that were withdrawn
+    /// from the pool are left out, because they have no memory.
     pub fn kv_bytes(&self) -> u64 {
         let trunk = self.kv.blocks_total.saturating_sub(self.kv.blocks_withdrawn) as u64;
         let tails = self.tails.bytes(|group| group.blocks_held + group.blocks_cached + group.blocks_free);

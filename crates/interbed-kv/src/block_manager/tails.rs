@@ -158,8 +158,8 @@ impl BlockManager {
     /// Returns how many of the next `count` tokens of `id` a pass should compute, so that it ends where the sequence's
     /// state is worth keeping: behind the last full block of the prompt, where the prompt branched off from another
     /// sequence, and at every so many blocks; in a sequence that is longer than memory, also at the last end of a block
-    /// that the tokens reach. If layers keep windows alone, a pass ends behind the prompt's last full block, and only in
-    /// a sequence that is longer than memory. Returns `count` if layers keep no tails, if `id` is unknown, or if it
+    /// that the tokens reach. If layers keep windows alone, a pass ends behind the prompt's last full block, and only
+    /// in a sequence that is longer than memory. Returns `count` if layers keep no tails, if `id` is unknown, or if it
     /// shares nothing and is not longer than memory.
     pub fn count_to_stop(&self, id: SequenceId, count: usize) -> usize {
         let (Some(tails), Some(table)) = (self.cache.tails(), self.tables.get(id)) else { return count };
