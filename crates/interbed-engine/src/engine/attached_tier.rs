@@ -21,7 +21,7 @@ const FRESH: u8 = u8::MAX;
 const IDLE: u8 = u8::MAX - 1;
 
 /// The class of what sequences need to go on behind contents, besides the KV of all tokens.
-pub(super) const POINT: u8 = u8::MAX - 2;
+const POINT: u8 = u8::MAX - 2;
 
 /// The blocks that memory has given up, and the computed blocks that tiers below memory may store.
 pub(super) struct Gone {

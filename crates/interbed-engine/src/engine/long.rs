@@ -48,7 +48,7 @@ pub(super) struct LongSequence {
     point: usize,
     /// The number of times in a row that tails on disk did not come to memory.
     tries: u32,
-    /// The sequence has come back, and waits for tails that are still being written.
+    /// The tails that the sequence, which has come back, waits for; `None` if it does not wait.
     coming: Option<Coming>,
 }
 

@@ -20,6 +20,8 @@ mod forks;
 mod long;
 #[path = "../it/model.rs"]
 mod model;
+#[path = "../it/passes_on.rs"]
+mod passes_on;
 #[path = "../it/pressure.rs"]
 mod pressure;
 #[path = "../it/real.rs"]

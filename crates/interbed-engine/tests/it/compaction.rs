@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use interbed_engine::{
-    BlockBytes, KvDemand, KvGrant, KvMemory, PassError, Request, Runner, SamplingParams, StripMemory,
-};
-use interbed_kv::BlockCopy;
+use interbed_engine::{KvDemand, KvGrant, KvMemory, PassError, Request, Runner, SamplingParams};
 use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits};
 
+use crate::passes_on::passes_on;
 use crate::sim::{Shape, SimRunner, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, start_over};
 
 #[derive(Default)]
@@ -26,6 +24,8 @@ struct ResizedRunner {
 }
 
 impl Runner for ResizedRunner {
+    passes_on!(sim: copy_blocks, block_bytes, cache_namespace, strips);
+
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
@@ -34,22 +34,6 @@ impl Runner for ResizedRunner {
     ) -> Result<(), PassError> {
         self.pool.reached.store(self.sim.blocks_reached(), Ordering::Relaxed);
         self.sim.forward(batch, below, sink)
-    }
-
-    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
-        self.sim.copy_blocks(copies);
-    }
-
-    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
-        self.sim.block_bytes()
-    }
-
-    fn cache_namespace(&self, prompt_len: usize) -> u64 {
-        self.sim.cache_namespace(prompt_len)
-    }
-
-    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
-        self.sim.strips()
     }
 
     fn resize_blocks(&mut self, _came: &[u32], left: &[u32]) {

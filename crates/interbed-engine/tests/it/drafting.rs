@@ -3,11 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use interbed_engine::{Drafter, KvMemory, PassError, Runner, RunnerMemory, ShownWeights, StripMemory};
-use interbed_kv::{BlockBytes, BlockCopy};
-use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits};
+use interbed_engine::{Drafter, Runner};
 
 use crate::disk::dice;
+use crate::passes_on::passes_on;
 
 /// What sequences become, as far as tests tell.
 #[derive(Default)]
@@ -49,52 +48,10 @@ impl<R: Runner> Drafter for Drafting<R> {
 }
 
 impl<R: Runner> Runner for Drafting<R> {
+    passes_on!(runner: forward, copy_blocks, resize_blocks, block_bytes, cache_namespace);
+    passes_on!(runner: kv_memory, strips, shown_weights, streams_kv, memory);
+
     fn drafter(&mut self) -> Option<&mut dyn Drafter> {
         (self.most > 0).then_some(self)
-    }
-
-    fn forward(
-        &mut self,
-        batch: &[BatchSequence<'_>],
-        below: &mut dyn KvBelow,
-        sink: &mut dyn FnMut(LogitRow, Logits<'_>),
-    ) -> Result<(), PassError> {
-        self.runner.forward(batch, below, sink)
-    }
-
-    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
-        self.runner.copy_blocks(copies);
-    }
-
-    fn resize_blocks(&mut self, came: &[u32], left: &[u32]) {
-        self.runner.resize_blocks(came, left);
-    }
-
-    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
-        self.runner.block_bytes()
-    }
-
-    fn cache_namespace(&self, prompt_len: usize) -> u64 {
-        self.runner.cache_namespace(prompt_len)
-    }
-
-    fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
-        self.runner.kv_memory()
-    }
-
-    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
-        self.runner.strips()
-    }
-
-    fn shown_weights(&mut self) -> Option<&mut dyn ShownWeights> {
-        self.runner.shown_weights()
-    }
-
-    fn streams_kv(&self) -> bool {
-        self.runner.streams_kv()
-    }
-
-    fn memory(&mut self) -> RunnerMemory {
-        self.runner.memory()
     }
 }

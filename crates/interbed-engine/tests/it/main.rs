@@ -18,6 +18,7 @@ mod live;
 mod long;
 mod made_up;
 mod model;
+mod passes_on;
 mod pressure;
 mod real;
 mod remote;

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use interbed_device::{Bytes, Cpu, CpuDevice, PassNeeds};
 use interbed_engine::{
     Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, ModelRunner, PassError, PreemptionMode, Request, Runner,
-    RunnerMemory, SchedulerConfig, ShownWeights, StripMemory, TradeLimits, WeightMemory,
+    SchedulerConfig, TradeLimits, WeightMemory,
 };
 use interbed_io::EngineKind;
 use interbed_kernels::KvDType;
-use interbed_kv::{BlockCopy, KvConfig};
+use interbed_kv::KvConfig;
 use interbed_model::config::ModelConfig;
 use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits, Model, layers};
 use interbed_weights::{
@@ -21,6 +21,7 @@ use interbed_weights::{
 };
 
 use crate::model::{engine_config, kv_pool};
+use crate::passes_on::passes_on;
 use crate::sim::{assert_idle_and_whole, collect, eventually, greedy};
 
 const BLOCK_SIZE: usize = 16;
@@ -58,6 +59,8 @@ impl Watched {
 }
 
 impl Runner for Watched {
+    passes_on!(runner: copy_blocks, cache_namespace, strips, resize_blocks, memory, shown_weights);
+
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
@@ -70,32 +73,8 @@ impl Runner for Watched {
         Ok(())
     }
 
-    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
-        self.runner.copy_blocks(copies);
-    }
-
-    fn cache_namespace(&self, prompt_len: usize) -> u64 {
-        self.runner.cache_namespace(prompt_len)
-    }
-
-    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
-        self.runner.strips()
-    }
-
-    fn resize_blocks(&mut self, came: &[u32], left: &[u32]) {
-        self.runner.resize_blocks(came, left);
-    }
-
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {
         Some(self)
-    }
-
-    fn memory(&mut self) -> RunnerMemory {
-        self.runner.memory()
-    }
-
-    fn shown_weights(&mut self) -> Option<&mut dyn ShownWeights> {
-        self.runner.shown_weights()
     }
 }
 

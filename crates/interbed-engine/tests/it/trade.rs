@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use interbed_engine::{
-    BlockBytes, Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, PassError, PreemptionMode, Request, Runner,
-    RunnerMemory, StripMemory, TradeLimits,
+    Engine, KvDemand, KvGrant, KvMemory, MemoryTrade, PassError, PreemptionMode, Request, Runner, RunnerMemory,
+    TradeLimits,
 };
-use interbed_kv::BlockCopy;
 use interbed_model::{BatchSequence, KvBelow, LogitRow, Logits};
 use proptest::prelude::*;
 
+use crate::passes_on::passes_on;
 use crate::sim::{
     Shape, SimRunner, assert_idle_and_whole, collect, eventually, expected_greedy, greedy, prompt, start_over,
     teach_short_answers,
@@ -62,6 +62,8 @@ impl TradingRunner {
 }
 
 impl Runner for TradingRunner {
+    passes_on!(sim: copy_blocks, block_bytes, cache_namespace, strips);
+
     fn forward(
         &mut self,
         batch: &[BatchSequence<'_>],
@@ -75,24 +77,8 @@ impl Runner for TradingRunner {
         Ok(())
     }
 
-    fn copy_blocks(&mut self, copies: &[BlockCopy]) {
-        self.sim.copy_blocks(copies);
-    }
-
     fn resize_blocks(&mut self, _came: &[u32], left: &[u32]) {
         self.sim.forget(left);
-    }
-
-    fn block_bytes(&mut self) -> Option<&mut dyn BlockBytes> {
-        self.sim.block_bytes()
-    }
-
-    fn cache_namespace(&self, prompt_len: usize) -> u64 {
-        self.sim.cache_namespace(prompt_len)
-    }
-
-    fn strips(&mut self) -> Option<&mut dyn StripMemory> {
-        self.sim.strips()
     }
 
     fn kv_memory(&mut self) -> Option<&mut dyn KvMemory> {

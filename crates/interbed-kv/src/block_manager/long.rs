@@ -56,7 +56,9 @@ impl BlockManager {
     /// nothing, the sequence has no tails, so that it must be [freed](Self::free).
     ///
     /// # Errors
-    /// Fails if `id` already holds blocks, or if too few blocks are available. The manager is unchanged then.
+    /// The manager is unchanged on failure:
+    /// - [`BlockError::OutOfBlocks`] if memory has no room for the blocks and the tails;
+    /// - [`BlockError::AlreadyHeld`] if `id` has begun before and was not freed.
     ///
     /// # Panics
     /// Panics if `token_ids` do not fill one block or more.
@@ -71,9 +73,6 @@ impl BlockManager {
         let block_size = self.config.block_size;
         let count = token_ids.len() / block_size;
         assert!(count > 0 && token_ids.len().is_multiple_of(block_size), "{} tokens are no blocks", token_ids.len());
-        if self.tables.get(id).is_some() {
-            return Err(BlockError::AlreadyHeld(id));
-        }
         let tail_bytes = self.fetched_tail_bytes(below + count);
         self.expect_room(Need { fresh: count, revived: 0, tail_bytes })?;
         self.begin_long(id, root, below, num_tokens)?;

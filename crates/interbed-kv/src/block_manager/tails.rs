@@ -164,23 +164,18 @@ impl BlockManager {
     pub fn count_to_stop(&self, id: SequenceId, count: usize) -> usize {
         let (Some(tails), Some(table)) = (self.cache.tails(), self.tables.get(id)) else { return count };
         let (computed, block_size) = (table.num_computed(), self.config.block_size);
-        if !self.keeps_states() {
-            // What windows keep is stored as it is when a pass ends, and the same prompt can go on only there.
-            let to_prompt = (table.tails().prompt * block_size).saturating_sub(computed);
-            return if table.is_long() && to_prompt > 0 { count.min(to_prompt) } else { count };
-        }
-        let milestone = match (table.is_publishing(), table.is_long()) {
-            (true, _) => tails.next_milestone(computed / block_size),
-            (false, true) => tails.next_milestone_below(computed / block_size),
-            (false, false) => return count,
-        };
         let TailTables { prompt, branch, .. } = *table.tails();
-        let stops = [prompt, branch, milestone];
-        let end = computed.saturating_add(count);
-        // Of a sequence that is longer than memory, tails are stored behind full blocks alone.
-        let full = if table.is_long() { end / block_size } else { 0 };
-        let stops = stops.into_iter().chain([full]);
-        let ahead = stops.map(|stop| stop * block_size).filter(|&stop| stop > computed);
+        let (at, end) = (computed / block_size, computed.saturating_add(count) / block_size);
+        let stops = match (self.keeps_states(), table.is_long()) {
+            (true, false) if table.is_publishing() => [prompt, branch, tails.next_milestone(at)],
+            // Of a sequence that is longer than memory, states are stored behind full blocks alone.
+            (true, true) => [prompt, tails.next_milestone_below(at), end],
+            // The disk gets windows of such a sequence as they are when a pass ends. The same prompt can go on behind
+            // its last full block at most.
+            (false, true) => [prompt; 3],
+            (_, false) => return count,
+        };
+        let ahead = stops.into_iter().map(|stop| stop * block_size).filter(|&stop| stop > computed);
         ahead.fold(count, |count, stop| count.min(stop - computed))
     }
 
