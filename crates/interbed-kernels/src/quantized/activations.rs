@@ -40,16 +40,17 @@ const ROW_GRANULE: usize = 4 * BLOCK;
 /// The memory layout of codes, scales and sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// One token after the other: codes `[token][column]`, scales `[token][block]` and sums `[token][block][half]`.
-    /// Each token is padded with zeros to a multiple of 128 columns. [`Activations::row_blocks`] is the padded number
-    /// of blocks per token.
+    /// One token after the other: codes `[token][column]`, scales and minima `[token][block]` and sums
+    /// `[token][block][half]`. Each token is padded with zeros to a multiple of 128 columns.
+    /// [`Activations::row_blocks`] is the padded number of blocks per token.
     Rows,
     /// One span of columns after the other, so that the codes of all tokens in a span are contiguous: codes
-    /// `[span][token][column]`, scales `[span][token][block]` and sums `[span][token][block][half]`. The codes are
-    /// unsigned bytes, which are the integers plus 128. The missing columns of the last span are unspecified.
+    /// `[span][token][column]`, scales and minima `[span][token][block]` and sums `[span][token][block][half]`. The
+    /// missing columns of the last span are unspecified.
     Spans,
-    /// Tiles of sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales `[tile][block][token 16]`
-    /// and sums `[tile][block][half][token 16]`. The missing tokens of the last tile are zeros.
+    /// Tiles of sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales and minima
+    /// `[tile][block][token 16]` and sums `[tile][block][half][token 16]`. The missing tokens of the last tile are
+    /// zeros.
     Tiles,
 }
 
@@ -86,8 +87,11 @@ pub(super) struct Activations<'a> {
     pub blocks: usize,
     pub codes: &'a [i8],
     pub scales: &'a [f32],
-    /// The sum of the codes of each half block. The sums are integers, so f32 holds them exactly.
-    pub sums: &'a [f32],
+    /// The sum of the codes of each half block.
+    pub sums: &'a [i32],
+    /// The scale of each block times the sum of all its codes, rounded once: what a minimum of weights is multiplied
+    /// by.
+    pub minima: &'a [f32],
 }
 
 impl Activations<'_> {
@@ -125,15 +129,17 @@ pub(super) fn quantize<'a>(
     let (tokens, blocks) = (x.len() / cols, cols / BLOCK);
     let sizes = Sizes::of(layout, tokens, cols);
     let skipped = scratch.as_ptr().align_offset(LINE);
-    let (codes, rest) = scratch[skipped..][..sizes.codes + sizes.scales + sizes.sums].split_at_mut(sizes.codes);
-    let (scales, sums) = rest.split_at_mut(sizes.scales);
-    let (codes, scales, sums) = (cast_slice_mut(codes), cast_slice_mut(scales), cast_slice_mut(sums));
-    let places = (Share::new(codes), Share::new(scales), Share::new(sums));
+    let (codes, rest) = scratch[skipped..][..sizes.total() - LINE].split_at_mut(sizes.codes);
+    let (scales, rest) = rest.split_at_mut(sizes.scales);
+    let (sums, minima) = rest.split_at_mut(sizes.sums);
+    let (codes, scales) = (cast_slice_mut(codes), cast_slice_mut(scales));
+    let (sums, minima) = (cast_slice_mut(sums), cast_slice_mut(minima));
+    let places = (Share::new(codes), Share::new(scales), Share::new(sums), Share::new(minima));
     let tokens_wanted = if wanted { tokens } else { 0 };
     // One number costs about as much as four multiply-adds.
     pool.split(tokens_wanted, layout.granule(), cols.saturating_mul(4), |share| {
-        let (codes, scales, sums) = places;
-        let job = Quantising { x, cols, share, codes, scales, sums };
+        let (codes, scales, sums, minima) = places;
+        let job = Quantising { x, cols, share, codes, scales, sums, minima };
         // SAFETY: shares begin at whole granules, so no two threads get the same token or tile.
         match layout {
             Layout::Rows => dispatch!(level, unsafe rows::<_>(job: Quantising<'_>)),
@@ -141,7 +147,7 @@ pub(super) fn quantize<'a>(
             Layout::Tiles => dispatch!(level, unsafe tiles::<_>(job: Quantising<'_>)),
         }
     });
-    Activations { layout, tokens, blocks, codes, scales, sums }
+    Activations { layout, tokens, blocks, codes, scales, sums, minima }
 }
 
 /// The number of bytes of each part, in the order in which the parts lie in memory.
@@ -149,6 +155,7 @@ struct Sizes {
     codes: usize,
     scales: usize,
     sums: usize,
+    minima: usize,
 }
 
 impl Sizes {
@@ -164,14 +171,16 @@ impl Sizes {
         Self {
             codes: part(times(tokens, stride)),
             scales: part(times(blocks, Some(size_of::<f32>()))),
-            sums: part(times(blocks, Some(2 * size_of::<f32>()))),
+            sums: part(times(blocks, Some(2 * size_of::<i32>()))),
+            minima: part(times(blocks, Some(size_of::<f32>()))),
         }
     }
 
     /// Returns the number of bytes of all parts, with room for alignment.
     fn total(&self) -> usize {
-        let total = self.codes.checked_add(self.scales).and_then(|sum| sum.checked_add(self.sums));
-        total.and_then(|sum| sum.checked_add(LINE)).expect("activations that exist can be counted")
+        let parts = [self.codes, self.scales, self.sums, self.minima, LINE];
+        let total = parts.into_iter().try_fold(0usize, |total, part| total.checked_add(part));
+        total.expect("activations that exist can be counted")
     }
 }
 
@@ -182,7 +191,8 @@ struct Quantising<'a> {
     share: Range<usize>,
     codes: Share<'a, i8>,
     scales: Share<'a, f32>,
-    sums: Share<'a, f32>,
+    sums: Share<'a, i32>,
+    minima: Share<'a, f32>,
 }
 
 impl<'a> Quantising<'a> {
@@ -214,16 +224,19 @@ unsafe fn rows<S: Encode>(s: S, job: Quantising<'_>) {
             let codes = job.codes.slice(token * stride, stride);
             let scales = job.scales.slice(token * blocks, blocks);
             let sums = job.sums.slice(token * 2 * blocks, 2 * blocks);
+            let minima = job.minima.slice(token * blocks, blocks);
             codes[job.cols..].fill(0);
             // The padding is negative zero, so that a sum of -0 stays -0: kernels that skip such blocks give the same
             // bits.
             scales[job.blocks()..].fill(-0.0);
-            sums[2 * job.blocks()..].fill(0.0);
+            sums[2 * job.blocks()..].fill(0);
+            minima[job.blocks()..].fill(-0.0);
             for (block, x) in job.of_token(token).iter().enumerate() {
                 let encoded = s.encode(x);
                 codes[block * BLOCK..][..BLOCK].copy_from_slice(&encoded.codes);
                 scales[block] = encoded.scale;
                 sums[block * 2..][..2].copy_from_slice(&encoded.sums);
+                minima[block] = encoded.minimum();
             }
         }
     }
@@ -243,14 +256,13 @@ unsafe fn spans<S: Encode>(s: S, job: Quantising<'_>) {
                 let codes = job.codes.slice(at * SPAN, SPAN);
                 let scales = job.scales.slice(at * SPAN_BLOCKS, SPAN_BLOCKS);
                 let sums = job.sums.slice(at * 2 * SPAN_BLOCKS, 2 * SPAN_BLOCKS);
+                let minima = job.minima.slice(at * SPAN_BLOCKS, SPAN_BLOCKS);
                 for (block, x) in x.iter().enumerate() {
                     let encoded = s.encode(x);
-                    for (to, code) in codes[block * BLOCK..][..BLOCK].iter_mut().zip(encoded.codes) {
-                        // Adding or subtracting 128 gives the same bits.
-                        *to = code ^ i8::MIN;
-                    }
+                    codes[block * BLOCK..][..BLOCK].copy_from_slice(&encoded.codes);
                     scales[block] = encoded.scale;
                     sums[block * 2..][..2].copy_from_slice(&encoded.sums);
+                    minima[block] = encoded.minimum();
                 }
             }
         }
@@ -272,6 +284,7 @@ unsafe fn tiles<S: Encode>(s: S, job: Quantising<'_>) {
                 let codes = job.codes.slice(at * BLOCK * TILE, BLOCK * TILE);
                 let scales = job.scales.slice(at * TILE, TILE);
                 let sums = job.sums.slice(at * 2 * TILE, 2 * TILE);
+                let minima = job.minima.slice(at * TILE, TILE);
                 for lane in 0..TILE {
                     let token = tile * TILE + lane;
                     let encoded =
@@ -282,6 +295,7 @@ unsafe fn tiles<S: Encode>(s: S, job: Quantising<'_>) {
                     scales[lane] = encoded.scale;
                     sums[lane] = encoded.sums[0];
                     sums[TILE + lane] = encoded.sums[1];
+                    minima[lane] = encoded.minimum();
                 }
             }
         }
@@ -291,11 +305,16 @@ unsafe fn tiles<S: Encode>(s: S, job: Quantising<'_>) {
 struct Encoded {
     codes: [i8; BLOCK],
     scale: f32,
-    sums: [f32; 2],
+    sums: [i32; 2],
 }
 
 impl Encoded {
-    const ZERO: Self = Self { codes: [0; BLOCK], scale: 0.0, sums: [0.0; 2] };
+    const ZERO: Self = Self { codes: [0; BLOCK], scale: 0.0, sums: [0; 2] };
+
+    #[inline(always)]
+    fn minimum(&self) -> f32 {
+        self.scale * (self.sums[0] + self.sums[1]) as f32
+    }
 }
 
 /// Encodes one block, with the same formula at each level.
@@ -333,9 +352,11 @@ impl Encode for Avx512 {
         let pairs = self._mm256_maddubs_epi16(self._mm256_set1_epi8(1), codes);
         let fours = self._mm256_madd_epi16(pairs, self._mm256_set1_epi16(1));
         let eights = self._mm256_add_epi32(fours, self._mm256_shuffle_epi32::<0b01_00_11_10>(fours));
-        let sums =
-            self._mm256_cvtepi32_ps(self._mm256_add_epi32(eights, self._mm256_shuffle_epi32::<0b10_11_00_01>(eights)));
-        let sums = [self._mm256_cvtss_f32(sums), self._mm_cvtss_f32(self._mm256_extractf128_ps::<1>(sums))];
+        let sums = self._mm256_add_epi32(eights, self._mm256_shuffle_epi32::<0b10_11_00_01>(eights));
+        let sums = [
+            self._mm_cvtsi128_si32(self._mm256_castsi256_si128(sums)),
+            self._mm_cvtsi128_si32(self._mm256_extracti128_si256::<1>(sums)),
+        ];
         Encoded { codes: bytemuck::cast(codes), scale, sums }
     }
 }
@@ -386,6 +407,6 @@ fn encode(x: &[f32; BLOCK]) -> Encoded {
             rounded[16 + i] += rounded[16 + i + width];
         }
     }
-    let sums = [rounded[0], rounded[16]];
+    let sums = [rounded[0] as i32, rounded[16] as i32];
     Encoded { codes, scale, sums }
 }

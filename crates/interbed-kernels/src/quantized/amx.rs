@@ -170,16 +170,15 @@ unsafe fn add_scaled<F: Unpack>(
             for block in 0..blocks {
                 let at = first + block;
                 let scales = _mm512_loadu_ps(job.x.scales.as_ptr().add(at * TILE));
-                let halves = [
-                    _mm512_loadu_ps(job.x.sums.as_ptr().add(at * 2 * TILE)),
-                    _mm512_loadu_ps(job.x.sums.as_ptr().add((at * 2 + 1) * TILE)),
-                ];
-                let both = s._mm512_add_ps(halves[0], halves[1]);
+                let minima = _mm512_loadu_ps(job.x.minima.as_ptr().add(at * TILE));
+                let sums_of = |half: usize| job.x.sums.as_ptr().add((at * 2 + half) * TILE).cast();
+                let sums = [_mm512_loadu_si512(sums_of(0)), _mm512_loadu_si512(sums_of(1))];
                 let starts = if F::HALVES {
-                    [start::<F>(s, halves[0]), start::<F>(s, halves[1])]
+                    [start::<F>(s, sums[0]), start::<F>(s, sums[1])]
                 } else {
-                    [start::<F>(s, both); 2]
+                    [start::<F>(s, s._mm512_add_epi32(sums[0], sums[1])); 2]
                 };
+                let halves = [s._mm512_cvtepi32_ps(sums[0]), s._mm512_cvtepi32_ps(sums[1])];
                 for row in 0..OCTET {
                     let lane = octet + row;
                     let integer = |part: usize| {
@@ -200,12 +199,13 @@ unsafe fn add_scaled<F: Unpack>(
                         let minimum = if F::HALVES {
                             let factors = &header.half_minima[block];
                             let low = s._mm512_mul_ps(s._mm512_set1_ps(factors[0][lane]), halves[0]);
-                            s._mm512_fmadd_ps(s._mm512_set1_ps(factors[1][lane]), halves[1], low)
+                            let sum = s._mm512_fmadd_ps(s._mm512_set1_ps(factors[1][lane]), halves[1], low);
+                            s._mm512_mul_ps(scales, sum)
                         } else {
-                            both
+                            minima
                         };
                         let least = s._mm512_set1_ps(header.minima[block][lane]);
-                        acc[row] = s._mm512_fnmadd_ps(least, s._mm512_mul_ps(scales, minimum), acc[row]);
+                        acc[row] = s._mm512_fnmadd_ps(least, minimum, acc[row]);
                     }
                 }
             }
@@ -218,10 +218,10 @@ unsafe fn add_scaled<F: Unpack>(
 
 /// Returns the initial values of dot products, which compensate for the offset of the weights' codes.
 #[inline(always)]
-fn start<F: Unpack>(s: Avx512, sum: __m512) -> __m512i {
+fn start<F: Unpack>(s: Avx512, sums: __m512i) -> __m512i {
     match F::OFFSET {
         0 => s._mm512_setzero_si512(),
-        offset => s._mm512_cvttps_epi32(s._mm512_mul_ps(sum, s._mm512_set1_ps(-f32::from(offset)))),
+        offset => s._mm512_mullo_epi32(sums, s._mm512_set1_epi32(-i32::from(offset))),
     }
 }
 

@@ -81,7 +81,7 @@ unsafe fn panel<F: Octet, const T: usize>(
                     for (acc, token) in of_octet.iter_mut().zip(tokens.clone()) {
                         let at = token * x.row_blocks() + column;
                         let activations: &[i8; BLOCK] = x.codes[at * BLOCK..][..BLOCK].try_into().expect("a block");
-                        let small = (x.scales[at], x.sums[at * 2], x.sums[at * 2 + 1]);
+                        let small = (x.scales[at], x.minima[at], [x.sums[at * 2], x.sums[at * 2 + 1]]);
                         *acc = step::<F>(s, &room.header, block, octet, &codes, activations, small, *acc);
                     }
                 }
@@ -129,24 +129,23 @@ fn step<F: Octet>(
     octet: usize,
     codes: &[__m256i; WORDS],
     activations: &[i8; BLOCK],
-    (scale, sum0, sum1): (f32, f32, f32),
+    (scale, minimum, sums): (f32, f32, [i32; 2]),
     acc: __m256,
 ) -> __m256 {
     let block = block % SPAN_BLOCKS;
     let [half0, half1] = dots::<F>(s, codes, activations);
     let lanes = |lanes: &[f32; ROWS]| load(s, &lanes.as_chunks::<OCTET>().0[octet % OCTETS]);
     // These are integers that f32 represents exactly: nothing is rounded until `dot` is multiplied by the scales.
-    let offset = if F::OFFSET == 128 { 0.0 } else { f32::from(F::OFFSET) };
+    let offset = if F::OFFSET == 128 { 0 } else { i32::from(F::OFFSET) };
+    let integers =
+        |dot: __m256i, sum: i32| s._mm256_cvtepi32_ps(s._mm256_sub_epi32(dot, s._mm256_set1_epi32(offset * sum)));
     let dot = if F::HALVES {
-        let half0 = s._mm256_sub_ps(s._mm256_cvtepi32_ps(half0), s._mm256_set1_ps(offset * sum0));
-        let half1 = s._mm256_sub_ps(s._mm256_cvtepi32_ps(half1), s._mm256_set1_ps(offset * sum1));
+        let (half0, half1) = (integers(half0, sums[0]), integers(half1, sums[1]));
         let factors = &header.halves[block];
         let (f0, f1) = (lanes(&factors[0]), lanes(&factors[1]));
         s._mm256_fmadd_ps(half1, f1, s._mm256_mul_ps(half0, f0))
-    } else if offset == 0.0 {
-        s._mm256_cvtepi32_ps(half0)
     } else {
-        s._mm256_sub_ps(s._mm256_cvtepi32_ps(half0), s._mm256_set1_ps(offset * (sum0 + sum1)))
+        integers(half0, sums[0] + sums[1])
     };
     let scales = s._mm256_mul_ps(lanes(&header.scales[block]), s._mm256_set1_ps(scale));
     let acc = s._mm256_fmadd_ps(dot, scales, acc);
@@ -156,10 +155,11 @@ fn step<F: Octet>(
     let minimum = if F::HALVES {
         let factors = &header.half_minima[block];
         let (f0, f1) = (lanes(&factors[0]), lanes(&factors[1]));
-        let minimum = s._mm256_fmadd_ps(f1, s._mm256_set1_ps(sum1), s._mm256_mul_ps(f0, s._mm256_set1_ps(sum0)));
+        let sums = sums.map(|sum| s._mm256_set1_ps(sum as f32));
+        let minimum = s._mm256_fmadd_ps(f1, sums[1], s._mm256_mul_ps(f0, sums[0]));
         s._mm256_mul_ps(s._mm256_set1_ps(scale), minimum)
     } else {
-        s._mm256_set1_ps(scale * (sum0 + sum1))
+        s._mm256_set1_ps(minimum)
     };
     s._mm256_fnmadd_ps(lanes(&header.minima[block]), minimum, acc)
 }

@@ -96,11 +96,12 @@ fn step<F: Format, const FUSED: bool>(
         return acc;
     }
     let minimum = if F::HALVES {
-        header.half_minima[block][0][row] * sums[0] + header.half_minima[block][1][row] * sums[1]
+        let [first, last] = &header.half_minima[block];
+        scale * (first[row] * sums[0] as f32 + last[row] * sums[1] as f32)
     } else {
-        sums[0] + sums[1]
+        job.x.minima[at]
     };
-    fma(-header.minima[block][row], scale * minimum, acc)
+    fma(-header.minima[block][row], minimum, acc)
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]

@@ -181,7 +181,15 @@ mod tests {
         let row_bytes = BYTES + 3 * Q4_0::BYTES;
         let (rows, end) = (20, 19);
         let weights: Vec<u8> = (0..rows * row_bytes).map(|i| (i % 251) as u8 + 1).collect();
-        let x = Activations { layout: Layout::Rows, tokens: 0, blocks: 11, codes: &[], scales: &[], sums: &[] };
+        let x = Activations {
+            layout: Layout::Rows,
+            tokens: 0,
+            blocks: 11,
+            codes: &[],
+            scales: &[],
+            sums: &[],
+            minima: &[],
+        };
         let out = Columns::new(&mut [], rows).output();
         let job = ProductRows { x, w: &weights, row_bytes, first: 0, end, out };
         let mut ragged = Ragged([[0xff; MAX_BYTES]; ROWS]);

@@ -3,6 +3,7 @@
 
 use std::arch::x86_64::*;
 
+use super::activations::Activations;
 use super::header::{Fields, Header};
 use super::job::ProductRows;
 use super::spans::{Ragged, Spans};
@@ -45,13 +46,28 @@ impl Small {
 }
 
 /// Returns the number that is subtracted from a block's sums, without the factor of each row: a token's scale times its
-/// sums of the halves, which may have their own factors.
+/// sums of the halves, which may have their own factors. The number `at` is the block's index among all blocks of the
+/// activations.
+///
+/// # Safety
+/// The activations have this block.
 #[inline(always)]
-fn scaled_minimum<F: Unpack>(s: Avx512, header: &Header, block: usize, scale: f32, sums: [f32; 2]) -> __m512 {
-    if !F::HALVES {
-        return s._mm512_set1_ps(scale * (sums[0] + sums[1]));
+unsafe fn scaled_minimum<F: Unpack>(
+    s: Avx512,
+    header: &Header,
+    block: usize,
+    x: &Activations<'_>,
+    at: usize,
+) -> __m512 {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        if !F::HALVES {
+            return s._mm512_set1_ps(*x.minima.get_unchecked(at));
+        }
+        let [first, last] = &header.half_minima[block];
+        let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
+        let sums = sums.map(|sum| s._mm512_cvtepi32_ps(s._mm512_set1_epi32(sum)));
+        let sum = s._mm512_fmadd_ps(s.load(last), sums[1], s._mm512_mul_ps(s.load(first), sums[0]));
+        s._mm512_mul_ps(s._mm512_set1_ps(*x.scales.get_unchecked(at)), sum)
     }
-    let [first, last] = &header.half_minima[block];
-    let sum = s._mm512_mul_ps(s.load(first), s._mm512_set1_ps(sums[0]));
-    s._mm512_mul_ps(s._mm512_set1_ps(scale), s._mm512_fmadd_ps(s.load(last), s._mm512_set1_ps(sums[1]), sum))
 }

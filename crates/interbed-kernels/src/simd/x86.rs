@@ -102,6 +102,7 @@ registers! { Avx2
     [(a: __m128) -> __m128] { _mm_movehdup_ps }
     [(a: __m128, b: __m128) -> __m128] { _mm_add_ps _mm_add_ss _mm_max_ps _mm_max_ss _mm_movehl_ps }
     [(a: __m128) -> f32] { _mm_cvtss_f32 }
+    [(a: __m128i) -> i32] { _mm_cvtsi128_si32 }
     [(a: __m128) -> __m256] { _mm256_castps128_ps256 }
     [(a: __m256) -> __m128] { _mm256_castps256_ps128 }
     [<N: i32>(a: __m256) -> __m128] { _mm256_extractf128_ps }
@@ -178,7 +179,7 @@ registers! { Avx512
     }
     [(a: __m512i, count: __m128i) -> __m512i] { _mm512_sll_epi32 _mm512_srl_epi32 _mm512_srl_epi16 }
     [(a: __m512i, b: __m512i) -> __m512i] {
-        _mm512_and_si512 _mm512_or_si512 _mm512_xor_si512 _mm512_add_epi32 _mm512_sub_epi32 _mm512_sub_epi8
+        _mm512_and_si512 _mm512_or_si512 _mm512_xor_si512 _mm512_add_epi32 _mm512_mullo_epi32 _mm512_sub_epi32 _mm512_sub_epi8
         _mm512_max_epu32 _mm512_shuffle_epi8 _mm512_srlv_epi64 _mm512_rolv_epi64 _mm512_unpacklo_epi8
         _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32 _mm512_unpacklo_epi64
         _mm512_unpackhi_epi64

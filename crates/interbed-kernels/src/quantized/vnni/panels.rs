@@ -33,11 +33,8 @@ const QUADS: usize = BLOCK / 4;
 /// The unpacked codes of a span.
 #[repr(C, align(64))]
 struct Panel {
-    /// The codes' integers, `[block][four columns][vector][row][4]`.
-    codes: [[[[i8; 4 * ROWS]; VECTORS]; QUADS]; SPAN_BLOCKS],
-    /// The initial values of dot products, which compensate for the 128 added to activations,
-    /// `[block][half][vector][row]`. If halves have no factors, both halves are one product.
-    starts: [[[[i32; ROWS]; VECTORS]; 2]; SPAN_BLOCKS],
+    /// `[block][four columns][vector][row][4]`.
+    codes: [[[[u8; 4 * ROWS]; VECTORS]; QUADS]; SPAN_BLOCKS],
 }
 
 /// The span of the next panel, which is prefetched into the L2 cache evenly while the current panel's span is computed.
@@ -180,29 +177,16 @@ unsafe fn unpack_span<F: Unpack>(
 unsafe fn unpack<F: Unpack>(s: Vnni, spans: Spans<'_, F>, block: usize, v: usize, panel: *mut Panel) {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let (zero, bias) = (s._mm512_setzero_si512(), s._mm512_set1_epi8(i8::MIN));
-        let mut halves = [[zero; 4]; 2];
+        let mut halves = [[s._mm512_setzero_si512(); 4]; 2];
         for i in 0..4 {
-            let codes = F::unpack_rows(*s, spans.fourth(i), block);
-            for half in 0..2 {
-                halves[half][i] = s._mm512_sub_epi8(codes[half], s._mm512_set1_epi8(F::OFFSET as i8));
-            }
+            [halves[0][i], halves[1][i]] = F::unpack_rows(*s, spans.fourth(i), block);
         }
-        let mut surplus = [zero; 2];
         for half in 0..2 {
             let quads = turned(*s, halves[half]);
             for i in 0..4 {
                 let to = &raw mut (*panel).codes[block][half * 4 + i][v];
                 _mm512_store_si512(to.cast(), quads[i]);
-                surplus[half] = s._mm512_dpbusd_epi32(surplus[half], bias, quads[i]);
             }
-        }
-        if !F::HALVES {
-            surplus[0] = s._mm512_add_epi32(surplus[0], surplus[1]);
-        }
-        for half in 0..1 + usize::from(F::HALVES) {
-            let to = &raw mut (*panel).starts[block][half][v];
-            _mm512_store_si512(to.cast(), s._mm512_sub_epi32(zero, surplus[half]));
         }
     }
 }
@@ -240,16 +224,23 @@ unsafe fn add<F: Unpack, const T: usize>(
                 next.ask();
             }
             let mut dot = [[s._mm512_setzero_ps(); VECTORS]; T];
+            // What compensates for the offset of the weights' codes, for each token.
+            let mut starts = [[0; 2]; T];
+            for t in 0..T {
+                let at = (at + t) * SPAN_BLOCKS + block;
+                let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
+                starts[t] = sums.map(|sum| -i32::from(F::OFFSET) * sum);
+            }
             if F::HALVES {
                 // These are integers that f32 represents exactly: nothing is rounded here.
-                let first = dots::<T, 0, 4>(s, panel, block, 0, codes);
+                let first = dots::<T, 0, 4>(s, panel, block, starts.map(|[first, _]| first), codes);
                 for t in 0..T {
                     for v in 0..VECTORS {
                         let factor = s.load(&headers[v].halves[block][0]);
                         dot[t][v] = s._mm512_mul_ps(s._mm512_cvtepi32_ps(first[t][v]), factor);
                     }
                 }
-                let last = dots::<T, 4, 8>(s, panel, block, 1, codes);
+                let last = dots::<T, 4, 8>(s, panel, block, starts.map(|[_, last]| last), codes);
                 for t in 0..T {
                     for v in 0..VECTORS {
                         let factor = s.load(&headers[v].halves[block][1]);
@@ -257,7 +248,7 @@ unsafe fn add<F: Unpack, const T: usize>(
                     }
                 }
             } else {
-                let both = dots::<T, 0, 8>(s, panel, block, 0, codes);
+                let both = dots::<T, 0, 8>(s, panel, block, starts.map(|[first, last]| first + last), codes);
                 for t in 0..T {
                     for v in 0..VECTORS {
                         dot[t][v] = s._mm512_cvtepi32_ps(both[t][v]);
@@ -272,9 +263,8 @@ unsafe fn add<F: Unpack, const T: usize>(
                     acc[t][v] = s._mm512_fmadd_ps(dot[t][v], scale, acc[t][v]);
                 }
                 if F::MINIMA {
-                    let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
                     for v in 0..VECTORS {
-                        let minimum = scaled_minimum::<F>(*s, headers[v], block, scale, sums);
+                        let minimum = scaled_minimum::<F>(*s, headers[v], block, x, at);
                         acc[t][v] = s._mm512_fnmadd_ps(s.load(&headers[v].minima[block]), minimum, acc[t][v]);
                     }
                 }
@@ -288,7 +278,7 @@ unsafe fn add<F: Unpack, const T: usize>(
     }
 }
 
-/// Computes the integer dot products of a block's columns from `4 * FIRST` to `4 * END`, for `T` tokens.
+/// Adds the integer dot products of a block's columns from `4 * FIRST` to `4 * END` to `starts`, for `T` tokens.
 ///
 /// # Safety
 /// `codes` are the codes of a span of `T` tokens; AVX-512 VNNI exists.
@@ -297,13 +287,12 @@ unsafe fn dots<const T: usize, const FIRST: usize, const END: usize>(
     s: Vnni,
     panel: *const Panel,
     block: usize,
-    half: usize,
+    starts: [i32; T],
     codes: *const i8,
 ) -> [[__m512i; VECTORS]; T] {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let starts = (&raw const (*panel).starts[block][half]).cast::<__m512i>();
-        let mut dots = [[_mm512_load_si512(starts), _mm512_load_si512(starts.add(1))]; T];
+        let mut dots = starts.map(|start| [s._mm512_set1_epi32(start); VECTORS]);
         for quad in FIRST..END {
             let codes_of_rows = (&raw const (*panel).codes[block][quad]).cast::<__m512i>();
             let weights = [_mm512_load_si512(codes_of_rows), _mm512_load_si512(codes_of_rows.add(1))];
@@ -311,7 +300,7 @@ unsafe fn dots<const T: usize, const FIRST: usize, const END: usize>(
                 let four = codes.add(t * SPAN + block * BLOCK + quad * 4).cast::<i32>();
                 let four = s._mm512_set1_epi32(four.read_unaligned());
                 for v in 0..VECTORS {
-                    dots[t][v] = s._mm512_dpbusd_epi32(dots[t][v], four, weights[v]);
+                    dots[t][v] = s._mm512_dpbusd_epi32(dots[t][v], weights[v], four);
                 }
             }
         }

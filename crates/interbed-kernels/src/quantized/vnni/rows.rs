@@ -5,7 +5,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{Small, scaled_minimum};
-use crate::quantized::activations::{BLOCK, Layout, ROW_TOKENS};
+use crate::quantized::activations::{Activations, BLOCK, Layout, ROW_TOKENS};
 use crate::quantized::collect::GroupFields;
 use crate::quantized::header::{GROUP, GROUPS, Header, ROWS, SPAN_BLOCKS};
 use crate::quantized::job::ProductRows;
@@ -95,10 +95,8 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &ProductRows<'_>
                     let dots = [blocks_apart(*s, quads[t][0]), blocks_apart(*s, quads[t][1])];
                     for i in 0..GROUP {
                         let at = t * row_blocks + block + i;
-                        let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
-                        let scale = *x.scales.get_unchecked(at);
                         let dots = [dots[0][i], dots[1][i]];
-                        acc[t] = step::<F>(*s, header, group * GROUP + i, dots, scale, sums, acc[t]);
+                        acc[t] = step::<F>(*s, header, group * GROUP + i, dots, x, at, acc[t]);
                     }
                 }
             }
@@ -204,15 +202,19 @@ fn blocks_apart(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// Adds one block of sixteen rows and one token to the sums.
+/// Adds one block of sixteen rows and one token to the sums. The number `at` is the block's index among all blocks of
+/// the activations.
+///
+/// # Safety
+/// The activations have this block.
 #[inline(always)]
-fn step<F: Unpack>(
+unsafe fn step<F: Unpack>(
     s: Avx512,
     header: &Header,
     block: usize,
     dots: [__m512i; 2],
-    scale: f32,
-    sums: [f32; 2],
+    x: &Activations<'_>,
+    at: usize,
     acc: __m512,
 ) -> __m512 {
     let dot = if F::HALVES {
@@ -222,9 +224,13 @@ fn step<F: Unpack>(
     } else {
         s._mm512_cvtepi32_ps(dots[0])
     };
-    let acc = s._mm512_fmadd_ps(dot, s._mm512_mul_ps(s.load(&header.scales[block]), s._mm512_set1_ps(scale)), acc);
-    if !F::MINIMA {
-        return acc;
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let scale = s._mm512_set1_ps(*x.scales.get_unchecked(at));
+        let acc = s._mm512_fmadd_ps(dot, s._mm512_mul_ps(s.load(&header.scales[block]), scale), acc);
+        if !F::MINIMA {
+            return acc;
+        }
+        s._mm512_fnmadd_ps(s.load(&header.minima[block]), scaled_minimum::<F>(s, header, block, x, at), acc)
     }
-    s._mm512_fnmadd_ps(s.load(&header.minima[block]), scaled_minimum::<F>(s, header, block, scale, sums), acc)
 }
