@@ -17,6 +17,9 @@ const PROBE_TIME: Duration = Duration::from_millis(3);
 /// The number of rounds that a loop begins with.
 const ROUNDS_MIN: usize = 64;
 
+/// The number of bytes by which a sweep asks for memory ahead.
+const AHEAD: usize = 4096;
+
 /// A number of rounds that no machine computes within [`PROBE_TIME`].
 const ROUNDS_MAX: usize = 1 << 30;
 
@@ -70,16 +73,22 @@ pub fn peak(pool: &Pool, level: Level, unit: Unit, repeat: usize) -> Option<f64>
     Some(pool.threads() as f64 * run.operations(rounds) / shortest.as_secs_f64())
 }
 
-/// Reads all vectors, and stores their sum.
+/// Reads all vectors in their order, and stores their sum.
+///
+/// Asking for lines ahead is what reads the most, or as much as any other way, on processors that were tried: four
+/// streams at a distance, without asking, read 9 to 32 % less on Zen 4.
 #[inline(always)]
 fn sweep<S: Simd>(s: S, from: &[[u8; 4 * LANES]], to: &mut [f32]) {
-    // Reads four streams, as the products do.
-    let quarter = from.len() / 4;
     let mut sums = [s.splat(0.0); 4];
-    for i in 0..quarter {
-        for (stream, sum) in sums.iter_mut().enumerate() {
-            *sum = s.add(*sum, s.load_bits(bytemuck::cast_ref(&from[stream * quarter + i])));
+    let (fours, rest) = from.as_chunks::<4>();
+    for four in fours {
+        for (vector, sum) in four.iter().zip(&mut sums) {
+            s.prefetch_second(vector.as_ptr().wrapping_add(AHEAD));
+            *sum = s.add(*sum, s.load_bits(bytemuck::cast_ref(vector)));
         }
+    }
+    for vector in rest {
+        sums[0] = s.add(sums[0], s.load_bits(bytemuck::cast_ref(vector)));
     }
     store_few(s, s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])), to);
 }
