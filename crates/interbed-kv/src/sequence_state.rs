@@ -12,11 +12,12 @@ use crate::ids::{FetchId, SwapId};
 /// | arriving | `finish_swap`: done → resident, failed → freed |
 /// | fetching | `finish_fetch` → resident |
 ///
-/// `allocate`, `fork` and `begin_below` create a sequence as resident; `free` ends it in any state.
+/// `allocate`, `fork` and `begin_below` create a sequence as resident, `begin_fetch_below` as fetching; `free` ends it
+/// in any state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequenceState {
     /// The KV is in blocks, except that the beginning of a [long](crate::BlockManager::begin_below) sequence is below
-    /// memory. The sequence may be computed, appended to and forked.
+    /// memory. The sequence may be computed, appended to and, unless part of it is below memory, forked.
     Resident,
     /// The KV is in blocks from which this swap copies; the blocks are not reused before the swap has finished.
     Leaving(SwapId),

@@ -32,8 +32,8 @@ pub struct KvStats {
     pub prefix_query_tokens: u64,
     /// Number of these tokens that [`allocate`](crate::BlockManager::allocate) has found computed, since the start.
     pub prefix_hit_tokens: u64,
-    /// Number of cached blocks evicted for fresh ones, for a smaller pool, or for a move, since the start. Blocks that
-    /// became useless because a resume point ended do not count.
+    /// Number of cached trunk blocks evicted since the start: for fresh or foreseen blocks, for tail blocks, for a
+    /// smaller pool, or for a move. Blocks that became useless because a resume point ended do not count.
     pub evictions: u64,
     /// Number of sequences that were allocated or begun below memory, since the start.
     pub allocations: u64,

@@ -169,7 +169,8 @@ impl Strip {
         self.entries.get(at).copied().unwrap_or(Entry::NOTHING)
     }
 
-    /// Returns how many mappings begin at the place `at` and the next one, in a strip of `blocks` blocks.
+    /// Returns how many mappings, but for the strip's first, begin at the place `at` or the next one, in a strip of
+    /// `blocks` blocks.
     fn borders(&self, at: usize, blocks: usize) -> usize {
         let begins = |at: usize| at > 0 && at < blocks && !self.entry(at - 1).joins(&self.entry(at));
         usize::from(begins(at)) + usize::from(begins(at + 1))

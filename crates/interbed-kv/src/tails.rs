@@ -13,10 +13,11 @@ use crate::{
 
 /// The least distance, in tokens, of resume points of a long prompt that last for no other reason than their distance.
 const STRIDE_MIN: usize = 1024;
-/// The least ratio of the bytes of the KV between two such points to the bytes of the tails that each of them keeps.
+/// The least ratio of the bytes of KV between two resume points that last only for their distance to the bytes of one
+/// point's tails.
 const STRIDE_WORTH: usize = 8;
-/// One of so many of these points is wanted, which means that tiers below memory keep its tails: room is cheap there,
-/// but writes are not.
+/// One in this many resume points that last only for their distance is wanted: below memory, room is cheap, but writes
+/// are not.
 const STRIDES_BELOW: usize = 4;
 
 /// The pools of the tail groups, the resume points, and the bytes of all blocks.
@@ -119,7 +120,8 @@ impl Tails {
         }
     }
 
-    /// Returns the number of blocks before the first milestone behind `num_blocks` blocks.
+    /// Returns the number of blocks, counted from the sequence's beginning, before the first milestone behind
+    /// `num_blocks` blocks.
     pub(crate) fn next_milestone(&self, num_blocks: usize) -> usize {
         (num_blocks / self.stride + 1) * self.stride
     }

@@ -148,7 +148,7 @@ struct Entry {
     wanted: bool,
     /// Whether a look-up has ever found the content in this tier.
     returned: bool,
-    /// The number of the class of contents with similar use, which was passed to [`Tier::wants`].
+    /// The class of the content, as passed to [`Tier::reserve`]; 0 for a content that an earlier process wrote.
     class: u8,
 }
 

@@ -24,7 +24,8 @@ pub struct TierFigures {
     pub written_bytes: u64,
     /// Number of bytes that were read.
     pub read_bytes: u64,
-    /// Number of blocks that are known to outlive a crash.
+    /// Number of blocks whose write was synced, so that they outlive a crash, including blocks that were forgotten
+    /// later.
     pub durable_blocks: u64,
     /// Number of blocks that the tier did not store for want of a buffer, of room, or of the budget of writes.
     pub refused_blocks: u64,

@@ -30,7 +30,7 @@ pub struct WantedTails {
     parts: Arc<TailParts>,
     /// The number of the sequence's contents before the first wanted one.
     first: usize,
-    /// The key and the tokens of the last of these contents, as many as tails may belong to.
+    /// Key and tokens of each content before the first wanted one to which tails may belong, in order.
     before: Vec<(BlockKey, Box<[TokenId]>)>,
     /// The tail blocks to fill, one list for each tail group.
     into: Vec<Vec<BlockId>>,

@@ -29,8 +29,8 @@ impl Device {
         }
     }
 
-    /// Carries out the pending copies and the change of size. Blocks get memory only after others have given theirs
-    /// back, so that there is never more memory than blocks.
+    /// Carries out the pending copies and the change of size. Blocks get memory only after others have lost theirs, so
+    /// that at no time more blocks have memory than before or after the change, whichever is more.
     pub fn flush(&mut self, manager: &mut BlockManager) {
         let Resize { came, left } = manager.take_resize();
         let mut copies = Vec::new();

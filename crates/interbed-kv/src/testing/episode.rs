@@ -352,7 +352,7 @@ impl Episode {
         }
     }
 
-    /// Lets the device compute the next `chunk` tokens of a sequence into the slots that its table names.
+    /// Lets the device compute the next `chunk` tokens of a sequence into the places that its table names.
     fn write(&mut self, id: u64, chunk: usize) {
         self.device.flush(&mut self.manager);
         let sequence = self.running.get_mut(&id).unwrap();

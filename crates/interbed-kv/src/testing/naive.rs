@@ -1,5 +1,6 @@
-//! A naive block manager, written without block ids, lists, hashes or reference counts. A block is a shared value,
-//! found by the fingerprint of the root and all tokens up to the block's end, and everything is counted from scratch.
+//! A naive block manager, without block ids, free lists, chain hashes, or reference counts other than those of `Rc`. A
+//! block is a shared value, found by the fingerprint of the root and all tokens up to the block's end, and everything
+//! is counted from scratch.
 
 mod swaps;
 
@@ -28,7 +29,7 @@ pub(super) struct Naive {
     blocks: Vec<Weak<RefCell<Vec<Print>>>>,
     /// The findable blocks, by the fingerprint of their last token.
     published: BTreeMap<Print, Block>,
-    /// The published blocks that no sequence holds; the front is evicted next.
+    /// The published blocks that neither a sequence nor a swap in flight holds; the front is evicted next.
     idle: Vec<Print>,
     pub sequences: BTreeMap<u64, Sequence>,
     flights: BTreeMap<SwapId, Flight>,

@@ -20,7 +20,7 @@ use super::{
 pub struct TailCase {
     /// Number of tokens per block.
     pub block_size: usize,
-    /// The most units of memory of a pool.
+    /// Sets the size of pools: a pool has from 4 to `units_max + 3` units of memory.
     pub units_max: usize,
     /// The bytes of a block that holds the KV of all tokens; 0 if no layer keeps that.
     pub block_bytes: usize,
@@ -43,7 +43,7 @@ pub struct TailCounts {
     pub given_up: u64,
     /// Number of copies of blocks.
     pub copies: u64,
-    /// Number of sequences that were refused memory.
+    /// Number of calls that were refused for lack of memory.
     pub refused: u64,
     /// Number of forks.
     pub forks: u64,
@@ -324,7 +324,7 @@ impl TailEpisode {
         let group = self.some_in(SequenceState::Swapped);
         let can = self.manager.can_swap_in(&group);
         let result = self.manager.swap_in(&group);
-        // The watermark is for whoever asks first.
+        // `can_swap_in` applies the watermark, `swap_in` does not.
         assert!(result.is_ok() || !matches!(can, AllocStatus::Ok), "{can:?} {result:?}");
         match result {
             Ok(swap) => {
@@ -574,7 +574,7 @@ impl TailEpisode {
         TailCounts { given_up, fetches, evicted: self.below.num_evicted, ..self.counts }
     }
 
-    /// Returns the bytes of all blocks that sequences hold, each counted once.
+    /// Returns the bytes of all blocks that sequences, swaps or fetches hold, each block counted once.
     fn held_bytes(&self) -> usize {
         let mut held = BTreeSet::new();
         for id in self.manager.sequences() {

@@ -28,12 +28,12 @@ struct Begun {
 pub(super) struct Below {
     pub(super) chain: KeyChain,
     kept: BTreeMap<BlockKey, Kept>,
-    /// The points that may be stored, which last.
+    /// The wanted resume points that may still be offered to the tier.
     points: VecDeque<(BlockId, BlockKey)>,
     fetches: Vec<Begun>,
     /// The number of fetches that have brought something.
     pub(super) num_filled: u64,
-    /// The number of points of which everything was offered only when they ended.
+    /// The number of wanted points whose parts were offered when the points ended.
     pub(super) num_evicted: u64,
 }
 
@@ -191,7 +191,8 @@ impl TailEpisode {
         sequence.computed = computed;
         self.below.num_filled += u64::from(is_whole);
         if is_whole && !sequence.is_silent {
-            // At the beginning of a sequence, windows are all that shorter prefixes need as well.
+            // If layers keep no states and every window reaches back to the sequence's beginning, the fetch also brings
+            // all that shorter prefixes need.
             let keeps = self.config.tails.iter().map(|tail| tail.keeps);
             let reach = keeps.map(|keeps| if keeps == Keeps::State { 0 } else { keeps.tail_blocks(usize::MAX, size) });
             let num_blocks = computed / size;
