@@ -31,22 +31,48 @@ HALVES = {
     "IQ4_NL": [0],
     "MXFP4": [],
 }
+# The same of types whose blocks are random apart from all others.
+LATER_HALVES = {
+    "IQ4_XS": [0],
+    "IQ3_S": [0],
+    "IQ3_XXS": [0],
+    "IQ2_S": [0],
+    "IQ2_XS": [0],
+    "IQ2_XXS": [0],
+    "IQ1_M": [],
+    "IQ1_S": [0],
+}
 
 
 def random_blocks(name, rng):
     """Whole blocks of 1024 numbers, every byte random except that halves are finite."""
     length, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
     blocks = rng.integers(0, 256, (NUMBERS // length, size), dtype=numpy.uint8)
-    for at in HALVES[name]:
+    for at in (HALVES | LATER_HALVES)[name]:
         # Exponents 0 .. 29: zeros and subnormals too, no infinity.
         bits = rng.integers(0, 30 << 10, len(blocks), dtype=numpy.uint16) | rng.choice([0, 0x8000], len(blocks)).astype("u2")
         bits[0] = 0x8003
         blocks[:, at : at + 2] = bits.astype("<u2").view(numpy.uint8).reshape(-1, 2)
+    if name == "IQ1_M":
+        # The half float is in the upper halves of four bytes. Its exponent is below 24 here, and the first is subnormal.
+        blocks[:, 55] &= 0xDF
+        blocks[0, 49:56:2] &= 0x0F
+        blocks[0, 49] |= 0x30
+        blocks[0, 55] |= 0x80
     if name == "MXFP4":
         # Every kind of exponent: the two least are encoded differently, 252 is the largest whose numbers are all
         # finite.
         blocks[:, 0] = numpy.resize([0, 1, 2, 120, 127, 128, 140, 252], len(blocks))
     return blocks
+
+
+def write_blocks(name, rng, out):
+    """Writes random blocks, and their numbers."""
+    blocks = random_blocks(name, rng)
+    floats = quants.dequantize(blocks, GGMLQuantizationType[name]).astype("<f4")
+    assert floats.size == NUMBERS and numpy.isfinite(floats).all(), name
+    (out / f"{name.lower()}.blocks").write_bytes(blocks.tobytes())
+    (out / f"{name.lower()}.f32").write_bytes(floats.tobytes())
 
 
 def main():
@@ -57,11 +83,10 @@ def main():
     rng = numpy.random.default_rng(20)
 
     for name in HALVES:
-        blocks = random_blocks(name, rng)
-        floats = quants.dequantize(blocks, GGMLQuantizationType[name]).astype("<f4")
-        assert floats.size == NUMBERS and numpy.isfinite(floats).all(), name
-        (out / f"{name.lower()}.blocks").write_bytes(blocks.tobytes())
-        (out / f"{name.lower()}.f32").write_bytes(floats.tobytes())
+        write_blocks(name, rng, out)
+    later = numpy.random.default_rng(21)
+    for name in LATER_HALVES:
+        write_blocks(name, later, out)
 
     # Blocks of different sizes and skews, one of zeros, one of a single sign.
     numbers = rng.normal(size=(NUMBERS // 32, 32)) * rng.uniform(0.01, 3, (NUMBERS // 32, 1))

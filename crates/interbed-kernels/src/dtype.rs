@@ -36,6 +36,22 @@ pub enum DType {
     Q6K,
     /// 4-bit indices into a fixed table of 16 values, with one scale per 32 numbers.
     Iq4Nl,
+    /// 4-bit indices into the table of IQ4_NL in blocks of 256, with one scale per 32 numbers.
+    Iq4Xs,
+    /// Indices into a table of four values and signs, 3.4 bits per number, in blocks of 256 with one scale per 32.
+    Iq3S,
+    /// Indices into a table of four values and signs, 3.1 bits per number, in blocks of 256 with one scale per 32.
+    Iq3Xxs,
+    /// Indices into a table of eight values and signs, 2.6 bits per number, in blocks of 256 with one scale per 16.
+    Iq2S,
+    /// Indices into a table of eight values and signs, 2.3 bits per number, in blocks of 256 with one scale per 16.
+    Iq2Xs,
+    /// Indices into a table of eight values and signs, 2.1 bits per number, in blocks of 256 with one scale per 32.
+    Iq2Xxs,
+    /// Indices into a table of eight values, 1.75 bits per number, in blocks of 256 with one scale per 16.
+    Iq1M,
+    /// Indices into a table of eight values, 1.6 bits per number, in blocks of 256 with one scale per 32.
+    Iq1S,
     /// 4-bit floats (E2M1), with one scale per 32 numbers. Each scale is a power of two.
     Mxfp4,
     /// 8-bit floats (E4M3). Each row begins with its scales, one f32 per 128 numbers.
@@ -50,7 +66,7 @@ pub enum DType {
 
 impl DType {
     /// The plain types and the quantized types, without [`DType::Fp8`] and [`DType::CodedBf16`].
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 23] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -65,6 +81,14 @@ impl DType {
         Self::Q5K,
         Self::Q6K,
         Self::Iq4Nl,
+        Self::Iq4Xs,
+        Self::Iq3S,
+        Self::Iq3Xxs,
+        Self::Iq2S,
+        Self::Iq2Xs,
+        Self::Iq2Xxs,
+        Self::Iq1M,
+        Self::Iq1S,
         Self::Mxfp4,
     ];
 
@@ -74,6 +98,8 @@ impl DType {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Iq4Nl | Self::Mxfp4 => 32,
             Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            Self::Iq4Xs | Self::Iq3S | Self::Iq3Xxs | Self::Iq2S => 256,
+            Self::Iq2Xs | Self::Iq2Xxs | Self::Iq1M | Self::Iq1S => 256,
             Self::Fp8 => fp8::BLOCK,
             Self::CodedBf16 { .. } => coded::BLOCK,
         }
@@ -95,6 +121,14 @@ impl DType {
             Self::Q4K => 2 + 2 + 12 + 128,
             Self::Q5K => 2 + 2 + 12 + 32 + 128,
             Self::Q6K => 128 + 64 + 16 + 2,
+            Self::Iq4Xs => 2 + 2 + 4 + 128,
+            Self::Iq3S => 2 + 64 + 8 + 32 + 4,
+            Self::Iq3Xxs => 2 + 64 + 32,
+            Self::Iq2S => 2 + 32 + 32 + 8 + 8,
+            Self::Iq2Xs => 2 + 64 + 8,
+            Self::Iq2Xxs => 2 + 64,
+            Self::Iq1M => 32 + 16 + 8,
+            Self::Iq1S => 2 + 32 + 16,
             Self::Mxfp4 => 1 + 16,
             Self::Fp8 => 4 + fp8::BLOCK,
             Self::CodedBf16 { .. } => coded::BLOCK_BYTES,
@@ -151,6 +185,14 @@ impl DType {
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
             Self::Iq4Nl => "IQ4_NL",
+            Self::Iq4Xs => "IQ4_XS",
+            Self::Iq3S => "IQ3_S",
+            Self::Iq3Xxs => "IQ3_XXS",
+            Self::Iq2S => "IQ2_S",
+            Self::Iq2Xs => "IQ2_XS",
+            Self::Iq2Xxs => "IQ2_XXS",
+            Self::Iq1M => "IQ1_M",
+            Self::Iq1S => "IQ1_S",
             Self::Mxfp4 => "MXFP4",
             Self::Fp8 => "scaled FP8",
             Self::CodedBf16 { .. } => "coded BF16",

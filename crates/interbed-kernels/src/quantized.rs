@@ -18,6 +18,7 @@ mod collect;
 mod dequantize;
 mod fields;
 mod formats;
+mod grids;
 mod header;
 mod job;
 #[cfg(target_arch = "x86_64")]

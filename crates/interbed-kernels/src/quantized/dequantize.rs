@@ -4,7 +4,10 @@
 //! In these layouts, `q` are the small integers, and `d` and `m` are half floats. Nibbles lie in two rows: of 16 bytes,
 //! byte `i` has number `i` in its lower half and number `16 + i` in its upper half.
 
+use half::f16;
+
 use super::fields::{IQ4_NL_VALUES, MXFP4_VALUES, byte, half, half_power, q3_scales, scales_and_minima};
+use super::formats::{Format, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs, Scaled};
 use crate::DType;
 
 /// Decodes whole blocks of a quantized type in f32 arithmetic. The results are bit-identical to those of the Python
@@ -32,6 +35,14 @@ pub fn dequantize(dtype: DType, blocks: &[u8], out: &mut [f32]) {
         DType::Q5K => each(blocks, out, q5_k),
         DType::Q6K => each(blocks, out, q6_k),
         DType::Iq4Nl => each(blocks, out, iq4_nl),
+        DType::Iq4Xs => each(blocks, out, scaled::<Iq4Xs, 136>),
+        DType::Iq3S => each(blocks, out, scaled::<Iq3S, 110>),
+        DType::Iq3Xxs => each(blocks, out, scaled::<Iq3Xxs, 98>),
+        DType::Iq2S => each(blocks, out, scaled::<Iq2S, 82>),
+        DType::Iq2Xs => each(blocks, out, scaled::<Iq2Xs, 74>),
+        DType::Iq2Xxs => each(blocks, out, scaled::<Iq2Xxs, 66>),
+        DType::Iq1M => each(blocks, out, scaled::<Iq1M, 56>),
+        DType::Iq1S => each(blocks, out, scaled::<Iq1S, 50>),
         DType::Mxfp4 => each(blocks, out, mxfp4),
     }
 }
@@ -257,5 +268,20 @@ fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
         let pair = usize::from(block[1 + i]);
         out[i] = d * f32::from(MXFP4_VALUES[pair & 15]);
         out[16 + i] = d * f32::from(MXFP4_VALUES[pair >> 4]);
+    }
+}
+
+/// Decodes a block of an IQ type with one half float and integer factors. `formats/iq.rs` shows the layouts.
+fn scaled<F: Scaled, const BYTES: usize>(block: &[u8; BYTES], out: &mut [f32; 256]) {
+    let d = f16::from_bits(F::scale(block)).to_f32() * F::UNIT;
+    let factors = F::factors(block).map(u64::to_le_bytes);
+    for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let mut codes = [0; 32];
+        <F as Format>::unpack(block, part, &mut codes);
+        for (i, (out, code)) in out.iter_mut().zip(codes).enumerate() {
+            let at = if <F as Format>::HALVES { 2 * part + i / 16 } else { part };
+            let scale = d * f32::from(factors.as_flattened()[at].cast_signed());
+            *out = scale * f32::from(i16::from(code) - i16::from(<F as Format>::OFFSET));
+        }
     }
 }

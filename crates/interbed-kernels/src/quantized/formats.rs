@@ -11,6 +11,10 @@
 //!         = n0 * (sum of the first 16 c) + n1 * (sum of the last 16 c)         with both
 //! ```
 
+mod iq;
+
+pub(super) use iq::{Grid, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs, Scaled};
+
 use super::fields::{IQ4_NL_VALUES, MXFP4_VALUES, q3_scales, scales_and_minima};
 use super::header::{Fields, Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
 use super::small::Small;
@@ -62,6 +66,14 @@ macro_rules! with_format {
             $crate::DType::Q5K => call!(Q5K),
             $crate::DType::Q6K => call!(Q6K),
             $crate::DType::Iq4Nl => call!(Iq4Nl),
+            $crate::DType::Iq4Xs => call!(Iq4Xs),
+            $crate::DType::Iq3S => call!(Iq3S),
+            $crate::DType::Iq3Xxs => call!(Iq3Xxs),
+            $crate::DType::Iq2S => call!(Iq2S),
+            $crate::DType::Iq2Xs => call!(Iq2Xs),
+            $crate::DType::Iq2Xxs => call!(Iq2Xxs),
+            $crate::DType::Iq1M => call!(Iq1M),
+            $crate::DType::Iq1S => call!(Iq1S),
             $crate::DType::Mxfp4 => call!(Mxfp4),
             plain => panic!("{plain} is not quantised"),
         }

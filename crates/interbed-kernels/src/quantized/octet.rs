@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::activations::BLOCK;
 use super::formats::{Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-use super::formats::{IQ4_NL_CODES, MXFP4_CODES};
+use super::formats::{Grid, IQ4_NL_CODES, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs, MXFP4_CODES};
 use super::header::{Fields, ROWS};
 use super::spans::{Span, Spans};
 use crate::simd::{Avx2, load128};
@@ -155,12 +155,17 @@ fn nibbles1(s: Avx2, bytes: &[u8; 16]) -> __m256i {
 /// Turns 32 bits into 32 bytes: 16 for a set bit, else 0.
 #[inline(always)]
 fn fifths1(s: Avx2, bits: &[u8; 4]) -> __m256i {
+    s._mm256_and_si256(bytes_of_bits(s, u32::from_le_bytes(*bits)), s._mm256_set1_epi8(16))
+}
+
+/// Turns 32 bits into 32 bytes: all bits of a byte are set or none is.
+#[inline(always)]
+fn bytes_of_bits(s: Avx2, bits: u32) -> __m256i {
     // Copies byte `i / 8` of the bits to byte `i`, then selects bit `i % 8` of it.
     let bytes = s._mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
-    let spread = s._mm256_shuffle_epi8(s._mm256_set1_epi32(i32::from_le_bytes(*bits)), bytes);
+    let spread = s._mm256_shuffle_epi8(s._mm256_set1_epi32(bits.cast_signed()), bytes);
     let bit = s._mm256_set1_epi64x(0x8040_2010_0804_0201u64 as i64);
-    let is_set = s._mm256_cmpeq_epi8(s._mm256_and_si256(spread, bit), bit);
-    s._mm256_and_si256(is_set, s._mm256_set1_epi8(16))
+    s._mm256_cmpeq_epi8(s._mm256_and_si256(spread, bit), bit)
 }
 
 /// Looks codes up in a table.
@@ -216,6 +221,44 @@ impl Octet for Iq4Nl {
     #[inline(always)]
     fn bytes1(s: Avx2, span: Span<'_, Self>, set: usize) -> __m256i {
         look_up(s, &IQ4_NL_CODES, nibbles1(s, span.block(set).bytes(2)))
+    }
+}
+
+impl Octet for Iq4Xs {
+    const LARGEST: usize = 255;
+    #[inline(always)]
+    fn bytes1(s: Avx2, span: Span<'_, Self>, set: usize) -> __m256i {
+        look_up(s, &IQ4_NL_CODES, nibbles1(s, span.bytes(8 + set % 8 * 16)))
+    }
+}
+
+/// Implements [`Octet`] for types whose codes come from a table.
+macro_rules! of_grids {
+    ($($name:ident)*) => {
+        $(
+            impl Octet for $name {
+                const LARGEST: usize = 2 * Self::OFFSET as usize;
+                #[inline(always)]
+                fn bytes1(s: Avx2, span: Span<'_, Self>, set: usize) -> __m256i {
+                    grid1(s, span, set)
+                }
+            }
+        )*
+    };
+}
+of_grids!(Iq3S Iq3Xxs Iq2S Iq2Xs Iq2Xxs Iq1M Iq1S);
+
+/// Unpacks the codes of block `block` of the span from the entries of a table.
+#[inline(always)]
+fn grid1<F: Grid + Format>(s: Avx2, span: Span<'_, F>, block: usize) -> __m256i {
+    let ([a, b, c, d], bits) = F::entries(span.all(), block);
+    let codes = s._mm256_setr_epi64x(a.cast_signed(), b.cast_signed(), c.cast_signed(), d.cast_signed());
+    let is_set = bytes_of_bits(s, bits);
+    if F::NEGATES {
+        let negated = s._mm256_sub_epi8(s._mm256_set1_epi8((2 * <F as Format>::OFFSET).cast_signed()), codes);
+        s._mm256_blendv_epi8(codes, negated, is_set)
+    } else {
+        s._mm256_sub_epi8(codes, s._mm256_and_si256(is_set, s._mm256_set1_epi8(2)))
     }
 }
 

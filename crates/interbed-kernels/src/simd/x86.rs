@@ -130,6 +130,7 @@ registers! { Avx2
         _mm256_maddubs_epi16 _mm256_madd_epi16 _mm256_sign_epi8 _mm256_shuffle_epi8 _mm256_cmpeq_epi8
         _mm256_cmpgt_epi32 _mm256_sllv_epi32 _mm256_packus_epi32 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8
         _mm256_unpacklo_epi32 _mm256_unpackhi_epi32 _mm256_unpacklo_epi64 _mm256_unpackhi_epi64 _mm256_add_epi16
+        _mm256_sub_epi8
     }
     [<N: i32>(a: __m256i, b: __m256i) -> __m256i] { _mm256_permute2x128_si256 }
     [(a: __m256i, b: __m256i, mask: __m256i) -> __m256i] { _mm256_blendv_epi8 }
@@ -189,7 +190,7 @@ registers! { Avx512
     [<N: i32>(a: __m512i, b: __m512i, c: __m512i) -> __m512i] { _mm512_ternarylogic_epi64 }
     [(a: __m512i, b: __m512i) -> u16] { _mm512_cmplt_epu32_mask }
     [(from: __m512i, mask: u16, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_sllv_epi32 }
-    [(from: __m512i, mask: u64, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_add_epi8 }
+    [(from: __m512i, mask: u64, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_add_epi8 _mm512_mask_sub_epi8 }
     [(mask: u64, a: __m512i) -> __m512i] { _mm512_maskz_mov_epi8 }
 }
 

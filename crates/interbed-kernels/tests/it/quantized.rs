@@ -7,7 +7,7 @@ use interbed_kernels::{DType, dequantize, quantize};
 
 use crate::support::{Numbers, bits};
 
-pub const QUANTISED: [DType; 12] = [
+pub const QUANTISED: [DType; 20] = [
     DType::Q8_0,
     DType::Q4_0,
     DType::Q4_1,
@@ -20,6 +20,14 @@ pub const QUANTISED: [DType; 12] = [
     DType::Q6K,
     DType::Iq4Nl,
     DType::Mxfp4,
+    DType::Iq4Xs,
+    DType::Iq3S,
+    DType::Iq3Xxs,
+    DType::Iq2S,
+    DType::Iq2Xs,
+    DType::Iq2Xxs,
+    DType::Iq1M,
+    DType::Iq1S,
 ];
 
 /// The types that can be encoded, with the largest expected error, relative to a block's largest number.
