@@ -54,7 +54,7 @@ def random_blocks(name, rng):
         bits[0] = 0x8003
         blocks[:, at : at + 2] = bits.astype("<u2").view(numpy.uint8).reshape(-1, 2)
     if name == "IQ1_M":
-        # The half float is in the upper halves of four bytes. Its exponent is below 24 here, and the first is subnormal.
+        # The half float is in the upper halves of four bytes. Exponents are below 24 here; the first is subnormal.
         blocks[:, 55] &= 0xDF
         blocks[0, 49:56:2] &= 0x0F
         blocks[0, 49] |= 0x30

@@ -135,8 +135,8 @@ pub enum WeightError {
     /// The elements of a tensor have a type that Interbed does not support.
     #[error(
         "tensor {tensor} in {} is stored as {found}; supported are F32, F16, BF16 and F8_E4M3, and in GGUF files \
-         also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4: fetch another version of \
-         the model",
+         also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ1_S, IQ1_M, IQ2_XXS, \
+         IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ4_XS, IQ4_NL and MXFP4: fetch another version of the model",
         file.display()
     )]
     UnsupportedDType {

@@ -5,7 +5,7 @@ use interbed_kernels::DType;
 use crate::safetensors::ElementType;
 
 /// The types we compute with.
-const KNOWN: [(u32, DType); 15] = [
+const KNOWN: [(u32, DType); 23] = [
     (0, DType::F32),
     (1, DType::F16),
     (2, DType::Q4_0),
@@ -18,28 +18,28 @@ const KNOWN: [(u32, DType); 15] = [
     (12, DType::Q4K),
     (13, DType::Q5K),
     (14, DType::Q6K),
+    (16, DType::Iq2Xxs),
+    (17, DType::Iq2Xs),
+    (18, DType::Iq3Xxs),
+    (19, DType::Iq1S),
     (20, DType::Iq4Nl),
+    (21, DType::Iq3S),
+    (22, DType::Iq2S),
+    (23, DType::Iq4Xs),
+    (29, DType::Iq1M),
     (30, DType::BF16),
     (39, DType::Mxfp4),
 ];
 
 /// Names of types that occur but are not supported, for messages.
-const OTHERS: [(u32, &str); 17] = [
+const OTHERS: [(u32, &str); 9] = [
     (9, "Q8_1"),
     (15, "Q8_K"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (24, "I8"),
     (25, "I16"),
     (26, "I32"),
     (27, "I64"),
     (28, "F64"),
-    (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
 ];
@@ -69,7 +69,7 @@ mod tests {
         for dtype in DType::ALL {
             assert_eq!(element_type(type_number(dtype)), ElementType::Known(dtype));
         }
-        assert_eq!(element_type(23).name(), "IQ4_XS");
+        assert_eq!(element_type(34).name(), "TQ1_0");
         assert_eq!(element_type(4).name(), "type 4");
     }
 }
