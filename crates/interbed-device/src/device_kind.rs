@@ -1,6 +1,6 @@
 //! A kind of device beside the processor: how its devices are found, and how one of them is opened.
 
-use interbed_kernels::BlockGroups;
+use interbed_kernels::{BlockGroups, DType};
 
 use crate::{BlockMemory, Bytes, CopyRates, Device, GpuError, GpuInfo, PassNeeds, ProductArithmetic};
 
@@ -15,6 +15,8 @@ pub struct DeviceKind {
     pub list: fn() -> Result<Vec<GpuInfo>, GpuError>,
     /// Returns the number of bytes of the device's memory that passes take, without weights and KV.
     pub pass_bytes: fn(&PassNeeds, ProductArithmetic) -> usize,
+    /// Returns whether the device has kernels for weights of this type.
+    pub computes: fn(DType) -> bool,
     /// Opens a device with memory for passes and KV blocks.
     pub open: fn(&DeviceRequest<'_>) -> Result<Box<dyn Device>, GpuError>,
     /// Measures the rates of copies on the device with this number. The size is the most bytes of a copy. Nothing else

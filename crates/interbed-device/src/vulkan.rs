@@ -87,6 +87,11 @@ pub struct VulkanDevice {
 }
 
 impl VulkanDevice {
+    /// Returns whether there are kernels for weights of type `dtype`.
+    pub fn computes(dtype: DType) -> bool {
+        kernels::Number::of(dtype).is_ok()
+    }
+
     /// Returns the number of bytes of GPU memory that passes of these `needs` take, without weights and KV.
     pub fn pass_bytes(needs: &PassNeeds, arithmetic: ProductArithmetic) -> usize {
         let scratch = needs.attention_scratch.saturating_mul(size_of::<f32>());

@@ -11,6 +11,7 @@ pub(crate) const VULKAN: DeviceKind = DeviceKind {
     none_found: "Vulkan's loader is there, but no driver (Debian: mesa-vulkan-drivers, or the maker's)",
     list,
     pass_bytes: VulkanDevice::pass_bytes,
+    computes: VulkanDevice::computes,
     open: |request| {
         let gpu = Gpu::open(&Vulkan::load()?, request.number, request.memory)?;
         let device = VulkanDevice::with_blocks(&gpu, request.needs, request.groups, request.blocks, request.arithmetic);

@@ -8,7 +8,7 @@ use interbed_device::{
 use interbed_kernels::KvLayout;
 use interbed_model::Model;
 use interbed_model::layers::LOGIT_ROWS;
-use interbed_weights::ResidentWeights;
+use interbed_weights::{ElementType, ResidentWeights};
 
 use crate::device_option::DeviceOption;
 use crate::division::{DeviceRoom, Division};
@@ -55,6 +55,7 @@ impl GpuPlace {
         let kind = DEVICE_KINDS.iter().find(|known| known.name == kind).context("there is no such kind of device")?;
         let info = (kind.list)().map_err(to_input)?.into_iter().nth(number);
         let info = info.ok_or_else(|| to_input(GpuError::NotFound { number }))?;
+        check_types(kind, dir).map_err(to_input)?;
         if arithmetic == ProductArithmetic::Integer && !info.has_dot_products {
             return Err(to_input(GpuError::NoDotProducts { gpu: info.name }));
         }
@@ -144,7 +145,20 @@ fn choose(dir: &ModelDir, limits: &LimitOptions) -> Result<DeviceOption, String>
     if memory.0 < dir.weight_bytes.0 {
         return Err(format!("{} may use {memory}, and the weights are {}", gpu.name, dir.weight_bytes));
     }
+    check_types(best.0, dir).map_err(|error| error.to_string())?;
     Ok(named(best))
+}
+
+/// Refuses a model with weights of a type that devices of this kind have no kernels for.
+fn check_types(kind: &DeviceKind, dir: &ModelDir) -> Result<(), GpuError> {
+    let names = dir.specs.iter().flat_map(|group| &group.tensors).map(|tensor| &tensor.name);
+    for entry in names.filter_map(|name| dir.catalog.get(name)) {
+        match entry.element_type {
+            ElementType::Known(dtype) if !(kind.computes)(dtype) => return Err(GpuError::WeightType { dtype }),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Refuses options that do not work with a GPU.

@@ -19,6 +19,9 @@ fn halves(dtype: DType) -> &'static [usize] {
         DType::Q3K => &[108],
         DType::Q6K => &[208],
         DType::F16 | DType::Q8_0 | DType::Q4_0 | DType::Q5_0 | DType::Iq4Nl => &[0],
+        DType::Iq4Xs | DType::Iq3S | DType::Iq3Xxs | DType::Iq2S => &[0],
+        DType::Iq2Xs | DType::Iq2Xxs | DType::Iq1S => &[0],
+        DType::Iq1M => &[],
         DType::F32 | DType::BF16 | DType::Mxfp4 | DType::Fp8 | DType::CodedBf16 { .. } => &[],
     }
 }

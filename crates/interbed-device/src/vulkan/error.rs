@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ash::vk;
+use interbed_kernels::DType;
 use thiserror::Error;
 
 use crate::{AllocError, Bytes};
@@ -48,6 +49,12 @@ pub enum GpuError {
     Heads {
         /// Numbers of a head.
         head_dim: usize,
+    },
+    /// Weights of a type that there are no kernels for.
+    #[error("weights in {dtype} cannot be computed on a GPU yet; the processor can")]
+    WeightType {
+        /// Type of the weights.
+        dtype: DType,
     },
     /// A pass of more tokens than kernels take.
     #[error("a pass has more tokens than a GPU's kernels take at once; lower --max-num-batched-tokens")]

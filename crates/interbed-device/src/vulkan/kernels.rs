@@ -114,7 +114,11 @@ impl Elementwise {
 pub(super) struct Number(u32);
 
 impl Number {
-    pub fn of(dtype: DType) -> Self {
+    /// Returns the number of `dtype`.
+    ///
+    /// # Errors
+    /// Fails if there are no kernels for this type.
+    pub fn of(dtype: DType) -> Result<Self, GpuError> {
         let number = match dtype {
             DType::F32 => 0,
             DType::F16 => 1,
@@ -133,8 +137,10 @@ impl Number {
             DType::Mxfp4 => 14,
             DType::CodedBf16 { .. } => 15,
             DType::Fp8 => 16,
+            DType::Iq4Xs | DType::Iq3S | DType::Iq3Xxs | DType::Iq2S => return Err(GpuError::WeightType { dtype }),
+            DType::Iq2Xs | DType::Iq2Xxs | DType::Iq1M | DType::Iq1S => return Err(GpuError::WeightType { dtype }),
         };
-        Self(number)
+        Ok(Self(number))
     }
 
     /// Returns the number, for kernels that are not specialised for it.

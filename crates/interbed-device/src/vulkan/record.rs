@@ -161,7 +161,7 @@ impl Recorder<'_> {
             rows: rows.len() as u32,
             unused: 0,
         };
-        self.run(uses, Kernel::Gather(Number::of(table.dtype())), &push, in_rows(rows.len()))
+        self.run(uses, Kernel::Gather(Number::of(table.dtype())?), &push, in_rows(rows.len()))
     }
 
     fn keep_rows(&mut self, uses: &[Use], tensor: Tensor, width: usize, rows: &[u32]) -> Result<(), GpuError> {
@@ -211,7 +211,7 @@ impl Recorder<'_> {
             weight: self.weights(weight)?,
             result: self.address(out),
             cols: cols as u32,
-            weight_type: Number::of(weight.dtype()).get(),
+            weight_type: Number::of(weight.dtype())?.get(),
             epsilon,
             scale: branch.map_or(0.0, |(_, scale)| scale),
             rows: rows as u32,
@@ -271,13 +271,13 @@ impl Recorder<'_> {
         product: &BandProduct<'_>,
     ) -> Result<(), GpuError> {
         let (weights, rows) = (product.weights, product.rows.len());
-        let number = Number::of(weights.dtype());
+        let number = Number::of(weights.dtype())?;
         let stride = product.out.len() / tokens;
         let (bias, bias_type) = match product.bias {
             None => (0, 0),
             Some(bias) => {
                 let first = product.rows.start * bias.dtype().block_bytes();
-                (self.weights(bias)? + first as u64, Number::of(bias.dtype()).get())
+                (self.weights(bias)? + first as u64, Number::of(bias.dtype())?.get())
             }
         };
         let bytes = self.integers.address(weights.dtype());

@@ -184,7 +184,19 @@ fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numbers)
     }
 }
 
-/// Every type, with numbers of columns that it can have.
+/// Whether GPUs have kernels for a type.
+fn is_computed(dtype: &DType) -> bool {
+    (interbed_device::DEVICE_KINDS[0].computes)(*dtype)
+}
+
+#[test]
+fn types_without_kernels_are_known() {
+    let others: Vec<_> = DType::ALL.into_iter().filter(|dtype| !is_computed(dtype)).map(DType::name).collect();
+    assert_eq!(others, ["IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"]);
+    assert!(is_computed(&DType::Fp8) && is_computed(&DType::CodedBf16 { patches: 3 }));
+}
+
+/// Every type that GPUs compute, with numbers of columns that it can have.
 fn types() -> impl Iterator<Item = (DType, [usize; 2])> {
     let of = |dtype: DType| match dtype.block_len() {
         1 => [77, 200],
@@ -192,7 +204,8 @@ fn types() -> impl Iterator<Item = (DType, [usize; 2])> {
         128 => [77, 400],
         block => [block, 3 * block],
     };
-    DType::ALL.into_iter().chain([DType::CodedBf16 { patches: 0 }, DType::Fp8]).map(move |dtype| (dtype, of(dtype)))
+    let all = DType::ALL.into_iter().chain([DType::CodedBf16 { patches: 0 }, DType::Fp8]);
+    all.filter(is_computed).map(move |dtype| (dtype, of(dtype)))
 }
 
 fn widened(weights: &Weights, bytes: &[u8]) -> Vec<Vec<f32>> {

@@ -83,7 +83,7 @@ impl Recorder<'_> {
             window: layer.window.map_or(0, |window| window.min(WINDOW_MAX) as u32),
             parts_per_row: most as u32,
             scale: layer.scale,
-            sink_type: sinks.map_or(0, |sinks| Number::of(sinks.dtype()).get()),
+            sink_type: sinks.map_or(Ok(0), |sinks| Number::of(sinks.dtype()).map(Number::get))?,
             unused: 0,
         };
         let kernel = Kernel::Attention { dtype: kv.dtype(), head_dim: head_dim as u32 };

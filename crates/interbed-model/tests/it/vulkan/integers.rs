@@ -9,9 +9,9 @@ use interbed_weights::{ElementType, TensorMeta, write_gguf};
 use super::*;
 use crate::harness::Harness;
 
-/// Every quantised type.
+/// Every quantised type that GPUs compute.
 fn types() -> impl Iterator<Item = DType> {
-    DType::ALL.into_iter().filter(|dtype| !dtype.is_plain())
+    DType::ALL.into_iter().filter(|dtype| !dtype.is_plain() && (interbed_device::DEVICE_KINDS[0].computes)(*dtype))
 }
 
 /// Where the half floats of a block are.
