@@ -18,7 +18,7 @@ fn set_halves(dtype: DType, block: &mut [u8], mut next: impl FnMut() -> f16) {
         let bits = next().to_bits();
         for i in 0..4 {
             let byte = &mut block[49 + 2 * i];
-            *byte = *byte & 15 | (bits >> (4 * i) & 15) as u8 * 16;
+            *byte = *byte & 15 | ((bits >> (4 * i) & 15) as u8) << 4;
         }
     }
 }
