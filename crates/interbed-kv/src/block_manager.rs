@@ -1,5 +1,5 @@
-//! Decides which sequence holds which blocks. This is the one module that sees contents, places, tables and transfers
-//! together.
+//! Decides which sequence holds which blocks. This is the one module that sees contents, locations, tables and
+//! transfers together.
 
 use crate::{
     blocks::{Fragmentation, Resize},
@@ -58,9 +58,9 @@ pub struct Allocation {
     pub num_fresh_blocks: usize,
 }
 
-/// The trunk blocks that the next [`BlockManager::allocate`] of these tokens is expected to give. Where no layer keeps
-/// tails, it gives these blocks if nothing else happens before. Where layers keep tails, tail blocks may take the
-/// memory of the free ones among them.
+/// The trunk blocks that the next [`BlockManager::allocate`] of the tokens given to [`BlockManager::foresee`] is
+/// expected to give. Where no layer keeps tails, it gives these blocks if nothing else happens before. Where layers
+/// keep tails, tail blocks may take the memory of the free ones among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreseen {
     /// The blocks in the order of the sequence's tokens. The list is shorter than the sequence needs if blocks must be
@@ -181,8 +181,8 @@ impl BlockManager {
 
     /// Returns how many cached trunk blocks of other tenants than that of `root` lie within the equal shares of those
     /// tenants. An eviction takes these blocks only if nothing else is left. A sequence that can wait for blocks of its
-    /// own tenant should not make the manager evict them. Returns 0 if one tenant has all blocks; otherwise the call
-    /// takes time in proportion to the number of tenants.
+    /// own tenant should not make the manager evict them. Returns 0 as long as no two tenants have had blocks at the
+    /// same time; from then on, the call takes time in proportion to the number of tenants.
     pub fn blocks_kept_from(&self, root: &ChainRoot) -> usize {
         self.cache.kept_from(root.tenant())
     }
@@ -378,10 +378,11 @@ impl BlockManager {
         grow(tables.resident(id)?, count, id, config, cache, transfers, counters)
     }
 
-    /// Reports that the step that computed the first `num_computed` tokens of `id` has ended. Full blocks among these
-    /// tokens become findable; no block is findable earlier. The call ignores an unknown `id`, since steps may outlive
-    /// sequences. The call ignores a sequence that is not resident, too, because a swap carries what had been committed
-    /// when it began.
+    /// Reports that the step that computed the first `num_computed` tokens of `id` has ended. If the sequence shares
+    /// blocks, full blocks among these tokens become findable as far as the index has room; a later commit tries the
+    /// others again. No block is findable earlier. The call ignores an unknown `id`, since steps may outlive sequences.
+    /// The call ignores a sequence that is not resident, too, because a swap carries what had been committed when it
+    /// began.
     ///
     /// If another sequence has published an equal block in the meantime, the table of `id` takes that block instead, so
     /// that the parent of a published block is always published. The caller must therefore read
@@ -471,7 +472,8 @@ impl BlockManager {
             pools.release_all(&tails.groups);
         }
         tails.groups.iter().flat_map(TailTable::slots).for_each(|&slot| self.cache.release_slot(slot));
-        // One by one, each decremented and tested: the same call may already have released a block's other holders.
+        // Each block is released by itself: a failed swap frees several sequences, and only a block's last holder frees
+        // it.
         blocks.into_iter().rev().for_each(|block| self.cache.release(block));
         slots.into_iter().for_each(|slot| self.cache.release_slot(slot));
         self.cache.settle();
@@ -622,8 +624,8 @@ impl BlockManager {
     }
 }
 
-/// Ensures that `table` has `count` places behind its last token, in the trunk and in the tails, and that no other
-/// table shares them.
+/// Ensures that `table` has `count` places behind its last token in the trunk, and as many of them in windows as their
+/// quota allows, and that no other table shares them.
 ///
 /// # Errors
 /// Fails with [`BlockError::Never`] or [`BlockError::OutOfBlocks`], in the way of [`BlockManager::append`].

@@ -23,7 +23,7 @@ mod beside_tails;
 use beside_tails::Ended;
 pub(crate) use beside_tails::Need;
 
-/// Holds contents, the places where they lie, and the policy that chooses among the cached ones.
+/// Holds contents, their locations, and the policy that chooses among the cached ones.
 ///
 /// Every trunk block is exactly one of *free*, *cached* (its content is findable, and nothing holds it), *used* (a
 /// table or a transfer holds it) and *withdrawn*. A transfer in flight holds its blocks, so they are neither free nor
@@ -36,8 +36,9 @@ pub(crate) use beside_tails::Need;
 /// | cached | `share` → used; the end of the last resume point that it leads to, or `reset` → free; eviction (below) |
 /// | withdrawn | `exchange`, a larger pool, or memory that `take` finds to spare beside tail blocks → free |
 ///
-/// An evicted block becomes used by `take`, withdrawn by a smaller pool, and free by `promise` or to compact. Besides,
-/// `relocate` gives a free block the state of a used or cached one, which is free then.
+/// An evicted block becomes used by `take` or `fetch`, withdrawn by a smaller pool, and free by `promise`, by
+/// `give_up`, or to compact. Besides, `relocate` gives a free block the state of a used or cached one, which is free
+/// then.
 #[derive(Debug)]
 pub(crate) struct Cache {
     contents: Contents,
@@ -116,7 +117,8 @@ impl Cache {
         let mut is_named = vec![false; self.blocks.len()];
         let mut chain = Vec::new();
         for (block, content) in self.blocks.contents().filter(|&(_, content)| self.contents.is_findable(content)) {
-            // A content is named after the content that it continues.
+            // The key of a content depends on the key of the content that it continues, which is therefore computed
+            // first.
             let (mut block, mut content) = (block, content);
             while !is_named[block.index()] {
                 is_named[block.index()] = true;
@@ -472,7 +474,8 @@ impl Cache {
                 self.release(block);
                 Published::Equal(equal)
             }
-            // The descendants of the block would have no findable parent. The next commit tries again.
+            // If later blocks were published without this one, they would have no findable parent. The next commit
+            // tries again.
             Publication::Full => Published::Refused,
             Publication::New(hash) => {
                 let parent = self.contents.parent_block(parent);
@@ -600,8 +603,8 @@ impl Cache {
         self.owners.kept_from(tenant, self.blocks.usable())
     }
 
-    /// Takes a trunk block that is in no list and holds no content, by eviction if none is free. The block then belongs
-    /// to the taker's tenant.
+    /// Takes a trunk block, which is then in no list and holds no content, by eviction if none is free. The block then
+    /// belongs to the taker's tenant.
     fn vacate(&mut self, taker: Taker) -> BlockId {
         let block = match &self.tails {
             None => self.blocks.take().unwrap_or_else(|| self.evict(Some(taker))),

@@ -121,8 +121,9 @@ impl Node {
 
 /// All contents, and the index that finds them by hash.
 ///
-/// A content has at most one block, and any number of slots below. A content is findable while it is in a block, full
-/// and computed, and its parent is findable or a root. A content ends when it loses its last location.
+/// A content has at most one block, and any number of slots below. A content is findable from when it is published
+/// until it is evicted or forgotten; all that time it is full, computed and in a trunk block, and its parent is
+/// findable or a root. A content ends when it loses its last location.
 ///
 /// A findable content stands for a prefix, which is the path from the root to it. The tails that a sequence needs to go
 /// on behind the prefix are no part of the content; `resume_points.rs` and `tail_pool.rs` say which tail blocks belong

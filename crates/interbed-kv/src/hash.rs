@@ -45,7 +45,7 @@ impl ChainRoot {
     }
 
     /// Makes a root for a sequence whose every token must be computed: the sequence finds nothing in the cache and
-    /// publishes nothing, so that it does not evict what others can use.
+    /// publishes nothing, so that its blocks are free again once it has ended.
     pub fn unshared() -> Self {
         Self(Arc::new(RootFields { tenant: None, salt: None, namespace: 0, shared: false }))
     }

@@ -14,7 +14,7 @@ pub enum InvariantViolation {
         block: BlockId,
         /// Whether the block is in the free list.
         free: bool,
-        /// Whether the eviction policy knows the block.
+        /// Whether the eviction policy counts the block as cached.
         cached: bool,
         /// Whether a table or a transfer holds the block.
         used: bool,

@@ -1,4 +1,4 @@
-//! Manages KV blocks: contents, places, prefix look-up, eviction and block tables. This is pure logic, without any
+//! Manages KV blocks: contents, locations, prefix look-up, eviction and block tables. This is pure logic, without any
 //! device.
 //!
 //! [`BlockManager`] decides which physical blocks hold the KV of which sequence; it moves no byte itself. The caller
@@ -6,8 +6,8 @@
 //! has really been computed. Only then can other sequences find it.
 //!
 //! What the KV *is* (a content, which has tokens and continues another content) is kept apart from where it *lies* (in
-//! a block, in a slot one tier below, or in both). A transfer ([`BlockCopy`], [`BlockSwap`]) changes a location and no
-//! content.
+//! a block, in a slot one tier below, or in both). A move or a swap ([`BlockCopy`], [`BlockSwap`]) changes a location
+//! and no content; a copy on write begins a new content with the same tokens.
 //!
 //! **Invariant:** every trunk block is exactly one of *free* (no content), *cached* (findable content that nothing
 //! holds), *used* (held by at least one block table, or by a transfer in flight) and *withdrawn* (without memory, after
@@ -48,8 +48,8 @@
 //!   mark** is a keyed hash that stands for a tenant below memory.
 //! - A **salt** is a text in the chain root: chains of different salts share nothing, even within a tenant; a
 //!   **namespace** is a number there that stands for whatever else changes KV for equal tokens, such as an adapter.
-//! - A content is **findable** while a look-up can return it: it is full, computed and in a trunk block, and its parent
-//!   is findable or a chain root.
+//! - A content is **findable** while a look-up can return it, from when it is published until it is evicted or
+//!   forgotten; all that time it is full, computed and in a trunk block, and its parent is findable or a chain root.
 //! - To **publish** a content, or its block, is to make it findable; [`BlockManager::commit`] does that.
 //! - A **hit** is what a look-up returns for a sequence: the longest row of findable contents that equals the beginning
 //!   of its tokens, up to a resume point if the model has tails.

@@ -180,10 +180,10 @@ registers! { Avx512
     }
     [(a: __m512i, count: __m128i) -> __m512i] { _mm512_sll_epi32 _mm512_srl_epi32 _mm512_srl_epi16 }
     [(a: __m512i, b: __m512i) -> __m512i] {
-        _mm512_and_si512 _mm512_or_si512 _mm512_xor_si512 _mm512_add_epi32 _mm512_mullo_epi32 _mm512_sub_epi32 _mm512_sub_epi8
+        _mm512_and_si512 _mm512_or_si512 _mm512_xor_si512 _mm512_add_epi32 _mm512_sub_epi32 _mm512_sub_epi8
         _mm512_max_epu32 _mm512_shuffle_epi8 _mm512_srlv_epi64 _mm512_rolv_epi64 _mm512_unpacklo_epi8
         _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32 _mm512_unpacklo_epi64
-        _mm512_unpackhi_epi64
+        _mm512_unpackhi_epi64 _mm512_mullo_epi32
     }
     [<N: i32>(a: __m512i, b: __m512i) -> __m512i] { _mm512_shuffle_i32x4 }
     [(a: __m512i, b: __m512i, c: __m512i) -> __m512i] { _mm512_permutex2var_epi64 _mm512_permutex2var_epi16 }

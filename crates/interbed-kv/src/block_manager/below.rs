@@ -67,7 +67,7 @@ impl BlockManager {
         self.cache.key(block)
     }
 
-    /// Returns the keys of the full blocks of `id` that memory lacks, in the order of the tokens: all full blocks
+    /// Returns the keys of the full blocks of `id` that it has not got from memory, in the order of the tokens: all
     /// behind the last published one. `token_ids` must be all tokens of `id`. The last token is in none of these
     /// blocks, since it must be computed. Returns no key if contents have no [keys](Self::name_contents), if `id` is
     /// unknown or not resident, or if the sequence shares nothing.

@@ -112,8 +112,8 @@ impl BlockManager {
         }
     }
 
-    /// Checks that the blocks of a table hold the sequence's tokens, form a chain as far as they are published, and are
-    /// not shared where the sequence writes.
+    /// Checks that each block of a table holds as many tokens as the sequence has there, that published blocks form a
+    /// chain, and that no block that the sequence writes is shared.
     fn check_table(&self, table: &Table) -> Result<(), &'static str> {
         let (block_size, num_tokens, num_computed) = (self.config.block_size, table.num_tokens(), table.num_computed());
         if table.below() > 0 && (table.num_published() > 0 || table.is_publishing()) {
@@ -159,8 +159,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Checks that a sequence holds the blocks of windows that its next token needs, and no others, and that a pass
-    /// does not write over a state that others need.
+    /// Checks that a sequence holds the blocks of windows that its next token needs and none before them, and that a
+    /// pass does not write over a state that others need.
     fn check_tail_tables(&self, table: &Table) -> Result<(), &'static str> {
         let Some(tails) = self.cache.tails().filter(|_| table.state() == SequenceState::Resident) else {
             return Ok(());

@@ -110,8 +110,8 @@ impl BlockManager {
 
     /// Keeps the states behind the computed tokens of `id`, which is longer than memory, until they are kept behind
     /// more tokens. So tiers below memory can still store the states when the sequence has gone on or has ended. This
-    /// is done where tokens fill blocks: at [some distances](Self::is_point_below), and from the end of the prompt on.
-    /// Returns false if there is no room.
+    /// is done where tokens fill blocks: at every so many blocks, and from the end of the prompt on. Returns false if
+    /// there is no room.
     pub fn keep_states(&mut self, id: SequenceId) -> bool {
         let Some(table) = self.tables.get(id).filter(|table| table.is_long()) else { return true };
         let Some(milestone) = self.cache.tails().map(|tails| tails.next_milestone_below(0)) else { return true };
@@ -123,8 +123,8 @@ impl BlockManager {
     }
 
     /// Keeps the states behind the computed tokens of `id` in the way of [`keep_states`](Self::keep_states), wherever
-    /// these tokens fill blocks, because the sequence is about to lose its blocks: no pass follows. No pass that may
-    /// have [written over the states](Self::writes_in_place) must have been given up.
+    /// these tokens fill blocks, because the sequence is about to lose its blocks: no pass follows. The caller must not
+    /// have given up a pass that may have [written over the states](Self::writes_in_place).
     pub fn keep_last_states(&mut self, id: SequenceId) {
         self.keep(id, false);
     }
@@ -203,16 +203,17 @@ impl BlockManager {
         blocks.filter(|_| count > 0).map(|blocks| KeptTails { count, blocks })
     }
 
-    /// Returns whether a tier below memory should keep what is needed to go on behind the first `count` blocks of `id`,
-    /// of which it keeps that behind the first `last` blocks: because the prompt has ended between the two, or because
-    /// of the distance.
+    /// Returns whether a tier below memory, whose last kept tails of `id` are behind `last` blocks, should keep those
+    /// behind `count` blocks: because the end of the prompt, or a multiple of a fixed number of blocks, lies after
+    /// `last` and not after `count`.
     pub fn is_point_below(&self, id: SequenceId, last: usize, count: usize) -> bool {
         let (Some(table), Some(tails)) = (self.tables.get(id), self.cache.tails()) else { return false };
         (last + 1..=count).contains(&table.tails().prompt) || tails.next_milestone_below(last) <= count
     }
 
     /// Notes that the first `count` trunk blocks that `id` has in memory now lie in a tier below memory too, and
-    /// releases these blocks. The sequence must have been begun by [`begin_below`](Self::begin_below).
+    /// releases these blocks. The sequence must have been begun by [`begin_below`](Self::begin_below) or
+    /// [`begin_fetch_below`](Self::begin_fetch_below).
     ///
     /// # Errors
     /// The manager is unchanged on failure:

@@ -64,7 +64,7 @@ impl BlockManager {
         let moving =
             self.transfers.flights().flat_map(|(_, flight)| &flight.transfers).map(|transfer| transfer.part.block);
         for block in moving.chain(self.transfers.fetched()) {
-            // The map has the blocks of the KV of all tokens alone.
+            // The map has trunk blocks alone; transfers may also hold tail blocks.
             uses.get_mut(block.index()).into_iter().for_each(|place| *place = BlockUse::MOVING);
         }
         for (id, table) in self.tables.iter() {

@@ -156,11 +156,11 @@ impl BlockManager {
     }
 
     /// Returns how many of the next `count` tokens of `id` a pass should compute, so that it ends where the sequence's
-    /// state is worth keeping: behind the last full block of the prompt, where the prompt branched off from another
-    /// sequence, and at every so many blocks; in a sequence that is longer than memory, also at the last end of a block
-    /// that the tokens reach. If layers keep windows alone, a pass ends behind the prompt's last full block, and only
-    /// in a sequence that is longer than memory. Returns `count` if layers keep no tails, if `id` is unknown, or if it
-    /// shares nothing and is not longer than memory.
+    /// state is worth keeping: behind the last full block of the prompt that does not contain its last token, where the
+    /// prompt branched off from another sequence, and at every so many blocks; in a sequence that is longer than
+    /// memory, also at the last end of a block that the tokens reach. If layers keep windows alone, a pass ends behind
+    /// that block of the prompt, and only in a sequence that is longer than memory. Returns `count` if layers keep no
+    /// tails, if `id` is unknown, or if it shares nothing and is not longer than memory.
     pub fn count_to_stop(&self, id: SequenceId, count: usize) -> usize {
         let (Some(tails), Some(table)) = (self.cache.tails(), self.tables.get(id)) else { return count };
         let (computed, block_size) = (table.num_computed(), self.config.block_size);
@@ -170,8 +170,8 @@ impl BlockManager {
             (true, false) if table.is_publishing() => [prompt, branch, tails.next_milestone(at)],
             // Of a sequence that is longer than memory, states are stored behind full blocks alone.
             (true, true) => [prompt, tails.next_milestone_below(at), end],
-            // The disk gets windows of such a sequence as they are when a pass ends. The same prompt can go on behind
-            // its last full block at most.
+            // The disk gets windows of such a sequence as they are when a pass ends. The same prompt can go on at most
+            // behind its last full block that does not contain its last token.
             (false, true) => [prompt; 3],
             (_, false) => return count,
         };

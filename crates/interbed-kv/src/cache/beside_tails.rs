@@ -102,7 +102,7 @@ impl Cache {
         self.fits(Need { tail_bytes, ..Need::default() }, 0).then(|| self.take_tail(pool, taker))
     }
 
-    /// Takes a trunk block that is in no list and holds no content.
+    /// Takes a trunk block, which is then in no list and holds no content.
     pub(super) fn vacate_beside_tails(&mut self, taker: Taker) -> BlockId {
         loop {
             if let Some(block) = self.blocks.take() {
@@ -217,7 +217,8 @@ impl Cache {
         self.tails.iter_mut().for_each(|tails| tails.points.hit(content));
     }
 
-    /// Makes the last resume point among the contents of `chain`, if there is one, last as that of an answer.
+    /// Makes the last resume point among the contents of `chain`, if there is one, lasting for the reason
+    /// [`Lasts::OfAnswer`].
     pub(crate) fn keep_last_point(&mut self, chain: &[BlockId]) {
         let resumable = self.resumable(chain);
         if let (Some(tails), Some(last)) = (&mut self.tails, resumable.checked_sub(1)) {

@@ -1,4 +1,4 @@
-//! Checks what must hold between contents, places and policy, from scratch.
+//! Checks what must hold between contents, locations and policy, from scratch.
 
 use std::collections::HashMap;
 

@@ -31,14 +31,16 @@ const COUNTED: usize = 8;
 /// Maximum number of blocks of one chain that can be marked as returned together.
 const RUN_MAX: usize = 64;
 
-/// Evicts the leaf that is worth least. For any time that a leaf could be kept, there is a chance that it is found
-/// again within that time. The worth of a leaf is the best ratio of this chance to the time, over all such times.
+/// Evicts a leaf that is worth least among those compared: all leaves of a small pool, or a random sample of a large
+/// one. For any time that a leaf could be kept, there is a chance that it is found again within that time. The worth of
+/// a leaf is the best ratio of this chance to the time, over all such times.
 ///
 /// Time is counted in uses of blocks. Chances are taken from what happened to contents of the same class. Classes
-/// distinguish how often and how regularly a content was used, how well used the chain is that it continues, and
-/// whether it was the end of its chain. A sample of all contents is followed over many times the pool's size, whether
-/// they are still in the pool or not. The policy keeps contents that come back late but surely, lets scans pass, keeps
-/// part of a loop that exceeds the pool, and adapts when habits change, since old counts fade.
+/// distinguish how many times and at what mean interval a content was found; if it was never found, how often the
+/// content before it was found, and whether it was the end of its chain. A sample of all contents is followed over many
+/// times the pool's size, whether they are still in the pool or not. The policy keeps contents that come back late but
+/// surely, lets scans pass, keeps part of a loop that exceeds the pool, and adapts when habits change, since old counts
+/// fade.
 ///
 /// The policy takes 44 bytes a block: 20 for the block, 16 for recently evicted contents, and 8 for the sample, which
 /// has at least 64 KiB. The counts of classes take 34 KiB more.
@@ -60,7 +62,8 @@ pub struct Adaptive {
     estimate_after: u32,
     /// Owner whose leaf was evicted last. The blocks in `due` and in `least` are leaves of this owner.
     loser: OwnerId,
-    /// Leaves recently found to be worth at most `bound`. They are evicted next, if they are still worth no more.
+    /// Blocks to evict next: the least of the last comparison, and blocks that became leaves since. Those that are no
+    /// leaves any more, or are worth more than `bound`, are skipped.
     due: Vec<u32>,
     bound: f32,
     /// Leaves that were worth least in the last comparison.
@@ -345,8 +348,8 @@ impl EvictionPolicy for Adaptive {
     }
 }
 
-/// Returns the number of uses until the first estimate; each of the next intervals is twice as long. An interval must
-/// be long enough to go through the sample.
+/// Returns the number of uses until the first estimate. Each later interval is twice as long as the one before, up to a
+/// limit. An interval must be long enough to go through the sample.
 fn estimate_after(num_blocks: usize) -> u32 {
     (num_blocks as u32 / 16).max(256)
 }

@@ -1,10 +1,10 @@
 //! Interface to the tier that holds the KV of sequences which are longer than memory.
 //!
-//! A *frame* is a fixed number of consecutive trunk blocks of a sequence. A sequence has the tier *keep* its blocks,
-//! frame by frame; the tier gives up none of them until they are released.
+//! A *stretch* is a fixed number of consecutive trunk blocks of a sequence. A sequence has the tier *keep* its blocks,
+//! stretch by stretch; the tier gives up none of them until they are released. A *frame* is one layer's KV of a
+//! stretch, which a pass reads at a time.
 //!
-//! A pass reads one layer of a frame at a time. It announces what it will ask for, in order, so that the tier reads
-//! ahead. Where these docs speak of reading, a *frame* is one layer's KV of a frame.
+//! A pass announces the frames that it will ask for, in order, so that the tier reads ahead.
 
 use std::sync::Arc;
 
@@ -30,19 +30,19 @@ pub trait FrameTier: LowerTier {
     /// [paused](crate::TierFigures::paused_until).
     fn stage_needed(&mut self, label: BlockLabel, part: BlockPart, blocks: &mut dyn BlockBytes) -> bool;
 
-    /// Keeps the blocks of `contents`, as many as a frame has, as the next frame of `owner`. Each content is given by
-    /// its parent's key, its own key, and its tokens. `owner` is a number that the caller chooses for the sequence.
+    /// Keeps the blocks of `contents`, as many as a stretch has, as the next stretch of `owner`. Each content is given
+    /// by its parent's key, its own key, and its tokens. `owner` is a number that the caller chooses for the sequence.
     /// Returns `false`, and keeps nothing, if the tier lacks one of the blocks.
     fn keep_frame(&mut self, owner: u64, contents: &[(BlockKey, BlockKey, Box<[TokenId]>)]) -> bool;
 
-    /// Returns the number of frames, each counted once for all layers, that `owner` keeps.
+    /// Returns the number of stretches that `owner` keeps.
     fn kept_frames(&self, owner: u64) -> usize;
 
-    /// Releases all frames that `owner` keeps, so that the tier may forget their blocks.
+    /// Releases all stretches that `owner` keeps, so that the tier may forget their blocks.
     fn release_frames(&mut self, owner: u64);
 
     /// Begins a pass that will ask for `frames`, in this order. What was announced earlier and not asked for is no
-    /// longer waited for; sequences keep these frames.
+    /// longer waited for; sequences still keep the stretches.
     fn begin_frames(&mut self, frames: &mut dyn Iterator<Item = FrameOf>);
 
     /// Waits for the next announced frame and returns it. The tier uses the frame's memory again when nobody holds the
@@ -54,19 +54,19 @@ pub trait FrameTier: LowerTier {
     fn next_frame(&mut self) -> Result<FrameBytes, FrameLost>;
 }
 
-/// Identifies one layer's KV of one of the frames that a sequence keeps.
+/// Identifies a frame: one layer's KV of one of the stretches that a sequence keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameOf {
-    /// The number that the caller chose for the sequence that keeps the frame.
+    /// The number that the caller chose for the sequence that keeps the stretch.
     pub owner: u64,
-    /// Index of the frame among those that this sequence keeps.
+    /// Index of the stretch among those that this sequence keeps.
     pub frame: usize,
     /// Index of the layer among the layers whose KV is in trunk blocks.
     pub layer: usize,
 }
 
 /// A frame's buffer, and the number of its leading bytes that are used. The used bytes are one layer's KV of the
-/// frame's blocks, in the order of the tokens.
+/// stretch's blocks, in the order of the tokens.
 pub type FrameBytes = (Arc<dyn AsRef<[u8]> + Send + Sync>, usize);
 
 /// A frame that could not be read, or is not what was written.
