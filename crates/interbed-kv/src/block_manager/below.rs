@@ -287,7 +287,7 @@ mod tests {
             let mut random = Rng(seed);
             let config = KvConfig { num_blocks: 24, block_size: BLOCK, ..KvConfig::default() };
             let mut manager = BlockManager::new(config).expect("it is valid");
-            // Whose KV it is may become known at any time.
+            // Contents may get keys at any time.
             let named_at = if seed % 2 == 0 { 0 } else { random.below(300) as u64 };
             let roots = [ChainRoot::new(None, 0), ChainRoot::new(None, 0).of_tenant(Some(7))];
             let mut alive: HashMap<SequenceId, (usize, Vec<TokenId>)> = HashMap::new();

@@ -224,7 +224,7 @@ unsafe fn add<F: Unpack, const T: usize>(
                 next.ask();
             }
             let mut dot = [[s._mm512_setzero_ps(); VECTORS]; T];
-            // What compensates for the offset of the weights' codes, for each token.
+            // Each token's sums begin with a number that compensates for the offset of the weights' codes.
             let mut starts = [[0; 2]; T];
             for t in 0..T {
                 let at = (at + t) * SPAN_BLOCKS + block;
