@@ -113,9 +113,9 @@ impl<'a> Activations<'a> {
                 }
                 Packed::Tiles(packed)
             }
-            Form::Bytes => {
+            Form::Bytes(group) => {
                 let packed = bytemuck::cast_slice_mut(&mut left[..packed_len(tokens, cols)]);
-                Packed::Bytes(quantized::prepare(pool, level, x, cols, packed, wanted))
+                Packed::Bytes(quantized::prepare(pool, level, group, x, cols, packed, wanted))
             }
         };
         (PreparedActivations { tokens, cols, packed }, Share::new(work))

@@ -288,7 +288,7 @@ impl PreparedActivations<'_> {
                 (Kernel::DotRows, Packed::Bf16(x)) => bf16::rows(level, x, self.tokens, w, rows, out, ahead),
                 (Kernel::DotPanels, Packed::Bf16(x)) => bf16::panel_rows(level, x, self.tokens, w, rows, out, work),
                 (Kernel::Tiles, Packed::Tiles(x)) => tiles::rows(level, x, self.tokens, w, rows, out, work),
-                (Kernel::Bytes(_), Packed::Bytes(x)) => quantized::rows(x, w, rows, out),
+                (Kernel::Bytes(..), Packed::Bytes(x)) => quantized::rows(x, w, rows, out),
                 (kernel, _) => unreachable!("{kernel:?} reads another form of activations"),
             }
         }

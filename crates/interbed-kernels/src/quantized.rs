@@ -39,5 +39,5 @@ mod vnni;
 pub use dequantize::dequantize;
 pub use quantize::quantize;
 
-pub(crate) use activations::Layout;
+pub(crate) use activations::{Group, Layout};
 pub(crate) use product::{PreparedBytes, prepare, rows, scratch_bytes};

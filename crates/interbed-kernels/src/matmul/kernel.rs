@@ -12,7 +12,7 @@
 //! [`panel::tokens_min`] is the number of tokens that separates few from many.
 
 use super::{bf16, panel, tiles, vector};
-use crate::quantized::Layout;
+use crate::quantized::{Group, Layout};
 use crate::{DType, Level, cache, coded};
 
 /// The number of tokens from which a product is limited by arithmetic rather than by reading weights.
@@ -33,8 +33,8 @@ pub(crate) enum Form {
     Bf16,
     /// The activations are rounded to bf16, in the order in which AMX reads the second operand of a product.
     Tiles,
-    /// The activations are rounded to 8-bit integers, with one scale per 32 activations.
-    Bytes,
+    /// The activations are rounded to 8-bit integers, with one scale for each group.
+    Bytes(Group),
 }
 
 impl Form {
@@ -59,7 +59,7 @@ pub(crate) enum Kernel {
     /// Multiplies AMX tiles of bf16.
     Tiles,
     /// Computes dot products of bytes.
-    Bytes(Layout),
+    Bytes(Group, Layout),
 }
 
 impl Kernel {
@@ -72,7 +72,7 @@ impl Kernel {
             DType::BF16 if bf16::runs_at(level) => Self::DotRows,
             DType::F32 | DType::F16 | DType::BF16 if many => Self::Panels,
             DType::F32 | DType::F16 | DType::BF16 => Self::Rows,
-            _quantised => Self::Bytes(Layout::of(level, tokens)),
+            quantised => Self::Bytes(Group::of(quantised), Layout::of(level, tokens)),
         }
     }
 
@@ -82,7 +82,7 @@ impl Kernel {
             Self::Rows | Self::Panels => Form::Plain,
             Self::DotRows | Self::DotPanels => Form::Bf16,
             Self::Tiles => Form::Tiles,
-            Self::Bytes(_) => Form::Bytes,
+            Self::Bytes(group, _) => Form::Bytes(group),
         }
     }
 

@@ -167,45 +167,27 @@ unsafe fn add_scaled<F: Unpack>(
             for row in 0..OCTET {
                 acc[row] = _mm512_loadu_ps(sums[octet + row].as_ptr());
             }
-            for block in 0..blocks {
-                let at = first + block;
-                let scales = _mm512_loadu_ps(job.x.scales.as_ptr().add(at * TILE));
-                let minima = _mm512_loadu_ps(job.x.minima.as_ptr().add(at * TILE));
-                let sums_of = |half: usize| job.x.sums.as_ptr().add((at * 2 + half) * TILE).cast();
-                let sums = [_mm512_loadu_si512(sums_of(0)), _mm512_loadu_si512(sums_of(1))];
-                let starts = if F::HALVES {
-                    [start::<F>(s, sums[0]), start::<F>(s, sums[1])]
-                } else {
-                    [start::<F>(s, s._mm512_add_epi32(sums[0], sums[1])); 2]
-                };
-                let halves = [s._mm512_cvtepi32_ps(sums[0]), s._mm512_cvtepi32_ps(sums[1])];
+            if F::WHOLE {
                 for row in 0..OCTET {
-                    let lane = octet + row;
-                    let integer = |part: usize| {
-                        let product = if F::HALVES { 2 * block + part } else { block };
-                        let from = &raw const (*dots).0[product][lane];
-                        s._mm512_cvtepi32_ps(s._mm512_add_epi32(_mm512_loadu_si512(from.cast()), starts[part]))
-                    };
-                    let dot = if F::HALVES {
-                        let factors = &header.halves[block];
-                        let low = s._mm512_mul_ps(integer(0), s._mm512_set1_ps(factors[0][lane]));
-                        s._mm512_fmadd_ps(integer(1), s._mm512_set1_ps(factors[1][lane]), low)
-                    } else {
-                        integer(0)
-                    };
-                    let scale = s._mm512_mul_ps(s._mm512_set1_ps(header.scales[block][lane]), scales);
-                    acc[row] = s._mm512_fmadd_ps(dot, scale, acc[row]);
-                    if F::MINIMA {
-                        let minimum = if F::HALVES {
-                            let factors = &header.half_minima[block];
-                            let low = s._mm512_mul_ps(s._mm512_set1_ps(factors[0][lane]), halves[0]);
-                            let sum = s._mm512_fmadd_ps(s._mm512_set1_ps(factors[1][lane]), halves[1], low);
-                            s._mm512_mul_ps(scales, sum)
-                        } else {
-                            minima
-                        };
-                        let least = s._mm512_set1_ps(header.minima[block][lane]);
-                        acc[row] = s._mm512_fnmadd_ps(least, minimum, acc[row]);
+                    acc[row] = add_whole::<F>(s, job, header, first, octet + row, dots, acc[row]);
+                }
+            } else {
+                for block in 0..blocks {
+                    let at = first + block;
+                    let scales = _mm512_loadu_ps(job.x.scales.as_ptr().add(at * TILE));
+                    let minima = _mm512_loadu_ps(job.x.minima.as_ptr().add(at * TILE));
+                    let sums = halves_of(job, at);
+                    let start = start::<F>(s, s._mm512_add_epi32(sums[0], sums[1]));
+                    for row in 0..OCTET {
+                        let lane = octet + row;
+                        let dot = _mm512_loadu_si512((&raw const (*dots).0[block][lane]).cast());
+                        let dot = s._mm512_cvtepi32_ps(s._mm512_add_epi32(dot, start));
+                        let scale = s._mm512_mul_ps(s._mm512_set1_ps(header.scales[block][lane]), scales);
+                        acc[row] = s._mm512_fmadd_ps(dot, scale, acc[row]);
+                        if F::MINIMA {
+                            let least = s._mm512_set1_ps(header.minima[block][lane]);
+                            acc[row] = s._mm512_fnmadd_ps(least, minima, acc[row]);
+                        }
                     }
                 }
             }
@@ -213,6 +195,64 @@ unsafe fn add_scaled<F: Unpack>(
                 _mm512_storeu_ps(sums[octet + row].as_mut_ptr(), acc[row]);
             }
         }
+    }
+}
+
+/// Returns the sums of the codes of both halves of block `at` of sixteen tokens.
+///
+/// # Safety
+/// The activations have this block.
+#[inline(always)]
+unsafe fn halves_of(job: &ProductRows<'_>, at: usize) -> [__m512i; 2] {
+    let of = |half: usize| job.x.sums.as_ptr().wrapping_add((at * 2 + half) * TILE).cast();
+    // SAFETY: guaranteed by the caller.
+    unsafe { [_mm512_loadu_si512(of(0)), _mm512_loadu_si512(of(1))] }
+}
+
+/// Adds the dot products of a span of row `lane` and sixteen tokens to their sums, for a type whose blocks are whole
+/// spans. The number `first` is the index of the span's first block among all blocks of the activations.
+///
+/// # Safety
+/// The activations have all blocks of the span, and `dots` their products.
+#[inline(always)]
+unsafe fn add_whole<F: Unpack>(
+    s: Avx512,
+    job: &ProductRows<'_>,
+    header: &Header,
+    first: usize,
+    lane: usize,
+    dots: *const Dots,
+    acc: __m512,
+) -> __m512 {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let (mut sum, mut minimum) = (s._mm512_setzero_si512(), s._mm512_setzero_si512());
+        let parts = if F::HALVES { 2 } else { 1 };
+        for block in 0..SPAN_BLOCKS {
+            let [low, high] = halves_of(job, first + block);
+            let both = s._mm512_add_epi32(low, high);
+            let shifts = _mm512_loadu_si512(job.x.shifts.as_ptr().add((first + block) * TILE).cast());
+            for part in 0..parts {
+                let codes = if F::HALVES { [low, high][part] } else { both };
+                let dot = _mm512_loadu_si512((&raw const (*dots).0[parts * block + part][lane]).cast());
+                let dot = s._mm512_add_epi32(dot, start::<F>(s, codes));
+                let (dot, factor) = (s._mm512_sllv_epi32(dot, shifts), header.factors[block][part][lane]);
+                sum = s._mm512_add_epi32(sum, s._mm512_mullo_epi32(dot, s._mm512_set1_epi32(factor)));
+                if F::MINIMA {
+                    let part = parts * block + part;
+                    let pair = header.minimum_factors[part / 2][lane];
+                    let factor = s._mm512_set1_epi32(pair >> (part % 2 * 16) & 0xffff);
+                    let codes = s._mm512_sllv_epi32(codes, shifts);
+                    minimum = s._mm512_add_epi32(minimum, s._mm512_mullo_epi32(codes, factor));
+                }
+            }
+        }
+        let mut part = s._mm512_mul_ps(s._mm512_set1_ps(header.scales[0][lane]), s._mm512_cvtepi32_ps(sum));
+        if F::MINIMA {
+            let least = s._mm512_set1_ps(header.minima[0][lane]);
+            part = s._mm512_fnmadd_ps(least, s._mm512_cvtepi32_ps(minimum), part);
+        }
+        s._mm512_fmadd_ps(part, _mm512_loadu_ps(job.x.scales.as_ptr().add(first * TILE)), acc)
     }
 }
 

@@ -3,8 +3,9 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::activations::BLOCK;
-use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
+use super::activations::{Activations, BLOCK};
+use super::formats::pairs;
+use super::header::{Factors, Fields, Header, ROWS, SPAN_BLOCKS};
 use super::job::ProductRows;
 use super::octet::{OCTET, Octet, WORDS, turned};
 use super::spans::{Ragged, Spans};
@@ -68,6 +69,7 @@ unsafe fn panel<F: Octet, const T: usize>(
         let blocks = SPAN_BLOCKS.min(x.blocks - span * SPAN_BLOCKS);
         for octet in 0..count.div_ceil(OCTET) {
             let mut of_octet = sums[octet];
+            let mut integers = [s._mm256_setzero_si256(); T];
             for set in 0..blocks.div_ceil(F::SHARED) {
                 ask::<F>(job, first, span, octet * (SPAN_BLOCKS / F::SHARED) + set);
                 let bytes = turned(s, spans, octet * OCTET, set);
@@ -78,12 +80,20 @@ unsafe fn panel<F: Octet, const T: usize>(
                     }
                     let block = set * F::SHARED + shared;
                     let column = span * SPAN_BLOCKS + block;
-                    for (acc, token) in of_octet.iter_mut().zip(tokens.clone()) {
+                    for (t, token) in tokens.clone().enumerate() {
                         let at = token * x.row_blocks() + column;
-                        let activations: &[i8; BLOCK] = x.codes[at * BLOCK..][..BLOCK].try_into().expect("a block");
-                        let small = (x.scales[at], x.minima[at], [x.sums[at * 2], x.sums[at * 2 + 1]]);
-                        *acc = step::<F>(s, &room.header, block, octet, &codes, activations, small, *acc);
+                        if F::WHOLE {
+                            integers[t] = factored::<F>(s, &room.header, block, octet, &codes, x, at, integers[t]);
+                        } else {
+                            of_octet[t] = step::<F>(s, &room.header, block, octet, &codes, x, at, of_octet[t]);
+                        }
                     }
+                }
+            }
+            if F::WHOLE {
+                for (t, token) in tokens.clone().enumerate() {
+                    let at = token * x.row_blocks() + span * SPAN_BLOCKS;
+                    of_octet[t] = add_whole::<F>(s, &room.header, octet, x, at, integers[t], of_octet[t]);
                 }
             }
             sums[octet] = of_octet;
@@ -115,11 +125,22 @@ fn ask<F: Octet>(job: &ProductRows<'_>, first: usize, span: usize, part: usize) 
 }
 
 #[inline(always)]
-fn load(s: Avx2, lanes: &[f32; OCTET]) -> __m256 {
-    s._mm256_castsi256_ps(s.load256(lanes))
+fn load(s: Avx2, lanes: &[f32; ROWS], octet: usize) -> __m256 {
+    s._mm256_castsi256_ps(s.load256(&lanes.as_chunks::<OCTET>().0[octet % OCTETS]))
 }
 
-/// Adds one block of eight rows and one token to a sum.
+#[inline(always)]
+fn load_factors(s: Avx2, lanes: &Factors, octet: usize) -> __m256i {
+    s.load256(&lanes.as_chunks::<OCTET>().0[octet % OCTETS])
+}
+
+/// The number that each code exceeds its integer by, for products of codes as they are.
+const fn offset<F: Octet>() -> i32 {
+    if F::OFFSET == 128 { 0 } else { F::OFFSET as i32 }
+}
+
+/// Adds one block of eight rows and one token to a sum. The number `at` is the block's index among all blocks of the
+/// activations.
 #[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
 fn step<F: Octet>(
@@ -128,61 +149,103 @@ fn step<F: Octet>(
     block: usize,
     octet: usize,
     codes: &[__m256i; WORDS],
-    activations: &[i8; BLOCK],
-    (scale, minimum, sums): (f32, f32, [i32; 2]),
+    x: &Activations<'_>,
+    at: usize,
     acc: __m256,
 ) -> __m256 {
     let block = block % SPAN_BLOCKS;
-    let [half0, half1] = dots::<F>(s, codes, activations);
-    let lanes = |lanes: &[f32; ROWS]| load(s, &lanes.as_chunks::<OCTET>().0[octet % OCTETS]);
-    // These are integers that f32 represents exactly: nothing is rounded until `dot` is multiplied by the scales.
-    let offset = if F::OFFSET == 128 { 0 } else { i32::from(F::OFFSET) };
-    let integers =
-        |dot: __m256i, sum: i32| s._mm256_cvtepi32_ps(s._mm256_sub_epi32(dot, s._mm256_set1_epi32(offset * sum)));
-    let dot = if F::HALVES {
-        let (half0, half1) = (integers(half0, sums[0]), integers(half1, sums[1]));
-        let factors = &header.halves[block];
-        let (f0, f1) = (lanes(&factors[0]), lanes(&factors[1]));
-        s._mm256_fmadd_ps(half1, f1, s._mm256_mul_ps(half0, f0))
-    } else {
-        integers(half0, sums[0] + sums[1])
-    };
-    let scales = s._mm256_mul_ps(lanes(&header.scales[block]), s._mm256_set1_ps(scale));
+    // This is an integer that f32 represents exactly: nothing is rounded until `dot` is multiplied by the scales.
+    let dot = dots::<F>(s, codes, block_of(x, at), [s._mm256_set1_epi16(1); 2]);
+    let start = s._mm256_set1_epi32(offset::<F>() * (x.sums[at * 2] + x.sums[at * 2 + 1]));
+    let dot = s._mm256_cvtepi32_ps(s._mm256_sub_epi32(dot, start));
+    let scales = s._mm256_mul_ps(load(s, &header.scales[block], octet), s._mm256_set1_ps(x.scales[at]));
     let acc = s._mm256_fmadd_ps(dot, scales, acc);
     if !F::MINIMA {
         return acc;
     }
-    let minimum = if F::HALVES {
-        let factors = &header.half_minima[block];
-        let (f0, f1) = (lanes(&factors[0]), lanes(&factors[1]));
-        let sums = sums.map(|sum| s._mm256_set1_ps(sum as f32));
-        let minimum = s._mm256_fmadd_ps(f1, sums[1], s._mm256_mul_ps(f0, sums[0]));
-        s._mm256_mul_ps(s._mm256_set1_ps(scale), minimum)
-    } else {
-        s._mm256_set1_ps(minimum)
-    };
-    s._mm256_fnmadd_ps(lanes(&header.minima[block]), minimum, acc)
+    s._mm256_fnmadd_ps(load(s, &header.minima[block], octet), s._mm256_set1_ps(x.minima[at]), acc)
 }
 
-/// Computes the dot products of eight rows' codes with a block: of each half block, or of the whole block in the first
-/// vector if the type has no factors for halves.
+/// Adds one block of eight rows and one token to an integer sum, for a type whose blocks are whole spans. The number
+/// `at` is the block's index among all blocks of the activations.
+#[expect(clippy::too_many_arguments, reason = "a kernel with this many operands")]
 #[inline(always)]
-fn dots<F: Octet>(s: Avx2, codes: &[__m256i; WORDS], activations: &[i8; BLOCK]) -> [__m256i; 2] {
-    let ones = s._mm256_set1_epi16(1);
+fn factored<F: Octet>(
+    s: Avx2,
+    header: &Header,
+    block: usize,
+    octet: usize,
+    codes: &[__m256i; WORDS],
+    x: &Activations<'_>,
+    at: usize,
+    sum: __m256i,
+) -> __m256i {
+    let factors = &header.factors[block % SPAN_BLOCKS];
+    let first = load_factors(s, &factors[0], octet);
+    let last = if F::HALVES { load_factors(s, &factors[1], octet) } else { first };
+    // The factors fit 16 bits.
+    let twice = |factors: __m256i| {
+        let low = s._mm256_and_si256(factors, s._mm256_set1_epi32(0xffff));
+        s._mm256_or_si256(low, s._mm256_slli_epi32::<16>(factors))
+    };
+    let mut dot = dots::<F>(s, codes, block_of(x, at), [twice(first), twice(last)]);
+    if offset::<F>() != 0 {
+        let starts = [x.sums[at * 2], x.sums[at * 2 + 1]].map(|sum| s._mm256_set1_epi32(offset::<F>() * sum));
+        dot = s._mm256_sub_epi32(dot, s._mm256_mullo_epi32(first, starts[0]));
+        dot = s._mm256_sub_epi32(dot, s._mm256_mullo_epi32(last, starts[1]));
+    }
+    s._mm256_add_epi32(sum, s._mm256_sllv_epi32(dot, s._mm256_set1_epi32(x.shifts[at])))
+}
+
+/// Adds the integer sum of a span of eight rows and one token to a sum. The number `at` is the index of the span's
+/// first block among all blocks of the activations.
+#[inline(always)]
+fn add_whole<F: Octet>(
+    s: Avx2,
+    header: &Header,
+    octet: usize,
+    x: &Activations<'_>,
+    at: usize,
+    sum: __m256i,
+    acc: __m256,
+) -> __m256 {
+    let mut part = s._mm256_mul_ps(load(s, &header.scales[0], octet), s._mm256_cvtepi32_ps(sum));
+    if F::MINIMA {
+        let mut minimum = s._mm256_setzero_si256();
+        for pair in 0..pairs::<F>() {
+            let sums = s._mm256_set1_epi32(x.pair::<F>(at, pair));
+            let products = s._mm256_madd_epi16(load_factors(s, &header.minimum_factors[pair], octet), sums);
+            minimum = s._mm256_add_epi32(minimum, products);
+        }
+        let minima = load(s, &header.minima[0], octet);
+        part = s._mm256_fnmadd_ps(minima, s._mm256_cvtepi32_ps(minimum), part);
+    }
+    s._mm256_fmadd_ps(part, s._mm256_set1_ps(x.scales[at]), acc)
+}
+
+/// Returns the codes of block `at` of the activations.
+#[inline(always)]
+fn block_of<'a>(x: &Activations<'a>, at: usize) -> &'a [i8; BLOCK] {
+    x.codes[at * BLOCK..][..BLOCK].try_into().expect("a block")
+}
+
+/// Computes the dot products of eight rows' codes with a block. The sums of two products of either half block are
+/// multiplied by the 16-bit `factors` of that half. If the type has no factors for halves, both must be the same.
+#[inline(always)]
+fn dots<F: Octet>(s: Avx2, codes: &[__m256i; WORDS], activations: &[i8; BLOCK], factors: [__m256i; 2]) -> __m256i {
     let four = |word: usize| {
         let [a, b, c, d] = activations.as_chunks::<4>().0[word].map(i8::cast_unsigned);
         s._mm256_set1_epi32(i32::from_le_bytes([a, b, c, d]))
     };
-    let mut halves = [s._mm256_setzero_si256(); 2];
+    let mut dots = s._mm256_setzero_si256();
     for first in (0..WORDS).step_by(F::ADDED) {
         let mut pairs = products::<F>(s, codes[first], four(first));
         for word in first + 1..first + F::ADDED {
             pairs = s._mm256_add_epi16(pairs, products::<F>(s, codes[word], four(word)));
         }
-        let half = if F::HALVES { 2 * first / WORDS } else { 0 };
-        halves[half] = s._mm256_add_epi32(halves[half], s._mm256_madd_epi16(pairs, ones));
+        dots = s._mm256_add_epi32(dots, s._mm256_madd_epi16(pairs, factors[2 * first / WORDS]));
     }
-    halves
+    dots
 }
 
 /// Multiplies bytes and adds up neighbouring products, in 16 bits.

@@ -227,7 +227,7 @@ fn put_halves(s: Avx512, rows: [__m256i; 4], change: u16, group: usize, to: &mut
 
 /// Loads 16 bytes at `at` of sixteen rows, as four words.
 #[inline(always)]
-fn words<F: Format>(s: Avx512, spans: Spans<'_, F>, at: usize) -> [__m512i; 4] {
+pub(super) fn words<F: Format>(s: Avx512, spans: Spans<'_, F>, at: usize) -> [__m512i; 4] {
     turned(
         s,
         [
@@ -296,6 +296,7 @@ mod tests {
         if F::IN_BLOCKS {
             check_groups::<F>(s, all, &want);
         }
+        check_sets::<F>(s, all, &spans);
         for four in 0..4 {
             for block in 0..SPAN_BLOCKS {
                 let of_four = [0, 1, 2, 3].map(|i| all.row(4 * four + i));
@@ -310,6 +311,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Checks that the codes of sixteen rows are those of each row.
+    fn check_sets<F: Unpack>(s: Avx512, all: Spans<'_, F>, spans: &[&[u8]]) {
+        let mut seen = 0;
+        for set in 0..SPAN_BLOCKS / F::SET {
+            F::unpack_set(s, all, set, |of_set, quad, codes| {
+                let mut got = [[0u8; 4]; ROWS];
+                s.store512(codes, &mut got);
+                let block = set * F::SET + of_set;
+                for (row, got) in got.iter().enumerate() {
+                    let mut want = [0; 32];
+                    F::unpack(spans[row], block, &mut want);
+                    assert_eq!(*got, want[4 * quad..][..4], "{} row {row}, block {block}, quad {quad}", F::DTYPE);
+                }
+                seen |= 1u64 << (8 * block + quad);
+            });
+        }
+        assert_eq!(seen, u64::MAX, "{}", F::DTYPE);
     }
 
     /// Checks that fields extracted group by group decode to the same header.

@@ -1,14 +1,21 @@
 //! Formats of the quantized types in the form in which kernels read them: codes of 32 numbers as bytes, and the small
 //! fields of sixteen rows.
 //!
-//! A code is an unsigned byte, which is the code's integer plus `OFFSET`. In a block of 32 columns, `c` are the
-//! activations' codes. The order of the sums is defined in `product.rs`:
+//! A code is an unsigned byte, which is the code's integer plus `OFFSET`. For a block of 32 columns or a half of it,
+//! `c` are the activations' codes, and the two sums below are integers. The order of the other sums is defined in
+//! `product.rs`:
 //!
 //! ```text
-//! dot     = sum of (code - OFFSET) * c                      without HALVES
-//!         = h0 * (that sum over the first 16) + h1 * (over the last 16)       with HALVES
-//! minimum = sum of c                                        with MINIMA, without HALVES
-//!         = n0 * (sum of the first 16 c) + n1 * (sum of the last 16 c)         with both
+//! dot     = sum of (code - OFFSET) * c
+//! minimum = sum of c                                      with MINIMA
+//! ```
+//!
+//! Types with blocks of 256 columns have integer factors for each block of 32, or for each half of it with HALVES, and
+//! the activations have shifts for each block. The two sums then are over 256 columns:
+//!
+//! ```text
+//! dot     = sum of factor * (code - OFFSET) * c * 2^shift
+//! minimum = sum of minimum factor * c * 2^shift           with MINIMA
 //! ```
 
 mod iq;
@@ -25,7 +32,10 @@ pub(super) trait Format: Copy {
     const DTYPE: DType;
     /// The number that is subtracted from a code to get its integer.
     const OFFSET: u8;
-    /// Whether each 16 numbers have their own integer factor.
+    /// Whether a block of the type is a whole span, with integer factors for its parts.
+    const WHOLE: bool = Self::DTYPE.block_len() == SPAN;
+    /// Whether each 16 numbers have their own integer factor. Otherwise, each 32 share one if the type is
+    /// [`WHOLE`](Self::WHOLE).
     const HALVES: bool = false;
     /// Whether a minimum is subtracted from each number.
     const MINIMA: bool = false;
@@ -250,12 +260,13 @@ impl Format for Q2K {
     }
     #[inline(always)]
     fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
-        same_for_all(s, &fields.scales[0], &mut header.scales);
-        same_for_all(s, &fields.minima[0], &mut header.minima);
-        for i in 0..SPAN_BLOCKS * 2 {
-            let (words, byte) = (&fields.words[i / 4], i as u32 % 4 * 8);
-            s.store(s.bits(words, byte, 15), &mut header.halves[i / 2][i % 2]);
-            s.store(s.bits(words, byte + 4, 15), &mut header.half_minima[i / 2][i % 2]);
+        s.store(s.widen(&fields.scales[0]), &mut header.scales[0]);
+        s.store(s.widen(&fields.minima[0]), &mut header.minima[0]);
+        for block in 0..SPAN_BLOCKS {
+            let (words, first) = (&fields.words[block / 2], block as u32 % 2 * 16);
+            s.bits(words, first, 4, &mut header.factors[block][0]);
+            s.bits(words, first + 8, 4, &mut header.factors[block][1]);
+            s.pairs(words, first + 4, 4, &mut header.minimum_factors[block]);
         }
     }
 }
@@ -282,10 +293,9 @@ impl Format for Q3K {
     }
     #[inline(always)]
     fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
-        same_for_all(s, &fields.scales[0], &mut header.scales);
+        s.store(s.widen(&fields.scales[0]), &mut header.scales[0]);
         for i in 0..SPAN_BLOCKS * 2 {
-            let scales = s.bits(&fields.words[i / 4], i as u32 % 4 * 8, 255);
-            s.store(s.add(scales, s.splat(-32.0)), &mut header.halves[i / 2][i % 2]);
+            s.bytes(&fields.words[i / 4], i as u32 % 4, 32, &mut header.factors[i / 2][i % 2]);
         }
     }
 }
@@ -311,13 +321,13 @@ impl Format for Q4K {
     }
     #[inline(always)]
     fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
-        let (scales, minima) = (s.widen(&fields.scales[0]), s.widen(&fields.minima[0]));
-        for i in 0..SPAN_BLOCKS {
-            let (word, byte) = (i / 4, i as u32 % 4 * 8);
-            let scale = s.bits(&fields.words[word], byte, 255);
-            let minimum = s.bits(&fields.words[2 + word], byte, 255);
-            s.store(s.mul(scales, scale), &mut header.scales[i]);
-            s.store(s.mul(minima, minimum), &mut header.minima[i]);
+        s.store(s.widen(&fields.scales[0]), &mut header.scales[0]);
+        s.store(s.widen(&fields.minima[0]), &mut header.minima[0]);
+        for block in 0..SPAN_BLOCKS {
+            s.bytes(&fields.words[block / 4], block as u32 % 4, 0, &mut header.factors[block][0]);
+        }
+        for pair in 0..SPAN_BLOCKS / 2 {
+            s.pairs(&fields.words[2 + pair / 2], pair as u32 % 2 * 16, 8, &mut header.minimum_factors[pair]);
         }
     }
 }
@@ -363,12 +373,16 @@ impl Format for Q6K {
     }
     #[inline(always)]
     fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
-        same_for_all(s, &fields.scales[0], &mut header.scales);
+        s.store(s.widen(&fields.scales[0]), &mut header.scales[0]);
         for i in 0..SPAN_BLOCKS * 2 {
-            let scales = s.signed_bytes(&fields.words[i / 4], i as u32 % 4);
-            s.store(scales, &mut header.halves[i / 2][i % 2]);
+            s.signed_bytes(&fields.words[i / 4], i as u32 % 4, &mut header.factors[i / 2][i % 2]);
         }
     }
+}
+
+/// Returns the number of pairs of minima's factors of a span, for a type whose blocks are whole spans.
+pub(super) const fn pairs<F: Format>() -> usize {
+    if F::HALVES { SPAN_BLOCKS } else { SPAN_BLOCKS / 2 }
 }
 
 /// The bit that flips the sign of a half float. Files of some types store a number to add, and the kernels subtract it.
@@ -418,15 +432,6 @@ fn halves<F: Format, const AT: usize>(span: &[u8], row: usize, to: &mut [[u16; R
 fn widen_all<S: Small>(s: S, from: &[[u16; ROWS]; SPAN_BLOCKS], to: &mut [Lanes; SPAN_BLOCKS]) {
     for (from, to) in from.iter().zip(to) {
         s.store(s.widen(from), to);
-    }
-}
-
-/// Decodes one half float per row for all blocks of the span.
-#[inline(always)]
-fn same_for_all<S: Small>(s: S, from: &[u16; ROWS], to: &mut [Lanes; SPAN_BLOCKS]) {
-    let lanes = s.widen(from);
-    for to in to {
-        s.store(lanes, to);
     }
 }
 

@@ -17,27 +17,31 @@ pub(super) const GROUPS: usize = SPAN_BLOCKS / GROUP;
 
 /// One number for each of sixteen rows.
 pub(super) type Lanes = [f32; ROWS];
+/// One integer for each of sixteen rows.
+pub(super) type Factors = [i32; ROWS];
 
 /// The decoded small fields of a span of sixteen rows. Only the fields of the type are filled in.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Header {
-    /// The scales, which are the factors of integer dot products, `[block][row]`.
+    /// The scales, which are the factors of integer sums, `[block][row]`. Types with blocks of 256 have only the first.
     pub scales: [Lanes; SPAN_BLOCKS],
-    /// The minima, which are subtracted from each number, `[block][row]`.
+    /// The minima, which are subtracted from each number, `[block][row]`. Types with blocks of 256 have only the first.
     pub minima: [Lanes; SPAN_BLOCKS],
-    /// The integer scales of half blocks, which are the factors of their dot products, `[block][half][row]`.
-    pub halves: [[Lanes; 2]; SPAN_BLOCKS],
-    /// The integer factors of the half blocks' minima, `[block][half][row]`.
-    pub half_minima: [[Lanes; 2]; SPAN_BLOCKS],
+    /// The integer factors of the dot products of half blocks, `[block][half][row]`. If both halves share a factor,
+    /// it is in the place of the first.
+    pub factors: [[Factors; 2]; SPAN_BLOCKS],
+    /// The integer factors of the minima, two in the halves of each integer, `[pair][row]`: of the halves of each
+    /// block, or, if halves share a factor, of two blocks (four pairs).
+    pub minimum_factors: [Factors; SPAN_BLOCKS],
 }
 
 impl Header {
     pub const ZERO: Self = Self {
         scales: [[0.0; ROWS]; SPAN_BLOCKS],
         minima: [[0.0; ROWS]; SPAN_BLOCKS],
-        halves: [[[0.0; ROWS]; 2]; SPAN_BLOCKS],
-        half_minima: [[[0.0; ROWS]; 2]; SPAN_BLOCKS],
+        factors: [[[0; ROWS]; 2]; SPAN_BLOCKS],
+        minimum_factors: [[0; ROWS]; SPAN_BLOCKS],
     };
 }
 

@@ -1,7 +1,7 @@
 //! Products in plain Rust, for any machine.
 
 use super::activations::{BLOCK, Layout};
-use super::formats::Format;
+use super::formats::{Format, pairs};
 use super::header::{Fields, Header, ROWS, SPAN_BLOCKS};
 use super::job::ProductRows;
 use crate::simd::Portable;
@@ -32,11 +32,15 @@ pub(super) unsafe fn rows<F: Format, const FUSED: bool>(job: &ProductRows<'_>) {
                 for row in first..end {
                     let blocks = SPAN_BLOCKS.min(job.x.blocks - span * SPAN_BLOCKS);
                     unpack::<F>(job.span::<F>(row, span), blocks, &mut weights);
-                    for (block, weights) in weights[..blocks].iter().enumerate() {
-                        for token in tokens.clone() {
-                            let sum = &mut sums[token - tokens.start][row - first];
-                            let at = token * row_blocks + span * SPAN_BLOCKS + block;
-                            *sum = step::<F, FUSED>(job, &header, block, row - first, at, weights, *sum);
+                    for token in tokens.clone() {
+                        let sum = &mut sums[token - tokens.start][row - first];
+                        let at = token * row_blocks + span * SPAN_BLOCKS;
+                        if F::WHOLE {
+                            *sum = whole::<F, FUSED>(job, &header, row - first, at, &weights, *sum);
+                            continue;
+                        }
+                        for (block, weights) in weights[..blocks].iter().enumerate() {
+                            *sum = step::<F, FUSED>(job, &header, block, row - first, at + block, weights, *sum);
                         }
                     }
                 }
@@ -76,32 +80,55 @@ fn step<F: Format, const FUSED: bool>(
     weights: &[i16; BLOCK],
     acc: f32,
 ) -> f32 {
-    let fma = |a: f32, b: f32, c: f32| if FUSED { a.mul_add(b, c) } else { a * b + c };
-    let codes = &job.x.codes[at * BLOCK..][..BLOCK];
-    let scale = job.x.scales[at];
-    let sums = &job.x.sums[at * 2..][..2];
-    let dot = |range: std::ops::Range<usize>| {
-        let (weights, codes) = (&weights[range.clone()], &codes[range]);
-        let products = weights.iter().zip(codes);
-        products.map(|(w, c)| i32::from(*w) * i32::from(i16::from(*c))).sum::<i32>() as f32
-    };
-    let dot = if F::HALVES {
-        // These are integers that f32 represents exactly, so nothing is rounded here.
-        header.halves[block][0][row] * dot(0..16) + header.halves[block][1][row] * dot(16..32)
-    } else {
-        dot(0..32)
-    };
-    let acc = fma(dot, header.scales[block][row] * scale, acc);
-    if !F::MINIMA {
-        return acc;
+    let dot = dot(weights, &job.x.codes[at * BLOCK..][..BLOCK]) as f32;
+    let acc = fma::<FUSED>(dot, header.scales[block][row] * job.x.scales[at], acc);
+    if F::MINIMA { fma::<FUSED>(-header.minima[block][row], job.x.minima[at], acc) } else { acc }
+}
+
+/// Adds one span of one row and one token to a sum, for a type whose blocks are whole spans. The number `at` is the
+/// index of the span's first block among all blocks of the activations.
+#[inline(always)]
+fn whole<F: Format, const FUSED: bool>(
+    job: &ProductRows<'_>,
+    header: &Header,
+    row: usize,
+    at: usize,
+    weights: &[[i16; BLOCK]; SPAN_BLOCKS],
+    acc: f32,
+) -> f32 {
+    let codes = &job.x.codes[at * BLOCK..][..SPAN_BLOCKS * BLOCK];
+    let mut sum = 0;
+    let shifts = &job.x.shifts[at..][..SPAN_BLOCKS];
+    for (block, codes) in codes.as_chunks::<BLOCK>().0.iter().enumerate() {
+        let (weights, factors) = (&weights[block], &header.factors[block]);
+        let of_block = if F::HALVES {
+            let (codes, weights) = (codes.split_at(BLOCK / 2), weights.split_at(BLOCK / 2));
+            factors[0][row] * dot(weights.0, codes.0) + factors[1][row] * dot(weights.1, codes.1)
+        } else {
+            factors[0][row] * dot(weights, codes)
+        };
+        sum += of_block << shifts[block];
     }
-    let minimum = if F::HALVES {
-        let [first, last] = &header.half_minima[block];
-        scale * (first[row] * sums[0] as f32 + last[row] * sums[1] as f32)
-    } else {
-        job.x.minima[at]
-    };
-    fma(-header.minima[block][row], minimum, acc)
+    let mut part = header.scales[0][row] * sum as f32;
+    if F::MINIMA {
+        let halves = |pair: i32| [pair as i16, (pair >> 16) as i16].map(i32::from);
+        let minimum = (0..pairs::<F>()).map(|pair| {
+            let (sums, factors) = (halves(job.x.pair::<F>(at, pair)), halves(header.minimum_factors[pair][row]));
+            factors[0] * sums[0] + factors[1] * sums[1]
+        });
+        part = fma::<FUSED>(-header.minima[0][row], minimum.sum::<i32>() as f32, part);
+    }
+    fma::<FUSED>(part, job.x.scales[at], acc)
+}
+
+#[inline(always)]
+fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
+}
+
+#[inline(always)]
+fn dot(weights: &[i16], codes: &[i8]) -> i32 {
+    weights.iter().zip(codes).map(|(w, c)| i32::from(*w) * i32::from(i16::from(*c))).sum()
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -109,7 +136,7 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::quantized::activations::{quantize, scratch_bytes};
+    use crate::quantized::activations::{Group, quantize, scratch_bytes};
     use crate::quantized::avx2;
     use crate::quantized::formats::with_format;
     use crate::simd::Avx2;
@@ -136,7 +163,7 @@ mod tests {
             let w: Vec<u8> = (0..dtype.row_bytes(cols).unwrap() * rows).map(|_| random() & 0xbf).collect();
             let x: Vec<f32> = (0..tokens * cols).map(|_| f32::from(random()) - 127.5).collect();
             let mut scratch = vec![0; scratch_bytes(tokens, cols)];
-            let x = quantize(&pool, level, Layout::Rows, &x, cols, &mut scratch, true);
+            let x = quantize(&pool, level, Group::of(dtype), Layout::Rows, &x, cols, &mut scratch, true);
             let product = |kernel: &dyn Fn(&ProductRows<'_>)| {
                 let mut out = vec![f32::NAN; tokens * rows];
                 let to = Columns::new(&mut out, rows).output();

@@ -1,19 +1,27 @@
 //! Products of quantized weights with quantized activations.
 //!
-//! The arithmetic is the same bit for bit in every kernel, whatever is computed side by side. For token `t` and row
-//! `r`, over blocks of 32 columns in ascending order, with the integers `dot` and `minimum` of `formats.rs` (which f32
-//! represents exactly):
+//! The arithmetic is the same bit for bit in every kernel, whatever is computed side by side, with the integers `dot`
+//! and `minimum` of `formats.rs`. For token `t` and row `r`, over blocks of 32 columns in ascending order, where f32
+//! represents the integers exactly:
 //!
 //! ```text
 //! acc = fma(dot, scale of the weights * scale of the activations, acc)
 //! acc = fma(-minimum of the weights, scale of the activations * minimum, acc)    with MINIMA
 //! ```
 //!
+//! For types with blocks of 256 columns, over these blocks in ascending order, where converting `dot` to f32 rounds:
+//!
+//! ```text
+//! part = scale of the weights * dot
+//! part = fma(-minimum of the weights, minimum, part)                             with MINIMA
+//! acc  = fma(part, scale of the activations, acc)
+//! ```
+//!
 //! Levels without fused multiply-add round twice, and so differ from the others in the last bits.
 
 use std::ops::Range;
 
-use super::activations::{self, Activations, Layout};
+use super::activations::{self, Activations, Group, Layout};
 #[cfg(not(target_arch = "x86_64"))]
 use super::formats::Format;
 use super::formats::with_format;
@@ -26,7 +34,8 @@ use crate::matmul::Output;
 use crate::simd::{Amx, Avx2, Vnni};
 use crate::{Level, Matrix, Pool};
 
-/// The activations of some tokens as bytes, ready for products with quantized weights of any type.
+/// The activations of some tokens as bytes, ready for products with quantized weights of any type that reads their
+/// [`Group`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreparedBytes<'a> {
     level: Level,
@@ -39,14 +48,15 @@ pub(crate) fn scratch_bytes(tokens: usize, cols: usize) -> usize {
 }
 
 /// Quantizes the activations `x` `[tokens, cols]` into `scratch` if the result is `wanted`. Otherwise `scratch` holds
-/// the result already. One preparation serves any number of products at the same level.
+/// the result already. One preparation serves any number of products at the same level, with types of the same group.
 ///
 /// # Panics
-/// Panics if `cols` is not a multiple of 32, as the columns of quantized weights are, or the scratch memory is smaller
-/// than [`scratch_bytes`].
+/// Panics if `cols` is not whole groups, as the columns of weights with such groups are, or the scratch memory is
+/// smaller than [`scratch_bytes`].
 pub(crate) fn prepare<'a>(
     pool: &Pool,
     level: Level,
+    group: Group,
     x: &[f32],
     cols: usize,
     scratch: &'a mut [u8],
@@ -54,7 +64,7 @@ pub(crate) fn prepare<'a>(
 ) -> PreparedBytes<'a> {
     let tokens = x.len() / cols.max(1);
     let layout = Layout::of(level, tokens);
-    PreparedBytes { level, activations: activations::quantize(pool, level, layout, x, cols, scratch, wanted) }
+    PreparedBytes { level, activations: activations::quantize(pool, level, group, layout, x, cols, scratch, wanted) }
 }
 
 /// Computes rows `share` of the product with `w`, for all tokens.

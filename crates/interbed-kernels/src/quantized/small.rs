@@ -2,7 +2,7 @@
 //! left to vectorize it by itself picks the wrong loop.
 
 use super::fields::half_power;
-use super::header::{Lanes, ROWS};
+use super::header::{Factors, Lanes, ROWS};
 use crate::simd::{Portable, Simd};
 
 /// The operations of a level on the small fields of sixteen rows.
@@ -11,10 +11,15 @@ pub(super) trait Small: Simd {
     fn widen(self, halves: &[u16; ROWS]) -> Self::V;
     /// Converts MXFP4's exponents, in the lower bytes, to half of the powers of two that they stand for.
     fn half_powers(self, exponents: &[u16; ROWS]) -> Self::V;
-    /// Extracts the bits of each word under `mask`, after a shift of `shift` bits to the right.
-    fn bits(self, words: &[u32; ROWS], shift: u32, mask: u32) -> Self::V;
+    /// Extracts byte `byte` of each word, minus `offset`.
+    fn bytes(self, words: &[u32; ROWS], byte: u32, offset: i32, to: &mut Factors);
     /// Extracts byte `byte` of each word, signed.
-    fn signed_bytes(self, words: &[u32; ROWS], byte: u32) -> Self::V;
+    fn signed_bytes(self, words: &[u32; ROWS], byte: u32, to: &mut Factors);
+    /// Extracts the `count` bits from bit `first` on of each word.
+    fn bits(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors);
+    /// Extracts the `count` bits from bit `first` on of each word, and as many from bit `first + 8` on, which become
+    /// the upper half of the integer. `count` is at most 8.
+    fn pairs(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors);
 }
 
 impl Small for Portable {
@@ -27,13 +32,27 @@ impl Small for Portable {
         exponents.map(|exponent| half_power(exponent as u8))
     }
     #[inline(always)]
-    fn bits(self, words: &[u32; ROWS], shift: u32, mask: u32) -> Lanes {
-        words.map(|word| (word >> shift & mask) as i32 as f32)
+    fn bytes(self, words: &[u32; ROWS], byte: u32, offset: i32, to: &mut Factors) {
+        *to = words.map(|word| i32::from((word >> (8 * byte)) as u8) - offset);
     }
     #[inline(always)]
-    fn signed_bytes(self, words: &[u32; ROWS], byte: u32) -> Lanes {
-        words.map(|word| f32::from((word >> (8 * byte)) as i8))
+    fn signed_bytes(self, words: &[u32; ROWS], byte: u32, to: &mut Factors) {
+        *to = words.map(|word| i32::from((word >> (8 * byte)) as i8));
     }
+    #[inline(always)]
+    fn bits(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
+        *to = words.map(|word| (word >> first & low_bits(count)).cast_signed());
+    }
+    #[inline(always)]
+    fn pairs(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
+        let of = |word: u32| word >> first & low_bits(count) | (word >> (first + 8) & low_bits(count)) << 16;
+        *to = words.map(|word| of(word).cast_signed());
+    }
+}
+
+#[inline(always)]
+fn low_bits(count: u32) -> u32 {
+    (1 << count) - 1
 }
 
 /// Converts a half float to a float in plain integer arithmetic. Subnormal halves, which are common among the scales of
@@ -55,9 +74,9 @@ fn widen(half: u16) -> f32 {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::Small;
+    use super::{Small, low_bits};
     use crate::quantized::fields::NAN_BITS;
-    use crate::quantized::header::ROWS;
+    use crate::quantized::header::{Factors, ROWS};
     use crate::simd::{Avx2, Avx512, Simd, load128};
 
     impl Small for Avx2 {
@@ -71,23 +90,43 @@ mod x86 {
             [half_powers(self, low), half_powers(self, high)]
         }
         #[inline(always)]
-        fn bits(self, words: &[u32; ROWS], shift: u32, mask: u32) -> Self::V {
-            let (shift, mask) = (self._mm_cvtsi32_si128(shift as i32), self._mm256_set1_epi32(mask as i32));
-            let [low, high] = load(self, words);
-            [
-                self._mm256_cvtepi32_ps(self._mm256_and_si256(self._mm256_srl_epi32(low, shift), mask)),
-                self._mm256_cvtepi32_ps(self._mm256_and_si256(self._mm256_srl_epi32(high, shift), mask)),
-            ]
+        fn bytes(self, words: &[u32; ROWS], byte: u32, offset: i32, to: &mut Factors) {
+            let (shift, mask) = (self._mm_cvtsi32_si128(8 * byte as i32), self._mm256_set1_epi32(255));
+            store(self, words, to, |words| {
+                let bytes = self._mm256_and_si256(self._mm256_srl_epi32(words, shift), mask);
+                self._mm256_sub_epi32(bytes, self._mm256_set1_epi32(offset))
+            });
         }
         #[inline(always)]
-        fn signed_bytes(self, words: &[u32; ROWS], byte: u32) -> Self::V {
+        fn signed_bytes(self, words: &[u32; ROWS], byte: u32, to: &mut Factors) {
             let shift = self._mm_cvtsi32_si128(24 - 8 * byte as i32);
-            let [low, high] = load(self, words);
-            [
-                self._mm256_cvtepi32_ps(self._mm256_srai_epi32::<24>(self._mm256_sll_epi32(low, shift))),
-                self._mm256_cvtepi32_ps(self._mm256_srai_epi32::<24>(self._mm256_sll_epi32(high, shift))),
-            ]
+            store(self, words, to, |words| self._mm256_srai_epi32::<24>(self._mm256_sll_epi32(words, shift)));
         }
+        #[inline(always)]
+        fn bits(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
+            let shift = self._mm_cvtsi32_si128(first as i32);
+            let mask = self._mm256_set1_epi32(low_bits(count).cast_signed());
+            store(self, words, to, |words| self._mm256_and_si256(self._mm256_srl_epi32(words, shift), mask));
+        }
+        #[inline(always)]
+        fn pairs(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
+            let shift = self._mm_cvtsi32_si128(first as i32);
+            let low = self._mm256_set1_epi32(low_bits(count).cast_signed());
+            store(self, words, to, |words| {
+                let words = self._mm256_srl_epi32(words, shift);
+                let high = self._mm256_and_si256(self._mm256_srli_epi32::<8>(words), low);
+                self._mm256_or_si256(self._mm256_and_si256(words, low), self._mm256_slli_epi32::<16>(high))
+            });
+        }
+    }
+
+    /// Stores what `of` makes of each eight words.
+    #[inline(always)]
+    fn store(s: Avx2, words: &[u32; ROWS], to: &mut Factors, of: impl Fn(__m256i) -> __m256i) {
+        let [low, high]: &mut [[i32; ROWS / 2]; 2] = bytemuck::cast_mut(to);
+        let words = load(s, words);
+        s.store256(of(words[0]), low);
+        s.store256(of(words[1]), high);
     }
 
     #[inline(always)]
@@ -126,16 +165,31 @@ mod x86 {
             self._mm512_castsi512_ps(self._mm512_mask_sllv_epi32(powers, is_nan, nan, unshifted))
         }
         #[inline(always)]
-        fn bits(self, words: &[u32; ROWS], shift: u32, mask: u32) -> Self::V {
-            let words = self.load512(words);
-            let words = self._mm512_srl_epi32(words, self._mm_cvtsi32_si128(shift as i32));
-            self._mm512_cvtepi32_ps(self._mm512_and_si512(words, self._mm512_set1_epi32(mask as i32)))
+        fn bytes(self, words: &[u32; ROWS], byte: u32, offset: i32, to: &mut Factors) {
+            let bytes = self._mm512_srl_epi32(self.load512(words), self._mm_cvtsi32_si128(8 * byte as i32));
+            let bytes = self._mm512_and_si512(bytes, self._mm512_set1_epi32(255));
+            self.store512(self._mm512_sub_epi32(bytes, self._mm512_set1_epi32(offset)), to);
         }
         #[inline(always)]
-        fn signed_bytes(self, words: &[u32; ROWS], byte: u32) -> Self::V {
-            let words = self.load512(words);
-            let words = self._mm512_sll_epi32(words, self._mm_cvtsi32_si128(24 - 8 * byte as i32));
-            self._mm512_cvtepi32_ps(self._mm512_srai_epi32::<24>(words))
+        fn signed_bytes(self, words: &[u32; ROWS], byte: u32, to: &mut Factors) {
+            let words = self._mm512_sll_epi32(self.load512(words), self._mm_cvtsi32_si128(24 - 8 * byte as i32));
+            self.store512(self._mm512_srai_epi32::<24>(words), to);
+        }
+        #[inline(always)]
+        fn bits(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
+            let words = self._mm512_srl_epi32(self.load512(words), self._mm_cvtsi32_si128(first as i32));
+            let mask = self._mm512_set1_epi32(low_bits(count).cast_signed());
+            self.store512(self._mm512_and_si512(words, mask), to);
+        }
+        #[inline(always)]
+        fn pairs(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
+            let words = self._mm512_srl_epi32(self.load512(words), self._mm_cvtsi32_si128(first as i32));
+            let low = self._mm512_set1_epi32(low_bits(count).cast_signed());
+            let high = self._mm512_and_si512(self._mm512_srli_epi32::<8>(words), low);
+            self.store512(
+                self._mm512_or_si512(self._mm512_and_si512(words, low), self._mm512_slli_epi32::<16>(high)),
+                to,
+            );
         }
     }
 }

@@ -194,6 +194,8 @@ mod tests {
             blocks: 11,
             codes: &[],
             scales: &[],
+            shifts: &[],
+            pairs: &[],
             sums: &[],
             minima: &[],
         };

@@ -2,20 +2,40 @@
 
 use std::arch::x86_64::*;
 
-use super::collect::Collect;
+use super::collect::{Collect, turned, words};
 use super::formats::{
     Format, IQ4_NL_CODES, Iq4Nl, MXFP4_CODES, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
 use super::formats::{Grid, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs};
 use super::header::{GROUP, GROUPS, SPAN_BLOCKS};
 use super::octet::Octet;
-use super::spans::{Block, Span, load4};
+use super::spans::{Block, Span, Spans, load4};
 use crate::simd::{Avx512, load128};
 
 /// A type whose codes AVX-512 can unpack.
 pub(super) trait Unpack: Collect + Octet {
     /// The number of 32-column blocks in a block of the type.
     const PARTS: usize = SPAN_BLOCKS / (Self::SPAN_BYTES / Self::BYTES);
+
+    /// The number of 32-column blocks that [`unpack_set`](Self::unpack_set) unpacks together, because they share bytes.
+    const SET: usize = 1;
+
+    /// Unpacks the codes of set `set` of [`SET`](Self::SET) blocks of sixteen spans. Calls `put(block, quad, codes)`
+    /// for each block of the set and each of its eight quads of columns, with the codes of four columns of each row.
+    /// Types whose codes share bytes override this: transposing the bytes is cheaper than transposing the codes.
+    #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        const { assert!(Self::SET == 1) };
+        let mut halves = [[s._mm512_setzero_si512(); 4]; 2];
+        for (i, four) in [0, 1, 2, 3].map(|i| spans.fourth(i)).into_iter().enumerate() {
+            [halves[0][i], halves[1][i]] = Self::unpack_rows(s, four, set);
+        }
+        for (half, codes) in halves.into_iter().enumerate() {
+            for (i, codes) in turned(s, codes).into_iter().enumerate() {
+                put(0, half * 4 + i, codes);
+            }
+        }
+    }
 
     /// Unpacks the codes of part `part`, 32 columns, of four blocks of the type: the first halves, 16 bytes each in the
     /// order of the blocks, and the last halves.
@@ -157,6 +177,29 @@ fn pairs_of_bits(s: Avx512, [low, high]: [&[u8; 16]; 2]) -> [__m512i; 2] {
     ]
 }
 
+/// Unpacks the nibbles of 16 bytes of sixteen rows from byte `at` on: the lower halves are the first 16 columns of a
+/// block, the upper halves the last.
+#[inline(always)]
+fn nibbles_of_rows<F: Format>(s: Avx512, spans: Spans<'_, F>, at: usize, mut put: impl FnMut(usize, __m512i)) {
+    for (i, bytes) in words(s, spans, at).into_iter().enumerate() {
+        let [low, high] = split(s, bytes);
+        put(i, low);
+        put(4 + i, high);
+    }
+}
+
+/// Combines `low` with the bits under `mask` of `high`, which is shifted left by `up`, or right if `up` is negative.
+#[inline(always)]
+fn with_shifted(s: Avx512, low: __m512i, high: __m512i, up: i64, mask: i8) -> __m512i {
+    with_bits(s, low, high, [up.rem_euclid(64); 4], mask)
+}
+
+/// Extracts two bits of each byte, from bit `2 * pair` on.
+#[inline(always)]
+fn pair_of_bits(s: Avx512, bytes: __m512i, pair: usize) -> __m512i {
+    s._mm512_and_si512(s._mm512_srl_epi16(bytes, s._mm_cvtsi64_si128(2 * pair as i64)), s._mm512_set1_epi8(3))
+}
+
 impl Unpack for Q8_0 {
     #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], _: usize) -> [__m512i; 2] {
@@ -172,12 +215,20 @@ impl Unpack for Q8_0 {
 
 impl Unpack for Q4_0 {
     #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        nibbles_of_rows(s, spans, set % 8 * Self::BYTES + 2, |quad, codes| put(0, quad, codes));
+    }
+    #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], _: usize) -> [__m512i; 2] {
         nibbles(s, blocks, 2)
     }
 }
 
 impl Unpack for Q4_1 {
+    #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        nibbles_of_rows(s, spans, set % 8 * Self::BYTES + 4, |quad, codes| put(0, quad, codes));
+    }
     #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], _: usize) -> [__m512i; 2] {
         nibbles(s, blocks, 4)
@@ -200,12 +251,24 @@ impl Unpack for Q5_1 {
 
 impl Unpack for Iq4Nl {
     #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        let table = broadcast(s, &IQ4_NL_CODES);
+        nibbles_of_rows(s, spans, set % 8 * Self::BYTES + 2, |quad, codes| {
+            put(0, quad, s._mm512_shuffle_epi8(table, codes))
+        });
+    }
+    #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], _: usize) -> [__m512i; 2] {
         look_up(s, &IQ4_NL_CODES, nibbles(s, blocks, 2))
     }
 }
 
 impl Unpack for Iq4Xs {
+    #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        let table = broadcast(s, &IQ4_NL_CODES);
+        nibbles_of_rows(s, spans, 8 + set % 8 * 16, |quad, codes| put(0, quad, s._mm512_shuffle_epi8(table, codes)));
+    }
     #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], block: usize) -> [__m512i; 2] {
         look_up(s, &IQ4_NL_CODES, nibbles(s, blocks, 8 + 16 * block))
@@ -257,12 +320,28 @@ fn grids<F: Grid + Format>(s: Avx512, [a, b, c, d]: [([u64; 4], u32); 4]) -> [__
 
 impl Unpack for Mxfp4 {
     #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        let table = broadcast(s, &MXFP4_CODES);
+        nibbles_of_rows(s, spans, set % 8 * Self::BYTES + 1, |quad, codes| {
+            put(0, quad, s._mm512_shuffle_epi8(table, codes))
+        });
+    }
+    #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], _: usize) -> [__m512i; 2] {
         look_up(s, &MXFP4_CODES, nibbles(s, blocks, 1))
     }
 }
 
 impl Unpack for Q2K {
+    const SET: usize = 4;
+    #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        for half in 0..2 {
+            for (i, bytes) in words(s, spans, 16 + set % 2 * 32 + 16 * half).into_iter().enumerate() {
+                (0..4).for_each(|block| put(block, 4 * half + i, pair_of_bits(s, bytes, block)));
+            }
+        }
+    }
     #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], block: usize) -> [__m512i; 2] {
         bits(s, blocks, 16 + block / 4 * 32, block % 4 * 2, 2)
@@ -275,6 +354,22 @@ impl Unpack for Q2K {
 }
 
 impl Unpack for Q3K {
+    const SET: usize = 8;
+    #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        debug_assert_eq!(set, 0);
+        for half in 0..2 {
+            let thirds = words(s, spans, 16 * half);
+            for group in 0..2 {
+                for (i, bytes) in words(s, spans, 32 + 32 * group + 16 * half).into_iter().enumerate() {
+                    for pair in 0..4 {
+                        let (low, block) = (pair_of_bits(s, bytes, pair), 4 * group + pair);
+                        put(block, 4 * half + i, with_shifted(s, low, thirds[i], 2 - block as i64, 4));
+                    }
+                }
+            }
+        }
+    }
     #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], block: usize) -> [__m512i; 2] {
         let low = bits(s, blocks, 32 + block / 4 * 32, block % 4 * 2, 2);
@@ -293,6 +388,17 @@ impl Unpack for Q3K {
 }
 
 impl Unpack for Q4K {
+    const SET: usize = 2;
+    #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        for half in 0..2 {
+            for (i, bytes) in words(s, spans, 16 + set % 4 * 32 + 16 * half).into_iter().enumerate() {
+                let [low, high] = split(s, bytes);
+                put(0, 4 * half + i, low);
+                put(1, 4 * half + i, high);
+            }
+        }
+    }
     #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], block: usize) -> [__m512i; 2] {
         bits(s, blocks, 16 + block / 2 * 32, block % 2 * 4, 4)
@@ -305,6 +411,22 @@ impl Unpack for Q4K {
 }
 
 impl Unpack for Q5K {
+    const SET: usize = 8;
+    #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        debug_assert_eq!(set, 0);
+        for half in 0..2 {
+            let fifths = words(s, spans, 16 + 16 * half);
+            for pair in 0..4 {
+                for (i, bytes) in words(s, spans, 48 + 32 * pair + 16 * half).into_iter().enumerate() {
+                    for (which, low) in split(s, bytes).into_iter().enumerate() {
+                        let block = 2 * pair + which;
+                        put(block, 4 * half + i, with_shifted(s, low, fifths[i], 4 - block as i64, 16));
+                    }
+                }
+            }
+        }
+    }
     #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], block: usize) -> [__m512i; 2] {
         let low = bits(s, blocks, 48 + block / 2 * 32, block % 2 * 4, 4);
@@ -321,6 +443,23 @@ impl Unpack for Q5K {
 }
 
 impl Unpack for Q6K {
+    const SET: usize = 4;
+    #[inline(always)]
+    fn unpack_set(s: Avx512, spans: Spans<'_, Self>, set: usize, mut put: impl FnMut(usize, usize, __m512i)) {
+        let group = set % 2;
+        for half in 0..2 {
+            let pairs = words(s, spans, 128 + 32 * group + 16 * half);
+            for first in 0..2 {
+                let bytes = words(s, spans, 64 * group + 32 * first + 16 * half);
+                for i in 0..4 {
+                    for (which, low) in split(s, bytes[i]).into_iter().enumerate() {
+                        let block = 2 * which + first;
+                        put(block, 4 * half + i, with_shifted(s, low, pairs[i], 4 - 2 * block as i64, 0x30));
+                    }
+                }
+            }
+        }
+    }
     #[inline(always)]
     fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], block: usize) -> [__m512i; 2] {
         let low = bits(s, blocks, block / 4 * 64 + block % 2 * 32, block / 2 % 2 * 4, 4);

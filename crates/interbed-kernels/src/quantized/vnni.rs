@@ -4,11 +4,12 @@
 use std::arch::x86_64::*;
 
 use super::activations::Activations;
+use super::formats::pairs;
 use super::header::{Fields, Header};
 use super::job::ProductRows;
 use super::spans::{Ragged, Spans};
 use super::unpack::Unpack;
-use crate::simd::{Avx512, Simd};
+use crate::simd::{Avx512, Simd, Vnni};
 
 mod panels;
 mod rows;
@@ -45,29 +46,32 @@ impl Small {
     }
 }
 
-/// Returns the number that is subtracted from a block's sums, without the factor of each row: a token's scale times its
-/// sums of the halves, which may have their own factors. The number `at` is the block's index among all blocks of the
-/// activations.
+/// Adds the integer sum of a span of sixteen rows and one token to a sum, for a type whose blocks are whole spans. The
+/// number `at` is the index of the span's first block among all blocks of the activations.
 ///
 /// # Safety
-/// The activations have this block.
+/// The activations have all blocks of the span.
 #[inline(always)]
-unsafe fn scaled_minimum<F: Unpack>(
-    s: Avx512,
+unsafe fn add_whole<F: Unpack>(
+    s: Vnni,
     header: &Header,
-    block: usize,
     x: &Activations<'_>,
     at: usize,
+    sum: __m512i,
+    acc: __m512,
 ) -> __m512 {
-    // SAFETY: guaranteed by the caller.
-    unsafe {
-        if !F::HALVES {
-            return s._mm512_set1_ps(*x.minima.get_unchecked(at));
+    let mut part = s._mm512_mul_ps(s.load(&header.scales[0]), s._mm512_cvtepi32_ps(sum));
+    if F::MINIMA {
+        let mut minimum = s._mm512_setzero_si512();
+        for pair in 0..pairs::<F>() {
+            let factors = s.load512(&header.minimum_factors[pair]);
+            // SAFETY: guaranteed by the caller.
+            let sums = unsafe { s._mm512_set1_epi32(x.pair_unchecked::<F>(at, pair)) };
+            minimum = s._mm512_dpwssd_epi32(minimum, factors, sums);
         }
-        let [first, last] = &header.half_minima[block];
-        let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
-        let sums = sums.map(|sum| s._mm512_cvtepi32_ps(s._mm512_set1_epi32(sum)));
-        let sum = s._mm512_fmadd_ps(s.load(last), sums[1], s._mm512_mul_ps(s.load(first), sums[0]));
-        s._mm512_mul_ps(s._mm512_set1_ps(*x.scales.get_unchecked(at)), sum)
+        part = s._mm512_fnmadd_ps(s.load(&header.minima[0]), s._mm512_cvtepi32_ps(minimum), part);
     }
+    // SAFETY: guaranteed by the caller.
+    let scale = unsafe { *x.scales.get_unchecked(at) };
+    s._mm512_fmadd_ps(part, s._mm512_set1_ps(scale), acc)
 }

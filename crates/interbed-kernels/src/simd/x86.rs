@@ -130,7 +130,7 @@ registers! { Avx2
         _mm256_maddubs_epi16 _mm256_madd_epi16 _mm256_sign_epi8 _mm256_shuffle_epi8 _mm256_cmpeq_epi8
         _mm256_cmpgt_epi32 _mm256_sllv_epi32 _mm256_packus_epi32 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8
         _mm256_unpacklo_epi32 _mm256_unpackhi_epi32 _mm256_unpacklo_epi64 _mm256_unpackhi_epi64 _mm256_add_epi16
-        _mm256_sub_epi8
+        _mm256_sub_epi8 _mm256_mullo_epi32
     }
     [<N: i32>(a: __m256i, b: __m256i) -> __m256i] { _mm256_permute2x128_si256 }
     [(a: __m256i, b: __m256i, mask: __m256i) -> __m256i] { _mm256_blendv_epi8 }
@@ -183,7 +183,7 @@ registers! { Avx512
         _mm512_and_si512 _mm512_or_si512 _mm512_xor_si512 _mm512_add_epi32 _mm512_sub_epi32 _mm512_sub_epi8
         _mm512_max_epu32 _mm512_shuffle_epi8 _mm512_srlv_epi64 _mm512_rolv_epi64 _mm512_unpacklo_epi8
         _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32 _mm512_unpacklo_epi64
-        _mm512_unpackhi_epi64 _mm512_mullo_epi32
+        _mm512_unpackhi_epi64 _mm512_mullo_epi32 _mm512_sllv_epi32
     }
     [<N: i32>(a: __m512i, b: __m512i) -> __m512i] { _mm512_shuffle_i32x4 }
     [(a: __m512i, b: __m512i, c: __m512i) -> __m512i] { _mm512_permutex2var_epi64 _mm512_permutex2var_epi16 }
@@ -195,7 +195,7 @@ registers! { Avx512
 }
 
 registers! { Vnni
-    [(sums: __m512i, a: __m512i, b: __m512i) -> __m512i] { _mm512_dpbusd_epi32 }
+    [(sums: __m512i, a: __m512i, b: __m512i) -> __m512i] { _mm512_dpbusd_epi32 _mm512_dpwssd_epi32 }
 }
 
 registers! { Bf16Dots

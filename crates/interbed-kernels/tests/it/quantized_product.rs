@@ -48,18 +48,51 @@ pub fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numb
     bytes
 }
 
-/// The values of activations after they have been rounded to bytes.
-fn as_bytes(x: &[f32]) -> Vec<f64> {
-    let worth = |x: f32, scale: f32| match scale {
+/// Activations whose blocks of 32 have magnitudes up to `2^spread` apart; some blocks are zeros.
+fn uneven(count: usize, spread: u32, numbers: &mut Numbers) -> Vec<f32> {
+    let mut x = numbers.take(count);
+    for block in x.chunks_mut(32) {
+        let by = (numbers.next().abs() * (spread + 1) as f32) as i32;
+        let factor = if spread > 2 && numbers.next() > 0.9 { 0.0 } else { 2f32.powi(-by) };
+        block.iter_mut().for_each(|x| *x *= factor);
+    }
+    x
+}
+
+/// The values of activations after they have been rounded to bytes for products with weights of `dtype`.
+fn as_bytes(dtype: DType, x: &[f32]) -> Vec<f64> {
+    let worth = |x: f32, step: f32| match step {
         0.0 => 0.0,
-        _ => f64::from((x * (1.0 / scale)).round_ties_even()) * f64::from(scale),
+        _ => f64::from((x * (1.0 / step)).round_ties_even()) * f64::from(step),
     };
-    x.chunks(32)
+    x.chunks(dtype.block_len())
         .flat_map(|x| {
-            let scale = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs())) / 127.0;
-            x.iter().map(move |x| worth(*x, scale))
+            let largest: Vec<f32> = x.chunks(32).map(|x| x.iter().fold(0.0f32, |most, x| most.max(x.abs()))).collect();
+            let steps = if largest.len() == 1 { vec![largest[0] / 127.0] } else { steps(&largest) };
+            x.chunks(32).zip(steps).flat_map(|(x, step)| x.iter().map(move |x| worth(*x, step))).collect::<Vec<_>>()
         })
         .collect()
+}
+
+/// The steps of eight blocks with these largest magnitudes: powers of two apart, at most 8 times, with the smallest sum
+/// of squares if one of the blocks uses all its codes.
+fn steps(largest: &[f32]) -> Vec<f32> {
+    let most = largest.iter().fold(0.0f32, |most, x| most.max(*x));
+    if most == 0.0 {
+        return vec![0.0; largest.len()];
+    }
+    let smallest =
+        |top: f32, own: f32| [8.0, 4.0, 2.0, 1.0].map(|by| top / by).into_iter().find(|x| *x >= own).unwrap();
+    let tops = largest.iter().filter(|own| **own > 0.0).map(|own| {
+        let mut top = *own;
+        while top < most {
+            top *= 2.0;
+        }
+        let squares: f64 = largest.iter().map(|own| f64::from(smallest(top, *own) / top).powi(2)).sum();
+        (squares * f64::from(top).powi(2), top)
+    });
+    let (_, top) = tops.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+    largest.iter().map(|own| smallest(top, *own) / top * (top / 127.0)).collect()
 }
 
 fn reference(x: &[f64], w: &[f32], cols: usize) -> Vec<f64> {
@@ -79,18 +112,18 @@ proptest! {
     #[test]
     fn agrees_with_the_references(
         dtype in 0usize..QUANTISED.len(), rows in 1usize..70, blocks in 1usize..21, tokens in 1usize..40,
-        threads in 1usize..4, misaligned in 0usize..4, scale in -20i32..20, seed in any::<u64>(),
+        threads in 1usize..4, misaligned in 0usize..4, scale in -20i32..20, spread in 0u32..7, seed in any::<u64>(),
     ) {
         let dtype = QUANTISED[dtype];
         let cols = columns(dtype, blocks);
         let mut numbers = Numbers(seed);
-        let x: Vec<f32> = numbers.take(tokens * cols).iter().map(|x| x * 2f32.powi(scale)).collect();
+        let x: Vec<f32> = uneven(tokens * cols, spread, &mut numbers).iter().map(|x| x * 2f32.powi(scale)).collect();
         let bytes = random_weights(dtype, rows, cols, &mut numbers);
         let w = decoded(dtype, &bytes);
         // A tensor may start at any byte of its file.
         let shifted = [&vec![0; misaligned][..], &bytes].concat();
         let weights = Matrix::new(dtype, rows, cols, &shifted[misaligned..]);
-        let tight = reference(&as_bytes(&x), &w, cols);
+        let tight = reference(&as_bytes(dtype, &x), &w, cols);
         let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
         let loose = reference(&exact, &w, cols);
         // Upper bounds of the sums, as if no terms cancelled each other, or the largest of all sums.
@@ -116,7 +149,7 @@ fn a_row_is_the_same_alone_and_in_company_on_any_number_of_threads() {
         // Rows that are no multiple of a vector, whole and partial tiles of tokens, enough work for threads.
         let (rows, cols, tokens) = (67, columns(dtype, 11), 259);
         let mut numbers = Numbers(7);
-        let x = numbers.take(tokens * cols);
+        let x = uneven(tokens * cols, 5, &mut numbers);
         let bytes = random_weights(dtype, rows, cols, &mut numbers);
         let weights = Matrix::new(dtype, rows, cols, &bytes);
         for level in Level::available() {
@@ -158,7 +191,7 @@ fn levels_with_fused_multiply_add_agree_to_the_bit() {
         ] {
             let cols = columns(dtype, blocks);
             let mut numbers = Numbers(3);
-            let x = numbers.take(tokens * cols);
+            let x = uneven(tokens * cols, 5, &mut numbers);
             let bytes = random_weights(dtype, rows, cols, &mut numbers);
             let weights = Matrix::new(dtype, rows, cols, &bytes);
             let results: Vec<_> = fused_levels().map(|level| bits(&product(level, 1, &x, weights, None))).collect();
@@ -204,7 +237,7 @@ fn extreme_codes_and_scales_do_not_saturate() {
                 let weights = Matrix::new(dtype, rows, cols, &bytes);
                 // All codes of the activations are 127 or -127.
                 let x = vec![127.0 * sign; tokens * cols];
-                let want = reference(&as_bytes(&x), &decoded(dtype, &bytes), cols);
+                let want = reference(&as_bytes(dtype, &x), &decoded(dtype, &bytes), cols);
                 for level in Level::available() {
                     for x in [&x[..], &x[..cols * 3]] {
                         let got = product(level, 1, x, weights, None);

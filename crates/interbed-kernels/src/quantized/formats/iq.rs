@@ -67,15 +67,12 @@ impl<T: Scaled> Format for T {
     }
     #[inline(always)]
     fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
-        let scales = s.mul(s.widen(&fields.scales[0]), s.splat(T::UNIT));
-        let factor = |i: usize| s.signed_bytes(&fields.words[i / 4], i as u32 % 4);
-        for block in 0..SPAN_BLOCKS {
+        s.store(s.mul(s.widen(&fields.scales[0]), s.splat(T::UNIT)), &mut header.scales[0]);
+        for i in 0..SPAN_BLOCKS * 2 {
             if <T as Scaled>::HALVES {
-                s.store(scales, &mut header.scales[block]);
-                s.store(factor(2 * block), &mut header.halves[block][0]);
-                s.store(factor(2 * block + 1), &mut header.halves[block][1]);
-            } else {
-                s.store(s.mul(scales, factor(block)), &mut header.scales[block]);
+                s.signed_bytes(&fields.words[i / 4], i as u32 % 4, &mut header.factors[i / 2][i % 2]);
+            } else if i < SPAN_BLOCKS {
+                s.signed_bytes(&fields.words[i / 4], i as u32 % 4, &mut header.factors[i][0]);
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::{Small, scaled_minimum};
+use super::{Small, add_whole};
 use crate::quantized::activations::{Activations, BLOCK, Layout, ROW_TOKENS};
 use crate::quantized::collect::GroupFields;
 use crate::quantized::header::{GROUP, GROUPS, Header, ROWS, SPAN_BLOCKS};
@@ -67,6 +67,7 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &ProductRows<'_>
                 true => (Spans::<F>::of(job, first, span, &mut small.ragged), &mut small.header),
                 false => small.collect(*s, job, first, span),
             };
+            let mut integers = [s._mm512_setzero_si512(); T];
             for group in 0..GROUPS.min((x.blocks - span * SPAN_BLOCKS).div_ceil(GROUP)) {
                 let block = span * SPAN_BLOCKS + group * GROUP;
                 let mut activations = [[s._mm512_setzero_si512(); 2]; T];
@@ -94,10 +95,21 @@ unsafe fn sixteen_rows<F: Unpack, const T: usize>(s: Vnni, job: &ProductRows<'_>
                 for t in 0..T {
                     let dots = [blocks_apart(*s, quads[t][0]), blocks_apart(*s, quads[t][1])];
                     for i in 0..GROUP {
+                        let of_span = group * GROUP + i;
                         let at = t * row_blocks + block + i;
-                        let dots = [dots[0][i], dots[1][i]];
-                        acc[t] = step::<F>(*s, header, group * GROUP + i, dots, x, at, acc[t]);
+                        if F::WHOLE {
+                            let (dots, shift) = ([dots[0][i], dots[1][i]], *x.shifts.get_unchecked(at));
+                            integers[t] = factored::<F>(*s, header, of_span, dots, shift, integers[t]);
+                        } else {
+                            acc[t] = step::<F>(*s, header, of_span, dots[0][i], x, at, acc[t]);
+                        }
                     }
+                }
+            }
+            if F::WHOLE {
+                for t in 0..T {
+                    let at = t * row_blocks + span * SPAN_BLOCKS;
+                    acc[t] = add_whole::<F>(s, header, x, at, integers[t], acc[t]);
                 }
             }
         }
@@ -202,6 +214,24 @@ fn blocks_apart(s: Avx512, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
+/// Adds one block of sixteen rows and one token to the integer sums, for a type whose blocks are whole spans.
+#[inline(always)]
+fn factored<F: Unpack>(
+    s: Avx512,
+    header: &Header,
+    block: usize,
+    dots: [__m512i; 2],
+    shift: i32,
+    sums: __m512i,
+) -> __m512i {
+    let factors = &header.factors[block];
+    let mut dot = s._mm512_mullo_epi32(dots[0], s.load512(&factors[0]));
+    if F::HALVES {
+        dot = s._mm512_add_epi32(dot, s._mm512_mullo_epi32(dots[1], s.load512(&factors[1])));
+    }
+    s._mm512_add_epi32(sums, s._mm512_sllv_epi32(dot, s._mm512_set1_epi32(shift)))
+}
+
 /// Adds one block of sixteen rows and one token to the sums. The number `at` is the block's index among all blocks of
 /// the activations.
 ///
@@ -212,25 +242,19 @@ unsafe fn step<F: Unpack>(
     s: Avx512,
     header: &Header,
     block: usize,
-    dots: [__m512i; 2],
+    dots: __m512i,
     x: &Activations<'_>,
     at: usize,
     acc: __m512,
 ) -> __m512 {
-    let dot = if F::HALVES {
-        // These are integers that f32 represents exactly: nothing is rounded here.
-        let [f0, f1] = [s.load(&header.halves[block][0]), s.load(&header.halves[block][1])];
-        s._mm512_fmadd_ps(s._mm512_cvtepi32_ps(dots[1]), f1, s._mm512_mul_ps(s._mm512_cvtepi32_ps(dots[0]), f0))
-    } else {
-        s._mm512_cvtepi32_ps(dots[0])
-    };
     // SAFETY: guaranteed by the caller.
     unsafe {
         let scale = s._mm512_set1_ps(*x.scales.get_unchecked(at));
-        let acc = s._mm512_fmadd_ps(dot, s._mm512_mul_ps(s.load(&header.scales[block]), scale), acc);
+        let scale = s._mm512_mul_ps(s.load(&header.scales[block]), scale);
+        let acc = s._mm512_fmadd_ps(s._mm512_cvtepi32_ps(dots), scale, acc);
         if !F::MINIMA {
             return acc;
         }
-        s._mm512_fnmadd_ps(s.load(&header.minima[block]), scaled_minimum::<F>(s, header, block, x, at), acc)
+        s._mm512_fnmadd_ps(s.load(&header.minima[block]), s._mm512_set1_ps(*x.minima.get_unchecked(at)), acc)
     }
 }
