@@ -11,6 +11,11 @@
 //! there are fewer tiles than threads need, stretches become work items of their own, and their parts wait in scratch
 //! memory until all are computed.
 //!
+//! A score is one chain of multiply-adds over the elements of a head, and a weighted value is one chain over the
+//! positions of a stretch. The levels that round activations of bf16 models multiply bf16 keys and values in pairs
+//! (`attention/pairs.rs`): queries and softmax weights are rounded to bf16, and each step of a chain takes two elements
+//! or two positions. All sums are f32 at every level.
+//!
 //! Keys and values need not be in memory all at once. Several calls, each over whole stretches in ascending order, keep
 //! the state of every row between them, and give the result of a single call over all stretches.
 //!
@@ -19,6 +24,7 @@
 
 mod element;
 mod lanes;
+mod pairs;
 mod products;
 mod softmax;
 mod tile;

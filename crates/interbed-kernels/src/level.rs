@@ -10,7 +10,8 @@ pub const LEVEL_VARIABLE: &str = "INTERBED_CPU";
 /// includes the lower levels of its architecture.
 ///
 /// At every level, f32 vectors have 16 lanes, which are reduced in the same order. The levels with fused multiply-add
-/// give bit-identical f32 results. From `avx512-bf16` on, products with bf16 weights round the activations to bf16.
+/// give bit-identical f32 results. From `avx512-bf16` on, products with bf16 weights round the activations to bf16, and
+/// attention over bf16 keys and values rounds queries and softmax weights to bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(Instructions);
 

@@ -391,7 +391,7 @@ unsafe fn turn_kernel<S: Lanes, E: KvElement>(s: S, keys: RowSlots<'_>, run: &Ra
 /// # Safety
 /// Slots are readable up to `end`.
 #[inline(always)]
-unsafe fn last_words<S: Lanes>(s: S, slots: &[*const u8; LANES], offset: usize, end: usize) -> [S::V; 4] {
+pub(super) unsafe fn last_words<S: Lanes>(s: S, slots: &[*const u8; LANES], offset: usize, end: usize) -> [S::V; 4] {
     let mut rest = [[0u8; 16]; LANES];
     // SAFETY: guaranteed by the caller.
     unsafe {

@@ -158,8 +158,9 @@ fn merge_kernel<S: Simd>(s: S, into: &mut Seen, sums: &mut [f32], from: Seen, ot
     }
 }
 
+/// Multiplies all `sums` by `factor`.
 #[inline(always)]
-fn multiply<S: Simd>(s: S, sums: &mut [f32], factor: f32) {
+pub(super) fn multiply<S: Simd>(s: S, sums: &mut [f32], factor: f32) {
     let (vectors, rest) = sums.as_chunks_mut::<LANES>();
     for vector in vectors {
         s.store(s.mul(s.load(vector), s.splat(factor)), vector);
@@ -171,7 +172,7 @@ fn multiply<S: Simd>(s: S, sums: &mut [f32], factor: f32) {
 
 /// Computes `e^(before - now)`, which is exactly 1 if nothing has changed or there was nothing before.
 #[inline(always)]
-fn shrinking<S: Simd>(s: S, before: f32, now: f32) -> f32 {
+pub(super) fn shrinking<S: Simd>(s: S, before: f32, now: f32) -> f32 {
     if before == now || before == f32::NEG_INFINITY {
         return 1.0;
     }

@@ -4,6 +4,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::pairs::{self, PairRun, attend_pairs, query_words, round_queries};
 use super::products::{RowSlots, add_scores, add_values, turn_keys, widen_values};
 use super::softmax::{Seen, finish, merge, weigh_rows};
 use super::{CHUNK, RUN, STRETCH};
@@ -84,6 +85,8 @@ pub(super) struct Workspace {
     scores: MaybeUninit<Aligned<{ ROWS * RUN }>>,
     /// The sums of a stretch that is not a row's first, `[row, head_dim]`.
     sums: MaybeUninit<Aligned<SUMS>>,
+    /// The queries in pairs, `[row, query_words]`.
+    queries: MaybeUninit<Aligned<{ SUMS / 2 + ROWS * query_words(1) }>>,
     /// The keys of the current run that each row sees.
     keys: [Range<usize>; ROWS],
 }
@@ -94,7 +97,13 @@ struct Aligned<const COUNT: usize>([f32; COUNT]);
 impl Workspace {
     pub const fn new() -> Self {
         let keys = [const { 0..0 }; ROWS];
-        Self { chunk: MaybeUninit::uninit(), scores: MaybeUninit::uninit(), sums: MaybeUninit::uninit(), keys }
+        Self {
+            chunk: MaybeUninit::uninit(),
+            scores: MaybeUninit::uninit(),
+            sums: MaybeUninit::uninit(),
+            queries: MaybeUninit::uninit(),
+            keys,
+        }
     }
 }
 
@@ -133,6 +142,17 @@ pub(super) unsafe fn attend(
     outcome: &mut Outcome<'_>,
 ) {
     let (head_dim, rows) = (tile.layer.head_dim(), tile.rows());
+    let mut queries = [std::ptr::null::<f32>(); ROWS];
+    for row in 0..rows {
+        // SAFETY: guaranteed by the caller.
+        queries[row] = unsafe { tile.queries.add(row / tile.heads * tile.token_stride + row % tile.heads * head_dim) };
+    }
+    let queries = &queries[..rows];
+    if pairs::runs_at(level, tile.layer.dtype()) {
+        // SAFETY: queries are readable, as the caller guarantees; the workspace has room for a tile's rows.
+        unsafe { round_queries(level, queries, head_dim, work.queries.as_mut_ptr().cast()) };
+    }
+    let known_end = tile.seen().end.min(stretches.end * STRETCH);
     let own = work.sums.as_mut_ptr().cast::<f32>();
     for stretch in stretches.clone() {
         let mut sums = [std::ptr::null_mut::<f32>(); ROWS];
@@ -145,7 +165,7 @@ pub(super) unsafe fn attend(
         }
         let mut part = Outcome { sums: &sums[..rows], seen: &mut seen[..rows] };
         // SAFETY: guaranteed by the caller; `work.sums` has room for the rows of a tile.
-        unsafe { attend_stretch(level, tile, stretch, work, &mut part) };
+        unsafe { attend_stretch(level, tile, stretch, known_end, queries, work, &mut part) };
         for row in 0..rows {
             let token = tile.seen_by(row / tile.heads);
             if sums[row] == outcome.sums[row] {
@@ -184,6 +204,8 @@ unsafe fn attend_stretch(
     level: Level,
     tile: &Tile<'_>,
     stretch: usize,
+    known_end: usize,
+    queries: &[*const f32],
     work: &mut Workspace,
     outcome: &mut Outcome<'_>,
 ) {
@@ -191,19 +213,16 @@ unsafe fn attend_stretch(
     let bounds = stretch * STRETCH..(stretch + 1) * STRETCH;
     let seen = tile.seen();
     let end = seen.end.min(bounds.end);
-    let mut queries = [std::ptr::null::<f32>(); ROWS];
     for row in 0..rows {
         outcome.seen[row] = Seen::NOTHING;
-        // SAFETY: guaranteed by the caller: results are writable, and queries readable.
-        unsafe {
-            numbers(outcome.sums[row], head_dim).fill(0.0);
-            queries[row] = tile.queries.add(row / tile.heads * tile.token_stride + row % tile.heads * head_dim);
-        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { numbers(outcome.sums[row], head_dim).fill(0.0) };
     }
     let mut run_start = seen.start.max(bounds.start) / RUN * RUN;
     while run_start < end {
+        ask_for(level, tile, run_start + RUN..known_end.min(run_start + 2 * RUN));
         // SAFETY: guaranteed by the caller.
-        unsafe { attend_run(level, tile, run_start, &queries[..rows], work, outcome) };
+        unsafe { attend_run(level, tile, run_start, queries, work, outcome) };
         run_start += RUN;
     }
 }
@@ -230,9 +249,24 @@ unsafe fn attend_run(
         work.keys[row] = in_run(tile.seen_by(row / tile.heads));
     }
     let keys = &work.keys[..rows];
-    let slots = slots_of(level, tile, run_start, &run);
+    let slots = slots_of(tile, run_start, &run);
     let (chunk, scores) = (work.chunk.as_mut_ptr().cast::<f32>(), work.scores.as_mut_ptr().cast::<f32>());
     let dtype = tile.layer.dtype();
+    if pairs::runs_at(level, dtype) {
+        let run = PairRun {
+            slots: &slots,
+            value_offset: tile.layer.value_offset(),
+            head_dim,
+            run,
+            keys,
+            queries: work.queries.as_ptr().cast(),
+            scale: tile.scale,
+            words: chunk.cast(),
+            scores,
+        };
+        // SAFETY: as below; `attend` has rounded the queries.
+        return unsafe { attend_pairs(level, &run, outcome.seen, outcome.sums) };
+    }
     for first in (0..head_dim).step_by(CHUNK) {
         let keys = RowSlots { slots: &slots, head_dim, first, count: CHUNK.min(head_dim - first) };
         // SAFETY: `slots` are readable, as the caller guarantees; the workspace has room for a chunk and a tile's rows.
@@ -262,9 +296,9 @@ unsafe fn attend_run(
 }
 
 /// Returns the slots of a run's keys. A key that the tile does not see gets the slot of a key that the tile sees, which
-/// is readable and has no effect. Prefetches the values, which are needed after the keys.
-fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
-    let (bytes, offset) = (tile.layer.slot_bytes(), tile.layer.value_offset());
+/// is readable and has no effect.
+fn slots_of(tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
+    let bytes = tile.layer.slot_bytes();
     let mut slots = [std::ptr::null::<u8>(); RUN];
     let mut key = run.start;
     for side_by_side in tile.kv.runs(&tile.layer, run_start + run.start..run_start + run.end) {
@@ -275,8 +309,6 @@ fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>)
         }
         key += side_by_side.tokens;
     }
-    let seen = &slots[run.clone()];
-    dispatch!(level, ask_kernel::<_>(seen: &[*const u8], offset: usize, bytes: usize));
     let any = slots[run.start];
     for key in (run.start / LANES * LANES..run.start).chain(run.end..run.end.next_multiple_of(LANES)) {
         slots[key] = any;
@@ -287,12 +319,25 @@ fn slots_of(level: Level, tile: &Tile<'_>, run_start: usize, run: &Range<usize>)
 /// The number of bytes of a cache line.
 const LINE: usize = 64;
 
-/// Prefetches `bytes` bytes at `offset` of each slot.
+/// Prefetches the keys and values of `positions`, which the next run needs, into the second-level cache.
+fn ask_for(level: Level, tile: &Tile<'_>, positions: Range<usize>) {
+    if positions.is_empty() {
+        return;
+    }
+    for run in tile.kv.runs(&tile.layer, positions) {
+        let keys = tile.keys.wrapping_add(run.offset);
+        let values = keys.wrapping_add(tile.layer.value_offset());
+        let bytes = run.tokens * tile.layer.slot_bytes();
+        dispatch!(level, ask_kernel::<_>(keys: *const u8, values: *const u8, bytes: usize));
+    }
+}
+
 #[inline(always)]
-fn ask_kernel<S: Simd>(s: S, slots: &[*const u8], offset: usize, bytes: usize) {
-    for slot in slots {
-        for line in (0..bytes).step_by(LINE) {
-            s.prefetch(slot.wrapping_add(offset + line));
-        }
+fn ask_kernel<S: Simd>(s: S, keys: *const u8, values: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(LINE) {
+        s.prefetch_second(keys.wrapping_add(line));
+    }
+    for line in (0..bytes).step_by(LINE) {
+        s.prefetch_second(values.wrapping_add(line));
     }
 }

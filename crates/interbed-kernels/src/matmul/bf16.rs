@@ -245,4 +245,4 @@ mod x86 {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::round;
+pub(crate) use x86::round;

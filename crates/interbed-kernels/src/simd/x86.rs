@@ -192,6 +192,8 @@ registers! { Avx512
     [(from: __m512i, mask: u16, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_sllv_epi32 }
     [(from: __m512i, mask: u64, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_add_epi8 _mm512_mask_sub_epi8 }
     [(mask: u64, a: __m512i) -> __m512i] { _mm512_maskz_mov_epi8 }
+    [(from: __m512, mask: u16, a: __m512, b: __m512) -> __m512] { _mm512_mask_mul_ps }
+    [(mask: u16, a: __m512) -> __m512] { _mm512_maskz_mov_ps }
 }
 
 registers! { Vnni

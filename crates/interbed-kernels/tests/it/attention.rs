@@ -178,7 +178,10 @@ impl Case {
         }
     }
 
-    fn reference(&self) -> Vec<f64> {
+    /// Computes attention as `level` defines it, in f64: from rounded queries where the level multiplies pairs.
+    fn reference(&self, level: Level) -> Vec<f64> {
+        let rounds = multiplies_pairs(level, self.layer.dtype());
+        let q: Vec<f64> = self.q.iter().map(|&q| if rounds { bf16::from_f32(q).to_f64() } else { q.into() }).collect();
         let (num_kv_heads, head_dim) = (self.layer.num_kv_heads(), self.layer.head_dim());
         let mut out = Vec::new();
         for position in self.asked.clone() {
@@ -186,12 +189,12 @@ impl Case {
             for head in 0..self.heads {
                 let kv_head = head / (self.heads / num_kv_heads);
                 let at = ((position - self.asked.start) * self.heads + head) * head_dim;
-                let q = &self.q[at..at + head_dim];
+                let q = &q[at..at + head_dim];
                 let scores: Vec<f64> = seen
                     .clone()
                     .map(|seen| {
                         let k = self.cached(false, kv_head, seen);
-                        q.iter().zip(&k).map(|(&q, k)| f64::from(q) * k).sum::<f64>() / (head_dim as f64).sqrt()
+                        q.iter().zip(&k).map(|(q, k)| q * k).sum::<f64>() / (head_dim as f64).sqrt()
                     })
                     .collect();
                 let sink = self.sinks.get(head).map_or(f64::NEG_INFINITY, |&sink| f64::from(sink));
@@ -210,12 +213,23 @@ impl Case {
     }
 }
 
+/// Whether attention over such keys and values rounds queries and softmax weights to bf16.
+fn multiplies_pairs(level: Level, dtype: KvDType) -> bool {
+    dtype == KvDType::BF16 && level.rounds_activations(DType::BF16)
+}
+
+/// How far results may be from [`Case::reference`], relative to the largest.
+fn tolerance(level: Level, dtype: KvDType) -> f64 {
+    // Weights are rounded to one part in 512, and so is their total.
+    if multiplies_pairs(level, dtype) { 4e-3 } else { 2e-4 }
+}
+
 fn chunks_of(asked: &Range<usize>, size: usize) -> Vec<Range<usize>> {
     asked.clone().step_by(size).map(|start| start..(start + size).min(asked.end)).collect()
 }
 
 fn dtypes() -> impl Strategy<Value = KvDType> {
-    proptest::sample::select(&KvDType::ALL[..])
+    prop_oneof![2 => Just(KvDType::BF16), 3 => proptest::sample::select(&KvDType::ALL[..])]
 }
 
 /// Ranges of positions with computed tokens: short ones, and some on either side of the borders of stretches.
@@ -251,10 +265,9 @@ proptest! {
         let count = asked.len().min(1 + 6000 / (head_dim * per_kv_head * kv_heads));
         let asked = asked.end - count..asked.end;
         let case = Case::new(&layout, kv_heads * per_kv_head, asked, window, loudness as f32, seed);
-        let want = case.reference();
         for level in kernel_levels() {
-            let got = case.attend(level, 2);
-            assert_close(&got, &want, 2e-4, level.name());
+            let (got, want) = (case.attend(level, 2), case.reference(level));
+            assert_close(&got, &want, tolerance(level, dtype), level.name());
         }
     }
 
@@ -332,8 +345,12 @@ proptest! {
     ) {
         let layout = alike(2, 2, 2 * head_dim, 16, dtype);
         let case = Case::new(&layout, 2 * per_kv_head, asked, window, 4.0, seed);
-        let results: Vec<_> = fused_levels().map(|level| bits(&case.attend(level, 2))).collect();
-        prop_assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+        // Those that multiply pairs agree with each other, and so do the others.
+        for pairs in [false, true] {
+            let levels = fused_levels().filter(|&level| multiplies_pairs(level, dtype) == pairs);
+            let results: Vec<_> = levels.map(|level| bits(&case.attend(level, 2))).collect();
+            prop_assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+        }
     }
 
     #[test]
@@ -472,12 +489,104 @@ fn store_cut(layer: &KvLayer, blocks: &mut [u8], table: &[u32], first: usize, k:
     rotate_and_store(&pool(1), level, layer, blocks, &spans, table, rotation, &mut q, &mut keys, v);
 }
 
+/// Elements meet the elements of the same number, and weights the values of the same position: queries that are the
+/// keys of one position, by far the closest, give that position's value and nothing else.
+#[test]
+fn each_element_and_each_position_meets_its_own() {
+    const HEADS: usize = 3;
+    for (dtype, head_dim) in KvDType::ALL.into_iter().flat_map(|dtype| [10, 26, 64, 70, 130].map(|dim| (dtype, dim))) {
+        for (end, window) in [(150, None), (150, Some(37)), (90, Some(12)), (33, Some(2)), (STRETCH + 9, Some(71))] {
+            let asked = end.max(60) - 60..end;
+            let mut case = Case::new(&alike(2, 1, head_dim, 16, dtype), HEADS, asked.clone(), window, 1.0, 1);
+            let table = case.block_table.clone();
+            // The bits of the position's number.
+            let key = |position: usize, d: usize| if position >> (d % 10) & 1 == 0 { -1.0f32 } else { 1.0 };
+            let k: Vec<f32> = (0..end).flat_map(|at| (0..head_dim).map(move |d| key(at, d))).collect();
+            // Odd numbers that every type but q8 holds exactly, none like another's nearby.
+            let value = |position: usize, d: usize| ((position * 7 + d * 29) % 127 * 2) as f32 - 125.0;
+            let v: Vec<f32> = (0..end).flat_map(|at| (0..head_dim).map(move |d| value(at, d))).collect();
+            store(&case.layer, &mut case.blocks, &table, 0, &k, &v);
+            let mut wanted = Vec::new();
+            for position in asked.clone() {
+                let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
+                for (head, chosen) in [first, position, first.midpoint(position)].into_iter().enumerate() {
+                    let at = ((position - asked.start) * HEADS + head) * head_dim;
+                    (0..head_dim).for_each(|d| case.q[at + d] = 1024.0 * key(chosen, d));
+                    wanted.extend(case.cached(true, 0, chosen).iter().map(|&value| value as f32));
+                }
+            }
+            for level in kernel_levels() {
+                let got = case.attend(level, 1);
+                assert!(got == wanted, "{dtype}, heads of {head_dim}, {end} positions, {window:?}, {}", level.name());
+            }
+        }
+    }
+}
+
+/// A position that no longer counts has no part in the result, whatever lies there, even as half of a pair.
+#[test]
+fn what_a_window_has_left_behind_is_without_effect() {
+    for (dtype, window) in
+        KvDType::ALL.into_iter().flat_map(|dtype| [1, 2, 3, 16, 33, 64].map(|window| (dtype, window)))
+    {
+        let clean = Case::new(&alike(2, 2, 24, 16, dtype), 6, 0..150, Some(window), 4.0, 1);
+        for bad in [0, 7, 32, 63, 64, 81] {
+            let mut case = Case::new(&alike(2, 2, 24, 16, dtype), 6, 0..150, Some(window), 4.0, 1);
+            let table = case.block_table.clone();
+            store(&case.layer, &mut case.blocks, &table, bad, &[f32::NAN; 48], &[f32::NAN; 48]);
+            for level in kernel_levels() {
+                let (got, want) = (case.attend(level, 1), clean.attend(level, 1));
+                let row = case.heads * case.layer.head_dim();
+                for position in 0..150 {
+                    let (got, want) = (&got[position * row..][..row], &want[position * row..][..row]);
+                    if (bad..bad + window).contains(&position) {
+                        assert!(got.iter().all(|number| number.is_nan()), "{dtype}, {position} sees {bad}");
+                    } else {
+                        assert_eq!(bits(got), bits(want), "{dtype}, {position} does not see {bad}, {}", level.name());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The total is that of the weights that values are multiplied with, so equal values give themselves.
+#[test]
+fn weights_sum_to_one() {
+    for (dtype, loudness) in KvDType::ALL.into_iter().flat_map(|dtype| [0.0, 1.0, 20.0].map(|loud| (dtype, loud))) {
+        let mut case = Case::new(&alike(2, 1, 32, 16, dtype), 2, 5000..5001, None, loudness, 1);
+        let table = case.block_table.clone();
+        let keys = Numbers(8).take(5001 * 32);
+        store(&case.layer, &mut case.blocks, &table, 0, &keys, &vec![1.0; 5001 * 32]);
+        for level in kernel_levels() {
+            // Q8 holds not 1, but a number close to it.
+            let want = vec![case.cached(true, 0, 0)[0]; 2 * 32];
+            assert_close(&case.attend(level, 2), &want, 1e-5, level.name());
+        }
+    }
+}
+
+/// Rounded weights cost no more over a long context than over a short one, relative to the result.
+#[test]
+fn errors_do_not_grow_with_the_context() {
+    let level = Level::detect();
+    for (length, loudness) in [60, 1000, 9000].into_iter().flat_map(|length| [1.0, 8.0].map(|loud| (length, loud))) {
+        let case = Case::new(&alike(2, 2, 64, 16, KvDType::BF16), 16, length - 1..length, None, loudness, 1);
+        let (got, want) = (case.attend(level, 2), case.reference(level));
+        let squares = |numbers: &[f64]| numbers.iter().map(|number| number * number).sum::<f64>();
+        let errors: Vec<f64> = got.iter().zip(&want).map(|(&got, want)| f64::from(got) - want).collect();
+        let relative = (squares(&errors) / squares(&want)).sqrt();
+        let bound = if multiplies_pairs(level, KvDType::BF16) { 2e-3 } else { 2e-6 };
+        assert!(relative < bound, "{length} positions, loudness {loudness}: {relative}");
+    }
+}
+
 #[test]
 fn many_query_heads_and_long_heads_are_cut_into_tiles() {
     for (heads, head_dim) in [(150, 16), (9, 4096)] {
         let layout = alike(2, 1, head_dim, 16, KvDType::F32);
         let case = Case::new(&layout, heads, 70..75, None, 4.0, 3);
-        let want = case.reference();
+        let want = case.reference(Level::detect());
         let whole = case.attend(Level::detect(), 2);
         assert_close(&whole, &want, 2e-4, "tiles");
         let alone = case.attend_chunks(Level::detect(), 1, 0, &chunks_of(&case.asked, 1));
@@ -548,9 +657,8 @@ fn extreme_but_finite_scores_are_exact() {
         for (i, q) in case.q.iter_mut().enumerate() {
             *q = if i % 64 == 0 { 40.0 } else { 0.0 };
         }
-        let want = case.reference();
         for level in kernel_levels() {
-            assert_close(&case.attend(level, 2), &want, 1e-4, level.name());
+            assert_close(&case.attend(level, 2), &case.reference(level), 1e-4, level.name());
         }
     }
 }

@@ -60,9 +60,9 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// One level for each set of vector operations.
+/// One level for each set of vector operations, and the level that multiplies pairs of bf16.
 pub fn kernel_levels() -> impl Iterator<Item = Level> {
-    Level::available().filter(|level| ["portable", "neon", "avx2", "avx512"].contains(&level.name()))
+    Level::available().filter(|level| ["portable", "neon", "avx2", "avx512", "avx512-bf16"].contains(&level.name()))
 }
 
 /// A layout with equal layers.
