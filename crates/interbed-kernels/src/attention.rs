@@ -7,9 +7,12 @@
 //!
 //! Work is split into tiles, which are consecutive tokens of a sequence with the query heads that share a KV head. A
 //! run of keys and values is read, widened and transposed once for all rows of a tile (flash attention). A decode is a
-//! tile of one token. A thread that has finished a tile takes the next one, so that long and short tiles balance. If
-//! there are fewer tiles than threads need, stretches become work items of their own, and their parts wait in scratch
-//! memory until all are computed.
+//! tile of one token, with as many KV heads as leave work for all threads: it goes through them run by run, in the
+//! order in which they lie in memory. A thread that has finished a tile takes the next one, so that long and short
+//! tiles balance. If there are fewer tiles than threads need, stretches become work items of their own, and their parts
+//! wait in scratch memory until all are computed.
+//!
+//! Kernels ask for the keys and values that are needed next but one, a few with each step of what they compute.
 //!
 //! A score is one chain of multiply-adds over the elements of a head, and a weighted value is one chain over the
 //! positions of a stretch. The levels that round activations of bf16 models multiply bf16 keys and values in pairs
@@ -267,6 +270,8 @@ struct Plan {
     /// The number of tiles for the query heads of one KV head.
     tiles_per_kv_head: usize,
     tile_tokens: usize,
+    /// The maximum number of KV heads of a tile.
+    tile_kv_heads: usize,
     /// The number of parts per row that fit into the scratch memory, or 0 if stretches are not work items of their own.
     parts_per_row: usize,
 }
@@ -284,20 +289,36 @@ impl Plan {
             tile_heads,
             tiles_per_kv_head: sharing.div_ceil(tile_heads),
             tile_tokens: (rows / tile_heads).max(1),
+            tile_kv_heads: if tile_heads < sharing { 1 } else { layer.kv.num_kv_heads() },
             parts_per_row: 0,
         };
-        let (mut tiles, mut parts) = (0, 0);
+        let mut parts = 0;
         for span in spans {
-            tiles += plan.items_of(span);
             // A sliding window that is not aligned may touch one stretch more than its length suggests.
             let window = layer.window.map_or(usize::MAX, |window| window.div_ceil(STRETCH) + 1);
             parts = parts.max(window.min(span.held_of(&stretches_of(&(0..span.positions().end))).len()));
         }
         let fits = tokens.saturating_mul(layer.heads).saturating_mul(parts * (head_dim + PART_HEAD)) <= room;
-        if threads > 1 && tiles < TILES_A_THREAD * threads && parts > 1 && fits {
-            plan.parts_per_row = parts;
+        let may_split = threads > 1 && parts > 1 && fits;
+        let wanted = if threads > 1 { TILES_A_THREAD * threads } else { 0 };
+        let items = |plan: &Self| spans.iter().map(|span| plan.items_of(span)).sum::<usize>();
+        while items(&plan) < wanted {
+            if may_split {
+                plan.parts_per_row = parts;
+            }
+            if plan.tile_kv_heads == 1 || items(&plan) >= wanted {
+                break;
+            }
+            plan.parts_per_row = 0;
+            plan.tile_kv_heads = plan.tile_kv_heads.div_ceil(2);
         }
         plan
+    }
+
+    /// Returns the number of KV heads of each tile of the span except the last, which may have fewer.
+    fn kv_heads_of(&self, span: &AttentionSpan) -> usize {
+        let rows_of_kv_head = self.tile_heads * span.tokens.clamp(1, self.tile_tokens);
+        (rows_max(self.layer.kv.head_dim()) / rows_of_kv_head).clamp(1, self.tile_kv_heads)
     }
 
     /// Returns the stretches in memory that a tile of tokens sees.
@@ -312,7 +333,7 @@ impl Plan {
         span.held_of(&stretches_of(&seen_from(position, self.layer.window)))
     }
 
-    /// Returns the number of work items for each head tile of the span.
+    /// Returns the number of work items for each tile of heads of the span.
     fn items_per_head(&self, span: &AttentionSpan) -> usize {
         let tiles = span.tokens.div_ceil(self.tile_tokens);
         match self.parts_per_row {
@@ -322,7 +343,8 @@ impl Plan {
     }
 
     fn items_of(&self, span: &AttentionSpan) -> usize {
-        self.items_per_head(span) * self.layer.kv.num_kv_heads() * self.tiles_per_kv_head
+        let kv_tiles = self.layer.kv.num_kv_heads().div_ceil(self.kv_heads_of(span));
+        self.items_per_head(span) * kv_tiles * self.tiles_per_kv_head
     }
 }
 
@@ -331,8 +353,8 @@ struct Item<'a> {
     span: &'a AttentionSpan,
     /// The index of the row of the span's first token.
     first_row: usize,
-    kv_head: usize,
-    /// Index of the tile among the tiles of the KV head's query heads.
+    kv_heads: Range<usize>,
+    /// Index of the tile among the tiles of the KV heads' query heads.
     head_tile: usize,
     token_tile: usize,
     /// All stretches that the tile sees, or a single one.
@@ -376,10 +398,11 @@ impl Cursor {
             let stretch = stretches.start + left;
             stretches = stretch..stretch + 1;
         }
+        let (kv_heads, first) = (plan.kv_heads_of(span), head / plan.tiles_per_kv_head * plan.kv_heads_of(span));
         Some(Item {
             span,
             first_row: self.first_row,
-            kv_head: head / plan.tiles_per_kv_head,
+            kv_heads: first..(first + kv_heads).min(plan.layer.kv.num_kv_heads()),
             head_tile: head % plan.tiles_per_kv_head,
             token_tile,
             stretches,
@@ -408,28 +431,29 @@ impl<'a> AttentionOperands<'a> {
         let AttentionLayer { kv: layer, heads, scale, window } = plan.layer;
         let head_dim = layer.head_dim();
         let sharing = heads / layer.num_kv_heads();
-        let first_head = item.kv_head * sharing + item.head_tile * plan.tile_heads;
+        let first_head = item.kv_heads.start * sharing + item.head_tile * plan.tile_heads;
         let first_token = item.token_tile * plan.tile_tokens;
         let first = (item.first_row + first_token) * heads + first_head;
         let tile_heads = plan.tile_heads.min(sharing - item.head_tile * plan.tile_heads);
         let tile = Tile {
             layer,
             kv: item.span.kv(self.tables),
-            keys: self.blocks.at(layer.key_offset(item.kv_head)),
+            keys: self.blocks.at(layer.key_offset(item.kv_heads.start)),
             queries: self.q[first * head_dim..].as_ptr(),
             token_stride: heads * head_dim,
+            kv_heads: item.kv_heads.len(),
             heads: tile_heads,
             first_position: item.span.first_position + first_token,
             tokens: plan.tile_tokens.min(item.span.tokens - first_token),
             window,
             scale,
-            sinks: self.sinks.map(|sinks| sinks.columns(first_head..first_head + tile_heads)),
+            sinks: self.sinks.map(|sinks| sinks.columns(first_head..first_head + item.kv_heads.len() * tile_heads)),
         };
         let (rows, span) = (tile.rows(), item.span);
         let mut sums = [std::ptr::null_mut::<f32>(); ROWS];
         let mut seen = [Seen::NOTHING; ROWS];
         for row in 0..rows {
-            let (token, head) = (row / tile.heads, row % tile.heads);
+            let (token, head) = (tile.token(row), tile.head(row));
             let at = first + token * heads + head;
             if plan.parts_per_row == 0 && span.is_continued(&seen_from(tile.first_position + token, window)) {
                 // SAFETY: no two items have a row in common.
@@ -453,7 +477,7 @@ impl<'a> AttentionOperands<'a> {
         // tile's rows, and all positions up to the tile's last lie in the pool.
         unsafe { attend(self.level, &tile, item.stretches.clone(), kind, work, &mut outcome) };
         for row in 0..rows {
-            let (token, head) = (row / tile.heads, row % tile.heads);
+            let (token, head) = (tile.token(row), tile.head(row));
             let at = first + token * heads + head;
             match (kind, self.part_of(span, tile.first_position + token, &item.stretches)) {
                 (Kind::Part, Some(part)) => {

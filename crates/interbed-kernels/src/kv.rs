@@ -253,7 +253,7 @@ impl KvLayer {
     }
 
     /// Returns the number of bytes of one head's slots in a block, keys or values.
-    fn head_bytes(&self) -> usize {
+    pub(crate) fn head_bytes(&self) -> usize {
         self.block_size * self.slot_bytes()
     }
 }

@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 
+use super::products::HeadSlots;
 use super::softmax::Seen;
 use super::{CHUNK, RUN};
 use crate::{DType, KvDType, Level};
@@ -29,8 +30,10 @@ pub(super) const fn query_words(head_dim: usize) -> usize {
 
 /// The operands of one run of [`RUN`] positions.
 pub(super) struct PairRun<'a> {
-    /// The address of each key. Keys that no row sees have the address of any readable slot.
-    pub slots: &'a [*const u8; RUN],
+    /// The keys. Those that no row sees have the address of any readable slot.
+    pub slots: HeadSlots<'a>,
+    /// Keys that are needed later and that, with their values, are asked for meanwhile.
+    pub later: HeadSlots<'a>,
     /// The number of bytes between a key and its value.
     pub value_offset: usize,
     pub head_dim: usize,
@@ -92,10 +95,13 @@ mod x86 {
     use super::super::softmax::{multiply, shrinking};
     use super::*;
     use crate::matmul::bf16::round;
-    use crate::simd::{Bf16Dots, LANES, Simd, exp};
+    use crate::simd::{Bf16Dots, LANES, Simd, exp, prefetch_second};
 
     /// The number of vectors of a run's scores.
     const VECTORS: usize = RUN / LANES;
+
+    /// The number of rows up to which values are interleaved again for each block of rows.
+    const ROWS: usize = 6;
 
     /// The number of bf16 elements in 16 bytes.
     const COLUMNS: usize = 8;
@@ -141,10 +147,16 @@ mod x86 {
                     weigh_row(s, o.scores.add(row * RUN), &o.keys[row], o.scale, &mut seen[row], sums);
                 }
             }
+            let is_whole = |keys: &Range<usize>| *keys == (0..RUN);
+            let (few, all) = (o.keys.len() <= ROWS, o.keys.iter().all(is_whole));
             for first in (0..o.head_dim).step_by(CHUNK) {
                 let chunk = first..o.head_dim.min(first + CHUNK);
-                pair_values(s, o, chunk.clone());
-                add_values(s, o, chunk, sums);
+                if few && all && chunk.len() == CHUNK {
+                    add_whole_values(s, o, first, sums);
+                } else {
+                    pair_values(s, o, chunk.clone());
+                    add_values(s, o, chunk, sums);
+                }
             }
         }
     }
@@ -182,6 +194,18 @@ mod x86 {
         (below(range.end) & !below(range.start)) as u16
     }
 
+    /// Prefetches the elements `chunk` of later keys, or of what lies `offset` bytes behind them, into the L2 cache.
+    /// The processor drops prefetches that come in bursts, so a loop asks for a few `keys` in each of its steps.
+    #[inline(always)]
+    fn ask_for(o: &PairRun<'_>, chunk: &Range<usize>, keys: Range<usize>, offset: usize) {
+        const LINE: usize = 64;
+        for key in keys {
+            for line in (2 * chunk.start..2 * chunk.end).step_by(LINE) {
+                prefetch_second(o.later.at(key).wrapping_add(offset + line));
+            }
+        }
+    }
+
     /// Transposes the elements `chunk` of the run's keys: writes the pairs of all keys side by side,
     /// `[chunk / 2, RUN]`.
     ///
@@ -190,19 +214,22 @@ mod x86 {
     #[inline(always)]
     unsafe fn turn_keys(s: Bf16Dots, o: &PairRun<'_>, chunk: Range<usize>) {
         let end = 2 * o.head_dim;
-        let (groups, _) = o.slots.as_chunks::<LANES>();
+        // The number of later keys of the vector that each step asks for.
+        let asked = LANES.div_ceil(chunk.len().div_ceil(COLUMNS));
         for vector in o.run.start / LANES..o.run.end.div_ceil(LANES) {
-            let slots = &groups[vector];
-            for d in chunk.clone().step_by(COLUMNS) {
+            let first = vector * LANES;
+            for (step, d) in chunk.clone().step_by(COLUMNS).enumerate() {
+                let key = |step: usize| first + LANES.min(step * asked);
+                ask_for(o, &chunk, key(step)..key(step + 1), 0);
                 // SAFETY: 16 bytes from element `d` on are in the slot, or only those in the slot are copied; the chunk
                 // has whole sets of columns.
                 unsafe {
                     let words = if 2 * d + 16 <= end {
-                        s.words_of_rows(std::array::from_fn(|row| &*slots[row].add(2 * d).cast()))
+                        s.words_of_rows(std::array::from_fn(|row| &*o.slots.at(first + row).add(2 * d).cast()))
                     } else {
-                        last_words(*s, slots, 2 * d, end)
+                        last_words(*s, &std::array::from_fn(|row| o.slots.at(first + row)), 2 * d, end)
                     };
-                    let to = o.words.add((d - chunk.start) / 2 * RUN + vector * LANES);
+                    let to = o.words.add((d - chunk.start) / 2 * RUN + first);
                     for word in 0..4 {
                         s.store_at(words[word], to.add(word * RUN).cast());
                     }
@@ -333,6 +360,16 @@ mod x86 {
         }
     }
 
+    /// Returns where the elements of two vectors go so that those from number `first` on alternate.
+    const fn interleaved(first: u16) -> [u16; 32] {
+        let (mut index, mut at) = ([0; 32], 0);
+        while at < 32 {
+            index[at] = first + at as u16 / 2 + (at as u16 % 2) * 32;
+            at += 1;
+        }
+        index
+    }
+
     /// Interleaves the elements `chunk` of the run's values: writes words of an even position's element and the next
     /// position's, `[RUN / 2, CHUNK]`, for the pairs that `o.run` touches. Values outside `o.run` count as zeros.
     ///
@@ -340,21 +377,14 @@ mod x86 {
     /// The conditions of [`super::attend_pairs`] hold.
     #[inline(always)]
     unsafe fn pair_values(s: Bf16Dots, o: &PairRun<'_>, chunk: Range<usize>) {
-        const fn interleaved(first: u16) -> [u16; 32] {
-            let (mut index, mut at) = ([0; 32], 0);
-            while at < 32 {
-                index[at] = first + at as u16 / 2 + (at as u16 % 2) * 32;
-                at += 1;
-            }
-            index
-        }
-        let (low, high) = (s.load512(&const { interleaved(0) }), s.load512(&const { interleaved(16) }));
+        let [low, high] = [s.load512(&const { interleaved(0) }), s.load512(&const { interleaved(16) })];
         for pair in o.run.start / 2..o.run.end.div_ceil(2) {
+            ask_for(o, &chunk, 2 * pair..2 * pair + 2, o.value_offset);
             for d in (0..chunk.len()).step_by(STEP) {
                 let elements = u32::MAX >> (STEP - STEP.min(chunk.len() - d));
                 let load = |key: usize| {
                     let mask = if o.run.contains(&key) { elements } else { 0 };
-                    let from = o.slots[key].wrapping_add(o.value_offset + 2 * (chunk.start + d));
+                    let from = o.slots.at(key).wrapping_add(o.value_offset + 2 * (chunk.start + d));
                     // SAFETY: masked lanes are not read, and the others are elements of a readable value; the token
                     // proves the instructions.
                     unsafe { _mm512_maskz_loadu_epi16(mask, from.cast()) }
@@ -368,6 +398,78 @@ mod x86 {
                 }
             }
         }
+    }
+
+    /// Adds to the [`CHUNK`] elements from `first` on of up to [`ROWS`] rows' sums the weighted values of a run that
+    /// all rows see whole. Interleaves values as it goes.
+    ///
+    /// # Safety
+    /// The conditions of [`super::attend_pairs`] hold, and the scores are weights.
+    #[inline(always)]
+    unsafe fn add_whole_values(s: Bf16Dots, o: &PairRun<'_>, first: usize, sums: &[*mut f32]) {
+        let (rows, mut row) = (o.keys.len(), 0);
+        while row < rows {
+            // SAFETY: guaranteed by the caller.
+            row += unsafe {
+                match rows - row {
+                    6.. => whole_values::<6>(s, o, first, row, sums),
+                    4.. => whole_values::<4>(s, o, first, row, sums),
+                    2.. => whole_values::<2>(s, o, first, row, sums),
+                    _ => whole_values::<1>(s, o, first, row, sums),
+                }
+            };
+        }
+    }
+
+    /// Implements [`add_whole_values`] for `ROWS` rows. Returns `ROWS`.
+    ///
+    /// # Safety
+    /// The conditions of [`add_whole_values`] hold.
+    #[inline(always)]
+    unsafe fn whole_values<const ROWS: usize>(
+        s: Bf16Dots,
+        o: &PairRun<'_>,
+        first: usize,
+        row: usize,
+        sums: &[*mut f32],
+    ) -> usize {
+        const VECTORS: usize = CHUNK / LANES;
+        let [low, high] = [s.load512(&const { interleaved(0) }), s.load512(&const { interleaved(16) })];
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let weights = o.scores.cast::<u32>().add(row * RUN);
+            let mut lanes = [[s.splat(0.0); VECTORS]; ROWS];
+            for row_of_block in 0..ROWS {
+                for vector in 0..VECTORS {
+                    lanes[row_of_block][vector] = s.load_at(sums[row + row_of_block].add(first + vector * LANES));
+                }
+            }
+            for pair in 0..RUN / 2 {
+                if row == 0 {
+                    ask_for(o, &(first..first + CHUNK), 2 * pair..2 * pair + 2, o.value_offset);
+                }
+                let mut words = [s._mm512_setzero_si512(); VECTORS];
+                for half in 0..VECTORS / 2 {
+                    let at = o.value_offset + 2 * (first + half * STEP);
+                    let [even, odd] =
+                        [0, 1].map(|odd| s.load512(&*o.slots.at(2 * pair + odd).add(at).cast::<[u8; 64]>()));
+                    words[2 * half] = s._mm512_permutex2var_epi16(even, low, odd);
+                    words[2 * half + 1] = s._mm512_permutex2var_epi16(even, high, odd);
+                }
+                for row in 0..ROWS {
+                    let weight = splat_word(s, weights.add(row * RUN + pair));
+                    for vector in 0..VECTORS {
+                        lanes[row][vector] = s._mm512_dpbf16_ps(lanes[row][vector], weight, pairs(words[vector]));
+                    }
+                }
+            }
+            for row_of_block in 0..ROWS {
+                for vector in 0..VECTORS {
+                    s.store_at(lanes[row_of_block][vector], sums[row + row_of_block].add(first + vector * LANES));
+                }
+            }
+        }
+        ROWS
     }
 
     /// Adds to the elements `chunk` of all rows' sums the weighted values of the keys that each row sees. Rows are

@@ -141,6 +141,23 @@ unsafe fn score_block<S: Simd, const ROWS: usize, const VECTORS: usize>(
     }
 }
 
+/// The keys of one KV head in a run.
+#[derive(Clone, Copy)]
+pub(super) struct HeadSlots<'a> {
+    /// The addresses of the run's keys of the first KV head of a tile.
+    pub slots: &'a [*const u8; RUN],
+    /// The number of bytes from those to this head's.
+    pub offset: usize,
+}
+
+impl HeadSlots<'_> {
+    /// Returns the address of a key.
+    #[inline(always)]
+    pub fn at(&self, key: usize) -> *const u8 {
+        self.slots[key].wrapping_add(self.offset)
+    }
+}
+
 /// The addresses of a run's keys or values, and the elements of them that are wanted.
 #[derive(Clone, Copy)]
 pub(super) struct RowSlots<'a> {
@@ -152,6 +169,24 @@ pub(super) struct RowSlots<'a> {
     pub first: usize,
     /// The number of elements to read from each slot, up to [`CHUNK`].
     pub count: usize,
+    /// Slots that are needed later, of which the same elements are asked for meanwhile.
+    pub later: Option<HeadSlots<'a>>,
+}
+
+impl RowSlots<'_> {
+    /// Prefetches the wanted elements of `keys` later slots into the L2 cache. Processors drop prefetches that come in
+    /// bursts, so a loop asks for a few in each of its steps.
+    #[inline(always)]
+    fn ask_for<S: Simd, E: KvElement>(&self, s: S, keys: Range<usize>) {
+        const LINE: usize = 64;
+        let Some(later) = self.later else { return };
+        let start = if self.first == 0 { 0 } else { E::offset(self.head_dim, self.first) };
+        for key in keys {
+            for at in (start..E::offset(self.head_dim, self.first + self.count)).step_by(LINE) {
+                s.prefetch_second(later.at(key).wrapping_add(at));
+            }
+        }
+    }
 }
 
 /// Adds to each row's sums the weighted values of the keys that the row sees.
@@ -232,6 +267,8 @@ unsafe fn value_kernel<S: Lanes, E: KvElement>(
                 continue;
             }
             let row = first + row;
+            // Each key is asked for once, with the first row.
+            let values = RowSlots { later: values.later.filter(|_| row == 0), ..values };
             // SAFETY: rows are within the memory that the caller guarantees.
             unsafe {
                 let (weights, sums) = (weights.add(row * RUN), sums.as_ptr().add(row));
@@ -304,6 +341,9 @@ unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: 
             }
         }
         for key in keys {
+            if d == 0 {
+                values.ask_for::<S, E>(s, key..key + 1);
+            }
             let slot = *values.slots.as_ptr().add(key);
             let mut elements = [s.splat(0.0); VECTORS];
             for vector in 0..VECTORS {
@@ -365,12 +405,16 @@ pub(super) unsafe fn turn_keys(
 #[inline(always)]
 unsafe fn turn_kernel<S: Lanes, E: KvElement>(s: S, keys: RowSlots<'_>, run: &Range<usize>, columns: *mut f32) {
     const { assert!(CHUNK.is_multiple_of(LANES)) };
-    let RowSlots { slots, head_dim, first, count } = keys;
+    let RowSlots { slots, head_dim, first, count, .. } = keys;
+    // The number of later keys of each vector that a step asks for.
+    let asked = LANES.div_ceil(count.div_ceil(E::COLUMNS));
     let end = E::offset(head_dim, head_dim);
     let (groups, _) = slots.as_chunks::<LANES>();
     for vector in run.start / LANES..run.end.div_ceil(LANES) {
         let slots = &groups[vector];
-        for d in (0..count).step_by(E::COLUMNS) {
+        for (step, d) in (0..count).step_by(E::COLUMNS).enumerate() {
+            let key = |step: usize| vector * LANES + LANES.min(step * asked);
+            keys.ask_for::<S, E>(s, key(step)..key(step + 1));
             let offset = E::offset(head_dim, first + d);
             // SAFETY: 16 bytes at `offset` are in the slot, or only those in the slot are copied; columns past `count`
             // end within the chunk.
@@ -436,6 +480,7 @@ pub(super) unsafe fn widen_values(
 #[inline(always)]
 unsafe fn widen_kernel<S: Lanes, E: KvElement>(s: S, values: RowSlots<'_>, run: &Range<usize>, rows: *mut f32) {
     for key in run.clone() {
+        values.ask_for::<S, E>(s, key..key + 1);
         for d in (0..values.count).step_by(LANES) {
             let count = LANES.min(values.count - d);
             // SAFETY: guaranteed by the caller; a whole vector ends within the chunk.

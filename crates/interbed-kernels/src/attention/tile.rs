@@ -1,17 +1,18 @@
-//! One tile of attention: consecutive tokens of a sequence, with the query heads that share a KV head, over a range of
-//! positions.
+//! One tile of attention: consecutive tokens of a sequence, with the query heads of one or more KV heads, over a range
+//! of positions.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::pairs::{self, PairRun, attend_pairs, query_words, round_queries};
-use super::products::{RowSlots, add_scores, add_values, turn_keys, widen_values};
+use super::products::{HeadSlots, RowSlots, add_scores, add_values, turn_keys, widen_values};
 use super::softmax::{Seen, finish, merge, weigh_rows};
 use super::{CHUNK, RUN, STRETCH};
-use crate::simd::{LANES, Simd, dispatch};
+use crate::simd::LANES;
 use crate::{KvDType, KvLayer, KvView, Level, Matrix};
 
-/// The maximum number of rows (tokens times query heads) of a tile, which share each read of keys and values.
+/// The maximum number of rows (tokens times query heads) of a tile. Those of one KV head share each read of keys and
+/// values.
 pub(super) const ROWS: usize = 64;
 
 /// The maximum number of elements of the sums of a tile's rows.
@@ -19,6 +20,11 @@ const SUMS: usize = 16 << 10;
 
 /// The number of rows from which a tile widens values once for all rows, rather than for each block of rows.
 const ROWS_TO_WIDEN: usize = 12;
+
+/// How far ahead kernels ask for keys and values: the number of KV heads, or of runs of a tile of one KV head, between
+/// those that are computed and those that are asked for. One is too few: on Zen 4, a decode out of small pages took 1.4
+/// times as long as with two, and with three or eight as long as with two.
+const AHEAD: usize = 2;
 
 /// Returns the maximum number of rows of a tile for heads of `head_dim` elements.
 pub(super) const fn rows_max(head_dim: usize) -> usize {
@@ -32,17 +38,19 @@ pub(super) struct Tile<'a> {
     pub layer: KvLayer,
     /// The locations of the sequence's keys and values.
     pub kv: KvView<'a>,
-    /// The address of the first key slot of the tile's KV head in this layer of block 0.
+    /// The address of the first key slot of the tile's first KV head in this layer of block 0.
     pub keys: *const u8,
     /// The address of the query of the tile's first head for the tile's first token. The queries of a token's heads are
     /// adjacent. The queries of two consecutive tokens are `token_stride` elements apart.
     pub queries: *const f32,
     pub token_stride: usize,
-    /// The number of query heads of the tile.
+    /// The number of KV heads of the tile, which are adjacent.
+    pub kv_heads: usize,
+    /// The number of query heads of the tile for each of its KV heads.
     pub heads: usize,
     /// The position of the first token.
     pub first_position: usize,
-    /// The number of consecutive tokens. The product of `tokens` and `heads` is at most [`rows_max`].
+    /// The number of consecutive tokens. The product of `kv_heads`, `tokens` and `heads` is at most [`rows_max`].
     pub tokens: usize,
     pub window: Option<usize>,
     pub scale: f32,
@@ -51,8 +59,23 @@ pub(super) struct Tile<'a> {
 }
 
 impl Tile<'_> {
+    /// Returns the number of rows, which are `[kv_head, token, head]`.
     pub fn rows(&self) -> usize {
+        self.kv_heads * self.rows_of_kv_head()
+    }
+
+    fn rows_of_kv_head(&self) -> usize {
         self.tokens * self.heads
+    }
+
+    /// Returns the token of a row.
+    pub fn token(&self, row: usize) -> usize {
+        row / self.heads % self.tokens
+    }
+
+    /// Returns the query head of a row, counted from the tile's first.
+    pub fn head(&self, row: usize) -> usize {
+        row / self.rows_of_kv_head() * self.heads + row % self.heads
     }
 
     /// Returns the positions that one token of the tile sees.
@@ -107,7 +130,7 @@ impl Workspace {
     }
 }
 
-/// The destination of a tile's results. The rows are `[token, head]`.
+/// The destination of a tile's results.
 pub(super) struct Outcome<'a> {
     /// The address of each row's sums, `[head_dim]`, or null if the sums of the row are not wanted. If this call
     /// computes the row's first stretch, it overwrites the sums, so they need not be initialized.
@@ -145,7 +168,7 @@ pub(super) unsafe fn attend(
     let mut queries = [std::ptr::null::<f32>(); ROWS];
     for row in 0..rows {
         // SAFETY: guaranteed by the caller.
-        queries[row] = unsafe { tile.queries.add(row / tile.heads * tile.token_stride + row % tile.heads * head_dim) };
+        queries[row] = unsafe { tile.queries.add(tile.token(row) * tile.token_stride + tile.head(row) * head_dim) };
     }
     let queries = &queries[..rows];
     if pairs::runs_at(level, tile.layer.dtype()) {
@@ -159,7 +182,7 @@ pub(super) unsafe fn attend(
         let mut seen = [Seen::NOTHING; ROWS];
         for row in 0..rows {
             // The first stretch of a row needs no merging.
-            let first = kind == Kind::Part || tile.seen_by(row / tile.heads).start / STRETCH == stretch;
+            let first = kind == Kind::Part || tile.seen_by(tile.token(row)).start / STRETCH == stretch;
             let wanted = first && !outcome.sums[row].is_null();
             sums[row] = if wanted { outcome.sums[row] } else { own.wrapping_add(row * head_dim) };
         }
@@ -167,7 +190,7 @@ pub(super) unsafe fn attend(
         // SAFETY: guaranteed by the caller; `work.sums` has room for the rows of a tile.
         unsafe { attend_stretch(level, tile, stretch, known_end, queries, work, &mut part) };
         for row in 0..rows {
-            let token = tile.seen_by(row / tile.heads);
+            let token = tile.seen_by(tile.token(row));
             if sums[row] == outcome.sums[row] {
                 outcome.seen[row] = seen[row];
             } else if token.start < stretch * STRETCH && token.end > stretch * STRETCH {
@@ -179,7 +202,7 @@ pub(super) unsafe fn attend(
     }
     if kind == Kind::Last {
         for row in 0..rows {
-            let sink = tile.sinks.map(|sinks| sinks.element(row % tile.heads));
+            let sink = tile.sinks.map(|sinks| sinks.element(tile.head(row)));
             // SAFETY: guaranteed by the caller.
             finish(level, &outcome.seen[row], sink, unsafe { numbers(outcome.sums[row], head_dim) });
         }
@@ -219,15 +242,34 @@ unsafe fn attend_stretch(
         unsafe { numbers(outcome.sums[row], head_dim).fill(0.0) };
     }
     let mut run_start = seen.start.max(bounds.start) / RUN * RUN;
+    // What comes after what is known is what is asked for already.
+    let mut later = run_start;
+    let mut slots = [(); AHEAD + 1].map(|()| {
+        let run_start = later;
+        later = if later + RUN < known_end { later + RUN } else { later };
+        slots_of(tile, run_start, &in_run(&seen, run_start))
+    });
     while run_start < end {
-        ask_for(level, tile, run_start + RUN..known_end.min(run_start + 2 * RUN));
         // SAFETY: guaranteed by the caller.
-        unsafe { attend_run(level, tile, run_start, queries, work, outcome) };
+        unsafe { attend_run(level, tile, run_start, &slots, queries, work, outcome) };
         run_start += RUN;
+        slots.rotate_left(1);
+        let last = run_start + AHEAD * RUN;
+        if last < known_end {
+            slots[AHEAD] = slots_of(tile, last, &in_run(&seen, last));
+        }
     }
 }
 
-/// Computes attention over one run of [`RUN`] positions.
+/// Returns the positions of the run from `run_start` on that are in `seen`, counted from the run's first.
+fn in_run(seen: &Range<usize>, run_start: usize) -> Range<usize> {
+    let bound = |position: usize| position.clamp(run_start, run_start + RUN) - run_start;
+    bound(seen.start)..bound(seen.end)
+}
+
+/// Computes attention over one run of [`RUN`] positions, KV head by KV head, so that what lies side by side in memory
+/// is read one after the other. The first of `slots` are the run's, and the others those of the runs after it, for
+/// which kernels ask.
 ///
 /// # Safety
 /// The conditions of [`attend`] hold; the tile sees some of the run.
@@ -235,68 +277,101 @@ unsafe fn attend_run(
     level: Level,
     tile: &Tile<'_>,
     run_start: usize,
+    slots: &[[*const u8; RUN]; AHEAD + 1],
     queries: &[*const f32],
     work: &mut Workspace,
     outcome: &mut Outcome<'_>,
 ) {
-    let (head_dim, rows) = (tile.layer.head_dim(), queries.len());
-    let in_run = |seen: Range<usize>| {
-        let bound = |position: usize| position.clamp(run_start, run_start + RUN) - run_start;
-        bound(seen.start)..bound(seen.end)
-    };
-    let run = in_run(tile.seen());
-    for row in 0..rows {
-        work.keys[row] = in_run(tile.seen_by(row / tile.heads));
+    let (run, count) = (in_run(&tile.seen(), run_start), tile.rows_of_kv_head());
+    // The rows of all KV heads see the same.
+    for row in 0..count {
+        work.keys[row] = in_run(&tile.seen_by(tile.token(row)), run_start);
     }
-    let keys = &work.keys[..rows];
-    let slots = slots_of(tile, run_start, &run);
+    let head_bytes = tile.layer.head_bytes();
+    // The head that is asked for, and its run.
+    let (mut ahead, mut ahead_head) = (AHEAD / tile.kv_heads, AHEAD % tile.kv_heads);
+    for kv_head in 0..tile.kv_heads {
+        let now = HeadSlots { slots: &slots[0], offset: kv_head * head_bytes };
+        let later = HeadSlots { slots: &slots[ahead], offset: ahead_head * head_bytes };
+        // SAFETY: guaranteed by the caller.
+        unsafe { attend_kv_head(level, tile, kv_head, now, later, run.clone(), queries, work, outcome) };
+        ahead_head += 1;
+        if ahead_head == tile.kv_heads {
+            (ahead, ahead_head) = (ahead + 1, 0);
+        }
+    }
+}
+
+/// Computes attention of the rows of one of the tile's KV heads over the keys `run` of a run.
+///
+/// # Safety
+/// The conditions of [`attend`] hold; the slots are those of the KV head, and `work` knows which keys rows see.
+#[expect(clippy::too_many_arguments, reason = "a part of a function with this many operands")]
+unsafe fn attend_kv_head(
+    level: Level,
+    tile: &Tile<'_>,
+    kv_head: usize,
+    slots: HeadSlots<'_>,
+    later: HeadSlots<'_>,
+    run: Range<usize>,
+    queries: &[*const f32],
+    work: &mut Workspace,
+    outcome: &mut Outcome<'_>,
+) {
+    let (head_dim, dtype, count) = (tile.layer.head_dim(), tile.layer.dtype(), tile.rows_of_kv_head());
+    let rows = kv_head * count..(kv_head + 1) * count;
+    let (seen, sums) = (&mut outcome.seen[rows.clone()], &outcome.sums[rows.clone()]);
+    let keys = &work.keys[..count];
     let (chunk, scores) = (work.chunk.as_mut_ptr().cast::<f32>(), work.scores.as_mut_ptr().cast::<f32>());
-    let dtype = tile.layer.dtype();
     if pairs::runs_at(level, dtype) {
+        let queries = work.queries.as_ptr().cast::<u32>().wrapping_add(rows.start * query_words(head_dim));
         let run = PairRun {
-            slots: &slots,
+            slots,
+            later,
             value_offset: tile.layer.value_offset(),
             head_dim,
             run,
             keys,
-            queries: work.queries.as_ptr().cast(),
+            queries,
             scale: tile.scale,
             words: chunk.cast(),
             scores,
         };
         // SAFETY: as below; `attend` has rounded the queries.
-        return unsafe { attend_pairs(level, &run, outcome.seen, outcome.sums) };
+        return unsafe { attend_pairs(level, &run, seen, sums) };
     }
+    let slots: [*const u8; RUN] = std::array::from_fn(|key| slots.at(key));
     for first in (0..head_dim).step_by(CHUNK) {
-        let keys = RowSlots { slots: &slots, head_dim, first, count: CHUNK.min(head_dim - first) };
+        let keys = RowSlots { slots: &slots, head_dim, first, count: CHUNK.min(head_dim - first), later: Some(later) };
         // SAFETY: `slots` are readable, as the caller guarantees; the workspace has room for a chunk and a tile's rows.
         unsafe {
             turn_keys(level, dtype, keys, &run, chunk);
-            add_scores(level, queries, chunk, first..first + keys.count, &run, scores);
+            add_scores(level, &queries[rows.clone()], chunk, first..first + keys.count, &run, scores);
         }
     }
     // SAFETY: as above.
-    unsafe { weigh_rows(level, scores, keys, tile.scale, outcome.seen, outcome.sums, head_dim) };
+    unsafe { weigh_rows(level, scores, keys, tile.scale, seen, sums, head_dim) };
     let values = slots.map(|slot| slot.wrapping_add(tile.layer.value_offset()));
+    let later_values = HeadSlots { offset: later.offset + tile.layer.value_offset(), ..later };
     for first in (0..head_dim).step_by(CHUNK) {
         let count = CHUNK.min(head_dim - first);
-        let values = RowSlots { slots: &values, head_dim, first, count };
+        let values = RowSlots { slots: &values, head_dim, first, count, later: Some(later_values) };
         // SAFETY: values lie after their keys in the same block; the rest as above.
         unsafe {
-            if rows < ROWS_TO_WIDEN {
-                add_values(level, dtype, scores, keys, values, outcome.sums, first);
+            if rows.len() < ROWS_TO_WIDEN {
+                add_values(level, dtype, scores, keys, values, sums, first);
             } else {
                 widen_values(level, dtype, values, &run, chunk);
                 let widened = std::array::from_fn(|key| chunk.wrapping_add(key * CHUNK).cast::<u8>().cast_const());
-                let values = RowSlots { slots: &widened, head_dim: CHUNK, first: 0, count };
-                add_values(level, KvDType::F32, scores, keys, values, outcome.sums, first);
+                let values = RowSlots { slots: &widened, head_dim: CHUNK, first: 0, count, later: None };
+                add_values(level, KvDType::F32, scores, keys, values, sums, first);
             }
         }
     }
 }
 
-/// Returns the slots of a run's keys. A key that the tile does not see gets the slot of a key that the tile sees, which
-/// is readable and has no effect.
+/// Returns the slots of a run's keys, of the tile's first KV head. A key that the tile does not see gets the slot of a
+/// key that the tile sees, which is readable and has no effect.
 fn slots_of(tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8; RUN] {
     let bytes = tile.layer.slot_bytes();
     let mut slots = [std::ptr::null::<u8>(); RUN];
@@ -314,30 +389,4 @@ fn slots_of(tile: &Tile<'_>, run_start: usize, run: &Range<usize>) -> [*const u8
         slots[key] = any;
     }
     slots
-}
-
-/// The number of bytes of a cache line.
-const LINE: usize = 64;
-
-/// Prefetches the keys and values of `positions`, which the next run needs, into the second-level cache.
-fn ask_for(level: Level, tile: &Tile<'_>, positions: Range<usize>) {
-    if positions.is_empty() {
-        return;
-    }
-    for run in tile.kv.runs(&tile.layer, positions) {
-        let keys = tile.keys.wrapping_add(run.offset);
-        let values = keys.wrapping_add(tile.layer.value_offset());
-        let bytes = run.tokens * tile.layer.slot_bytes();
-        dispatch!(level, ask_kernel::<_>(keys: *const u8, values: *const u8, bytes: usize));
-    }
-}
-
-#[inline(always)]
-fn ask_kernel<S: Simd>(s: S, keys: *const u8, values: *const u8, bytes: usize) {
-    for line in (0..bytes).step_by(LINE) {
-        s.prefetch_second(keys.wrapping_add(line));
-    }
-    for line in (0..bytes).step_by(LINE) {
-        s.prefetch_second(values.wrapping_add(line));
-    }
 }

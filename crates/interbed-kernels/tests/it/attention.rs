@@ -550,6 +550,26 @@ fn what_a_window_has_left_behind_is_without_effect() {
     }
 }
 
+/// Few tokens have several KV heads in a tile, as many as leave work for all threads, and the last tile has the rest.
+#[test]
+fn kv_heads_are_the_same_in_one_tile_and_apart() {
+    let end = 3 * STRETCH + 77;
+    for (dtype, kv_heads) in KvDType::ALL.into_iter().flat_map(|dtype| [2, 5, 8].map(|kv_heads| (dtype, kv_heads))) {
+        for (tokens, window) in [(1, None), (2, Some(STRETCH + 50)), (5, None)] {
+            let layout = alike(2, kv_heads, 40, 16, dtype);
+            let case = Case::new(&layout, 3 * kv_heads, end - tokens..end, window, 4.0, 6);
+            let (enough, asked) = (4 * case.q.len() * 42, std::slice::from_ref(&case.asked));
+            let level = Level::detect();
+            let together = case.attend_chunks(level, 1, 0, asked);
+            assert_close(&together, &case.reference(level), tolerance(level, dtype), dtype.name());
+            for (threads, scratch) in [(1, enough), (2, 0), (2, enough), (3, enough), (9, enough)] {
+                let apart = case.attend_chunks(level, threads, scratch, asked);
+                assert!(bits(&apart) == bits(&together), "{dtype}, {kv_heads} KV heads, {threads} threads, {scratch}");
+            }
+        }
+    }
+}
+
 /// The total is that of the weights that values are multiplied with, so equal values give themselves.
 #[test]
 fn weights_sum_to_one() {
