@@ -4,8 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-use super::formats::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs};
+use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Scaled};
 use super::header::{Fields, GROUP, Header, Lanes, ROWS, SPAN_BLOCKS};
 use super::spans::{Quad, Span, Spans, load4};
 use crate::simd::{Avx512, Simd};
@@ -58,14 +57,7 @@ impl Collect for Q2K {}
 impl Collect for Q3K {}
 
 // The portable code reads few bytes of each of these.
-impl Collect for Iq4Xs {}
-impl Collect for Iq3S {}
-impl Collect for Iq3Xxs {}
-impl Collect for Iq2S {}
-impl Collect for Iq2Xs {}
-impl Collect for Iq2Xxs {}
-impl Collect for Iq1M {}
-impl Collect for Iq1S {}
+impl<T: Scaled> Collect for T {}
 
 impl Collect for Q4K {
     #[inline(always)]

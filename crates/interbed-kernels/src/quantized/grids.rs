@@ -12,9 +12,9 @@ pub(super) static IQ2_S: [u64; 1024] = eights(&IQ2_S_PACKED, IQ2_CODES);
 /// [`IQ1_OFFSET`] are added.
 pub(super) static IQ1: [u64; 2048] = eights(&IQ1_PACKED, [IQ1_OFFSET - 7, IQ1_OFFSET + 1, IQ1_OFFSET + 9, 0]);
 /// The values of four numbers of IQ3_XXS, one in each byte, each plus [`IQ3_XXS_OFFSET`].
-pub(super) static IQ3_XXS: [u32; 256] = fours(&IQ3_XXS_PACKED, [4, 12, 20, 28, 36, 44, 52, 62], IQ3_XXS_OFFSET);
+pub(super) static IQ3_XXS: [u32; 256] = fours(&IQ3_XXS_PACKED, IQ3_XXS_VALUES, IQ3_XXS_OFFSET);
 /// The values of four numbers of IQ3_S, one in each byte, each plus [`IQ3_S_OFFSET`].
-pub(super) static IQ3_S: [u32; 512] = fours(&IQ3_S_PACKED, [1, 3, 5, 7, 9, 11, 13, 15], IQ3_S_OFFSET);
+pub(super) static IQ3_S: [u32; 512] = fours(&IQ3_S_PACKED, IQ3_S_VALUES, IQ3_S_OFFSET);
 
 /// The largest value of IQ2 types.
 pub(super) const IQ2_OFFSET: u8 = 43;
@@ -27,6 +27,30 @@ pub(super) const IQ3_S_OFFSET: u8 = 15;
 
 /// The three values of IQ2 types with their offset. No entry has the fourth.
 const IQ2_CODES: [u8; 4] = [IQ2_OFFSET + 8, IQ2_OFFSET + 25, IQ2_OFFSET + 43, 0];
+
+/// 256 entries of four numbers for vectors to look up: the positions of the values of numbers 0 and 1 in bits `0 .. 3`
+/// and `8 .. 11`, those of numbers 2 and 3 three bits higher.
+#[cfg(target_arch = "x86_64")]
+#[repr(align(64))]
+pub(super) struct Fours(pub [[u16; 32]; 8]);
+
+/// The entries of IQ3_XXS.
+#[cfg(target_arch = "x86_64")]
+pub(super) static IQ3_XXS_FOURS: [Fours; 1] = [positions(&IQ3_XXS_PACKED, 0)];
+/// The entries of IQ3_S.
+#[cfg(target_arch = "x86_64")]
+pub(super) static IQ3_S_FOURS: [Fours; 2] = [positions(&IQ3_S_PACKED, 0), positions(&IQ3_S_PACKED, 256)];
+/// The codes of IQ3_XXS by the position of the value, twice.
+#[cfg(target_arch = "x86_64")]
+pub(super) static IQ3_XXS_CODES: [u8; 16] = codes(IQ3_XXS_VALUES, IQ3_XXS_OFFSET);
+/// The codes of IQ3_S by the position of the value, twice.
+#[cfg(target_arch = "x86_64")]
+pub(super) static IQ3_S_CODES: [u8; 16] = codes(IQ3_S_VALUES, IQ3_S_OFFSET);
+
+/// The values of IQ3_XXS.
+const IQ3_XXS_VALUES: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
+/// The values of IQ3_S.
+const IQ3_S_VALUES: [u8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
 
 /// Expands entries of eight numbers.
 const fn eights<const N: usize>(packed: &[u16; N], codes: [u8; 4]) -> [u64; N] {
@@ -56,6 +80,32 @@ const fn fours<const N: usize>(packed: &[u16; N], values: [u8; 8], offset: u8) -
         entry += 1;
     }
     entries
+}
+
+/// Arranges 256 packed entries of four numbers for vectors.
+#[cfg(target_arch = "x86_64")]
+const fn positions<const N: usize>(packed: &[u16; N], first: usize) -> Fours {
+    let mut entries = [[0; 32]; 8];
+    let mut i = 0;
+    while i < 256 {
+        let packed = packed[first + i];
+        // From positions 0, 1, 2, 3 to positions 0 and 2, and, eight bits higher, 1 and 3.
+        entries[i / 32][i % 32] = packed & 7 | packed >> 3 & 0x38 | (packed & 0x38) << 5 | (packed & 0xe00) << 2;
+        i += 1;
+    }
+    Fours(entries)
+}
+
+/// Adds the offset to each value, twice.
+#[cfg(target_arch = "x86_64")]
+const fn codes(values: [u8; 8], offset: u8) -> [u8; 16] {
+    let mut codes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        codes[i] = values[i % 8] + offset;
+        i += 1;
+    }
+    codes
 }
 
 /// The packed entries of IQ1_S and of IQ1_M.

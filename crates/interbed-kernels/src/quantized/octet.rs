@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::activations::BLOCK;
 use super::formats::{Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-use super::formats::{Grid, IQ4_NL_CODES, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs, MXFP4_CODES};
+use super::formats::{Grid, IQ4_NL_CODES, Iq4Xs, MXFP4_CODES};
 use super::header::{Fields, ROWS};
 use super::spans::{Span, Spans};
 use crate::simd::{Avx2, load128};
@@ -232,21 +232,13 @@ impl Octet for Iq4Xs {
     }
 }
 
-/// Implements [`Octet`] for types whose codes come from a table.
-macro_rules! of_grids {
-    ($($name:ident)*) => {
-        $(
-            impl Octet for $name {
-                const LARGEST: usize = 2 * Self::OFFSET as usize;
-                #[inline(always)]
-                fn bytes1(s: Avx2, span: Span<'_, Self>, set: usize) -> __m256i {
-                    grid1(s, span, set)
-                }
-            }
-        )*
-    };
+impl<T: Grid> Octet for T {
+    const LARGEST: usize = 2 * <T as Format>::OFFSET as usize;
+    #[inline(always)]
+    fn bytes1(s: Avx2, span: Span<'_, Self>, set: usize) -> __m256i {
+        grid1(s, span, set)
+    }
 }
-of_grids!(Iq3S Iq3Xxs Iq2S Iq2Xs Iq2Xxs Iq1M Iq1S);
 
 /// Unpacks the codes of block `block` of the span from the entries of a table.
 #[inline(always)]

@@ -125,13 +125,6 @@ impl<'a, F: Format> Span<'a, F> {
 }
 
 impl<'a, F: Format> Block<'a, F> {
-    /// Returns all bytes of the block.
-    #[inline(always)]
-    pub fn all(self) -> &'a [u8] {
-        // SAFETY: a block has this many readable bytes.
-        unsafe { std::slice::from_raw_parts(self.at, F::BYTES) }
-    }
-
     /// Returns `N` bytes of the block, from byte `at` on.
     ///
     /// # Panics

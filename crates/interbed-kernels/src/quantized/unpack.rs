@@ -1,12 +1,13 @@
 //! Unpacks the codes of a row with AVX-512.
 
+mod grids;
+
 use std::arch::x86_64::*;
 
 use super::collect::{Collect, turned, words};
 use super::formats::{
-    Format, IQ4_NL_CODES, Iq4Nl, MXFP4_CODES, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+    Format, IQ4_NL_CODES, Iq4Nl, Iq4Xs, MXFP4_CODES, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
 };
-use super::formats::{Grid, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs};
 use super::header::{GROUP, GROUPS, SPAN_BLOCKS};
 use super::octet::Octet;
 use super::spans::{Block, Span, Spans, load4};
@@ -278,44 +279,6 @@ impl Unpack for Iq4Xs {
         let group = group % GROUPS;
         look_up(s, &IQ4_NL_CODES, split(s, s.load512(span.bytes::<64>(8 + 64 * group))))
     }
-}
-
-/// Implements [`Unpack`] for types whose codes come from a table.
-macro_rules! of_grids {
-    ($($name:ident)*) => {
-        $(
-            impl Unpack for $name {
-                #[inline(always)]
-                fn unpack_blocks(s: Avx512, blocks: [Block<'_, Self>; 4], block: usize) -> [__m512i; 2] {
-                    grids::<Self>(s, blocks.map(|of| Self::entries(of.all(), block)))
-                }
-                #[inline(always)]
-                fn unpack4(s: Avx512, span: Span<'_, Self>, group: usize) -> [__m512i; 2] {
-                    let first = group % GROUPS * GROUP;
-                    grids::<Self>(s, [0, 1, 2, 3].map(|block| Self::entries(span.all(), first + block)))
-                }
-            }
-        )*
-    };
-}
-of_grids!(Iq3S Iq3Xxs Iq2S Iq2Xs Iq2Xxs Iq1M Iq1S);
-
-/// Unpacks four blocks from their entries of a table.
-#[inline(always)]
-fn grids<F: Grid + Format>(s: Avx512, [a, b, c, d]: [([u64; 4], u32); 4]) -> [__m512i; 2] {
-    let half = |i: usize| {
-        let bits = |of: u32| u64::from(of >> (16 * i) & 0xffff);
-        let bits = bits(a.1) | bits(b.1) << 16 | bits(c.1) << 32 | bits(d.1) << 48;
-        let [a, b, c, d] = [a.0, b.0, c.0, d.0].map(|of| [of[2 * i].cast_signed(), of[2 * i + 1].cast_signed()]);
-        let codes = s._mm512_setr_epi64(a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]);
-        if F::NEGATES {
-            let double = s._mm512_set1_epi8((2 * <F as Format>::OFFSET).cast_signed());
-            s._mm512_mask_sub_epi8(codes, bits, double, codes)
-        } else {
-            s._mm512_mask_sub_epi8(codes, bits, codes, s._mm512_set1_epi8(2))
-        }
-    };
-    [half(0), half(1)]
 }
 
 impl Unpack for Mxfp4 {

@@ -97,7 +97,8 @@ registers! { Avx2
     [(value: i32) -> __m128i] { _mm_cvtsi32_si128 }
     [(value: i64) -> __m128i] { _mm_cvtsi64_si128 }
     [<N: i32>(a: __m128i) -> __m128i] { _mm_srli_epi16 _mm_srli_si128 }
-    [(a: __m128i, b: __m128i) -> __m128i] { _mm_unpacklo_epi64 }
+    [(a: __m128i, b: __m128i) -> __m128i] { _mm_unpacklo_epi64 _mm_unpackhi_epi64 }
+    [(a: __m128i) -> i64] { _mm_cvtsi128_si64 }
     [(a: __m128i) -> __m128] { _mm_castsi128_ps }
     [(a: __m128) -> __m128] { _mm_movehdup_ps }
     [(a: __m128, b: __m128) -> __m128] { _mm_add_ps _mm_add_ss _mm_max_ps _mm_max_ss _mm_movehl_ps }
@@ -121,7 +122,7 @@ registers! { Avx2
     [(a: __m256, b: __m256, c: __m256) -> __m256] { _mm256_fmadd_ps _mm256_fnmadd_ps }
     [(a: __m256i) -> __m256i] { _mm256_abs_epi8 }
     [<N: i32>(a: __m256i) -> __m256i] {
-        _mm256_slli_epi32 _mm256_srli_epi32 _mm256_srai_epi32 _mm256_slli_epi16 _mm256_srli_epi16
+        _mm256_slli_epi32 _mm256_srli_epi32 _mm256_srai_epi32 _mm256_slli_epi16 _mm256_srli_epi16 _mm256_srai_epi16
         _mm256_shuffle_epi32 _mm256_permute4x64_epi64
     }
     [(a: __m256i, count: __m128i) -> __m256i] { _mm256_sll_epi32 _mm256_srl_epi32 }
@@ -148,7 +149,7 @@ registers! { Avx512
     [(a: __m128i) -> __m512i] {
         _mm512_broadcast_i32x4 _mm512_castsi128_si512 _mm512_zextsi128_si512 _mm512_cvtepi8_epi32
     }
-    [(a: __m256i) -> __m512i] { _mm512_castsi256_si512 _mm512_cvtepu16_epi32 }
+    [(a: __m256i) -> __m512i] { _mm512_castsi256_si512 _mm512_cvtepu8_epi16 _mm512_cvtepu16_epi32 }
     [(a: __m256i) -> __m512] { _mm512_cvtph_ps }
     [(a: __m128) -> __m512] { _mm512_castps128_ps512 }
     [(a: __m512) -> __m128] { _mm512_castps512_ps128 }
@@ -183,12 +184,17 @@ registers! { Avx512
         _mm512_and_si512 _mm512_or_si512 _mm512_xor_si512 _mm512_add_epi32 _mm512_sub_epi32 _mm512_sub_epi8
         _mm512_max_epu32 _mm512_shuffle_epi8 _mm512_srlv_epi64 _mm512_rolv_epi64 _mm512_unpacklo_epi8
         _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32 _mm512_unpacklo_epi64
-        _mm512_unpackhi_epi64 _mm512_mullo_epi32 _mm512_sllv_epi32
+        _mm512_unpackhi_epi64 _mm512_mullo_epi32 _mm512_sllv_epi32 _mm512_unpacklo_epi16 _mm512_unpackhi_epi16
     }
     [<N: i32>(a: __m512i, b: __m512i) -> __m512i] { _mm512_shuffle_i32x4 }
     [(a: __m512i, b: __m512i, c: __m512i) -> __m512i] { _mm512_permutex2var_epi64 _mm512_permutex2var_epi16 }
     [<N: i32>(a: __m512i, b: __m512i, c: __m512i) -> __m512i] { _mm512_ternarylogic_epi64 }
+    [(index: __m512i, a: __m512i) -> __m512i] { _mm512_permutexvar_epi64 }
+    [(a: __m256i, counts: __m256i) -> __m256i] { _mm256_srlv_epi16 }
     [(a: __m512i, b: __m512i) -> u16] { _mm512_cmplt_epu32_mask }
+    [(a: __m512i, b: __m512i) -> u32] { _mm512_test_epi16_mask }
+    [(a: __m512i, b: __m512i) -> u64] { _mm512_test_epi8_mask }
+    [(mask: u32, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_blend_epi16 }
     [(from: __m512i, mask: u16, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_sllv_epi32 }
     [(from: __m512i, mask: u64, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_add_epi8 _mm512_mask_sub_epi8 }
     [(mask: u64, a: __m512i) -> __m512i] { _mm512_maskz_mov_epi8 }

@@ -14,7 +14,7 @@ use crate::quantized::header::{Fields, Header, SPAN_BLOCKS};
 use crate::quantized::small::Small;
 
 /// A type of 256 columns to a block, with one half float for the block and an integer factor for each 32 or 16 numbers.
-pub(in crate::quantized) trait Scaled: Copy {
+pub(in crate::quantized) trait Scaled: Codes {
     const DTYPE: DType;
     const OFFSET: u8;
     /// Whether each 16 numbers have their own factor. Otherwise, each 32 have one.
@@ -30,7 +30,10 @@ pub(in crate::quantized) trait Scaled: Copy {
 
     /// Reads the factors: signed bytes, first in the low byte. Without [`HALVES`](Self::HALVES) there are eight.
     fn factors(block: &[u8]) -> [u64; 2];
+}
 
+/// The codes of a type with blocks of 256 columns.
+pub(in crate::quantized) trait Codes: Copy {
     /// Unpacks the codes of 32-column block `part` (below 8).
     fn unpack(block: &[u8], part: usize, out: &mut [u8; 32]);
 }
@@ -46,13 +49,27 @@ pub(in crate::quantized) trait Grid: Scaled {
     fn entries(block: &[u8], part: usize) -> ([u64; 4], u32);
 }
 
+impl<T: Grid> Codes for T {
+    #[inline(always)]
+    fn unpack(block: &[u8], part: usize, out: &mut [u8; 32]) {
+        let (entries, bits) = T::entries(block, part);
+        for (eight, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *out = entries[eight].to_le_bytes();
+            for (i, code) in out.iter_mut().enumerate() {
+                let changed = if T::NEGATES { 2 * <T as Scaled>::OFFSET - *code } else { code.wrapping_sub(2) };
+                *code = if bits >> (8 * eight + i) & 1 == 1 { changed } else { *code };
+            }
+        }
+    }
+}
+
 impl<T: Scaled> Format for T {
     const DTYPE: DType = <T as Scaled>::DTYPE;
     const OFFSET: u8 = <T as Scaled>::OFFSET;
     const HALVES: bool = <T as Scaled>::HALVES;
     #[inline(always)]
     fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
-        <T as Scaled>::unpack(span, block, out);
+        <T as Codes>::unpack(span, block, out);
     }
     #[inline(always)]
     fn collect(span: &[u8], row: usize, fields: &mut Fields) {
@@ -109,6 +126,9 @@ impl Scaled for Iq4Xs {
         let upper = !factors & 0x2020_2020_2020_2020;
         [factors & 0x1f1f_1f1f_1f1f_1f1f | upper | upper << 1 | upper << 2, 0]
     }
+}
+
+impl Codes for Iq4Xs {
     #[inline(always)]
     fn unpack(block: &[u8], part: usize, out: &mut [u8; 32]) {
         nibbles(&block[8 + part * 16..], out);
@@ -128,10 +148,6 @@ impl Scaled for Iq3S {
     #[inline(always)]
     fn factors(block: &[u8]) -> [u64; 2] {
         [odd(nibbles_apart(double_word(block, 106))), 0]
-    }
-    #[inline(always)]
-    fn unpack(block: &[u8], part: usize, out: &mut [u8; 32]) {
-        unpack_entries::<Self>(block, part, out);
     }
 }
 
@@ -156,10 +172,6 @@ impl Scaled for Iq3Xxs {
     #[inline(always)]
     fn factors(block: &[u8]) -> [u64; 2] {
         [upper_nibbles::<4>(&block[69..98]), 0]
-    }
-    #[inline(always)]
-    fn unpack(block: &[u8], part: usize, out: &mut [u8; 32]) {
-        unpack_entries::<Self>(block, part, out);
     }
 }
 
@@ -186,10 +198,6 @@ impl Scaled for Iq2S {
     fn factors(block: &[u8]) -> [u64; 2] {
         [74, 78].map(|at| odd(nibbles_apart(double_word(block, at))))
     }
-    #[inline(always)]
-    fn unpack(block: &[u8], part: usize, out: &mut [u8; 32]) {
-        unpack_entries::<Self>(block, part, out);
-    }
 }
 
 impl Grid for Iq2S {
@@ -215,10 +223,6 @@ impl Scaled for Iq2Xs {
     fn factors(block: &[u8]) -> [u64; 2] {
         [66, 70].map(|at| odd(nibbles_apart(double_word(block, at))))
     }
-    #[inline(always)]
-    fn unpack(block: &[u8], part: usize, out: &mut [u8; 32]) {
-        unpack_entries::<Self>(block, part, out);
-    }
 }
 
 impl Grid for Iq2Xs {
@@ -243,10 +247,6 @@ impl Scaled for Iq2Xxs {
     #[inline(always)]
     fn factors(block: &[u8]) -> [u64; 2] {
         [upper_nibbles::<8>(&block[9..66]), 0]
-    }
-    #[inline(always)]
-    fn unpack(block: &[u8], part: usize, out: &mut [u8; 32]) {
-        unpack_entries::<Self>(block, part, out);
     }
 }
 
@@ -282,10 +282,6 @@ impl Scaled for Iq1M {
         };
         [odd(four(48) | four(50) << 32), odd(four(52) | four(54) << 32)]
     }
-    #[inline(always)]
-    fn unpack(block: &[u8], part: usize, out: &mut [u8; 32]) {
-        unpack_entries::<Self>(block, part, out);
-    }
 }
 
 impl Grid for Iq1M {
@@ -313,10 +309,6 @@ impl Scaled for Iq1S {
     fn factors(block: &[u8]) -> [u64; 2] {
         [upper_nibbles::<2>(&block[35..50]) & 0x0f0f_0f0f_0f0f_0f0f, 0]
     }
-    #[inline(always)]
-    fn unpack(block: &[u8], part: usize, out: &mut [u8; 32]) {
-        unpack_entries::<Self>(block, part, out);
-    }
 }
 
 impl Grid for Iq1S {
@@ -327,19 +319,6 @@ impl Grid for Iq1S {
         let (low, high) = (&block[2 + 4 * part..][..4], word(block, 34 + 2 * part));
         let eight = |i: usize| IQ1[usize::from(low[i]) | usize::from(high >> (3 * i) & 7) << 8];
         ([0, 1, 2, 3].map(eight), if high >> 15 == 1 { u32::MAX } else { 0 })
-    }
-}
-
-/// Unpacks the codes of a block of 32 columns from their entries.
-#[inline(always)]
-fn unpack_entries<F: Grid>(block: &[u8], part: usize, out: &mut [u8; 32]) {
-    let (entries, bits) = F::entries(block, part);
-    for (eight, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        *out = entries[eight].to_le_bytes();
-        for (i, code) in out.iter_mut().enumerate() {
-            let changed = if F::NEGATES { 2 * <F as Scaled>::OFFSET - *code } else { code.wrapping_sub(2) };
-            *code = if bits >> (8 * eight + i) & 1 == 1 { changed } else { *code };
-        }
     }
 }
 
