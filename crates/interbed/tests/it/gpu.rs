@@ -2,6 +2,7 @@
 //! Vulkan, what needs it is left out, and says so; `INTERBED_REQUIRE_VULKAN=1` makes that a failure.
 
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -227,6 +228,46 @@ fn devices_are_listed_and_auto_says_why_the_processor_computes() {
     let ended = ended(&["run", tiny(), "--prompt", "x", "--max-tokens", "2", "--device", "auto", "--memory", "256M"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("device "), "{}", ended.stderr);
+}
+
+/// A GGUF file of zeros with one matrix in IQ4_XS, whose blocks have fewer bytes than those of Q4_K in their place.
+fn with_iq4_xs(dir: &Path) -> String {
+    let config = json!({
+        "model_type": "llama", "vocab_size": 512, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": true,
+    });
+    let (shape, out) = (dir.join("shape.json"), dir.join("model"));
+    std::fs::write(&shape, config.to_string()).unwrap();
+    succeeded(&["synth", "--config", &shape.display().to_string(), "--dtype", "q4_k", &out.display().to_string()]);
+    let file = out.join("model.gguf");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let name = b"blk.0.ffn_down.weight";
+    let at = bytes.windows(name.len()).position(|window| window == name).unwrap() + name.len();
+    // The number of dimensions, two dimensions, and the number of the type.
+    let dtype = at + 4 + 2 * 8;
+    assert_eq!(bytes[dtype..][..4], 12u32.to_le_bytes(), "Q4_K");
+    bytes[dtype..][..4].copy_from_slice(&23u32.to_le_bytes());
+    // The numbers follow the last tensor's name, number of dimensions, dimensions, type and place.
+    let last = bytes.windows(7).rposition(|window| window == b".weight").unwrap() + 7;
+    let numbers = (last + 4 + 8 * usize::from(bytes[last]) + 12).next_multiple_of(32);
+    bytes[numbers..].fill(0);
+    std::fs::write(&file, bytes).unwrap();
+    file.display().to_string()
+}
+
+#[test]
+fn a_type_without_kernels_is_refused_by_name_on_a_gpu_and_left_to_the_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_iq4_xs(folder.path());
+    let run = ["run", &model, "--raw", "--prompt", "x", "--max-tokens", "2", "--ignore-eos"];
+    let told = succeeded(&run);
+    let ended = ended(&[&run[..], &["--device", "auto"]].concat());
+    assert_eq!((ended.code, &ended.stdout), (Some(0), &told), "{}", ended.stderr);
+    assert!(ended.stderr.contains("device         cpu  "), "{}", ended.stderr);
+    let Some(gpu) = gpu() else { return };
+    let on_gpu = [&run[..], &["--device", &gpu, "--gpu-memory", "256M"]].concat();
+    refused(&on_gpu, &["weights in IQ4_XS", "leave --device out"]);
 }
 
 /// What `interbed logits` prints, by the given options.
