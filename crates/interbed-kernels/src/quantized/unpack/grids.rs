@@ -39,8 +39,8 @@ pub(super) trait Parts: Copy {
     /// Returns the piece of one part.
     fn piece<const N: usize>(&self, at: usize, part: usize) -> &[u8; N];
 
-    /// Returns the piece of one part, of eight bytes. The load is written in assembly: the compiler would load the words
-    /// of four parts as one vector, and it takes longer to get indices out of that.
+    /// Returns the piece of one part, of eight bytes. The load is written in assembly: the compiler would load four
+    /// parts as one vector, and it takes longer to get indices out of that.
     #[inline(always)]
     fn word(&self, at: usize, part: usize) -> u64 {
         let from: &[u8; 8] = self.piece(at, part);
@@ -312,7 +312,7 @@ fn of_256(s: Avx512, table: &Fours, indices: __m512i) -> __m512i {
     s._mm512_mask_blend_epi16(is_high, low, high)
 }
 
-/// Returns the codes of 32 packed entries (see [`Fours`]), eight of each part: those of the first four, and of the last.
+/// Returns the codes of 32 packed entries (see [`Fours`]), eight of each part: of the first four, and of the last.
 #[inline(always)]
 fn numbers_of_four(s: Avx512, codes: &[u8; 16], entries: __m512i) -> [__m512i; 2] {
     let (codes, mask) = (broadcast(s, codes), s._mm512_set1_epi8(7));
