@@ -58,10 +58,11 @@ pub(crate) struct Progress {
 }
 
 /// The parts of a coded row.
-struct CodedRow<'a> {
-    table: [u8; TABLE],
-    patches: &'a [[u8; PATCH]],
-    blocks: &'a [[u8; BLOCK_BYTES]],
+#[derive(Clone, Copy)]
+pub(crate) struct CodedRow<'a> {
+    pub table: [u8; TABLE],
+    pub(super) patches: &'a [[u8; PATCH]],
+    pub blocks: &'a [[u8; BLOCK_BYTES]],
 }
 
 impl<'a> CodedRow<'a> {
@@ -69,7 +70,8 @@ impl<'a> CodedRow<'a> {
     ///
     /// # Panics
     /// Panics if the bytes are not a row of `cols` numbers.
-    fn new(row: &'a [u8], patches: u16, cols: usize) -> Self {
+    #[inline(always)]
+    pub(crate) fn new(row: &'a [u8], patches: u16, cols: usize) -> Self {
         assert_eq!(row_bytes(cols, patches), Some(row.len()), "{cols} numbers, {patches} patches");
         let (exponents, rest) = row.split_at(TABLE);
         let (patches, blocks) = rest.split_at(PATCH * usize::from(patches));
@@ -181,7 +183,13 @@ fn decode_portable<N: Number>(exponents: [u8; TABLE], blocks: &[[u8; BLOCK_BYTES
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) use x86::Decoder;
+
+#[cfg(target_arch = "x86_64")]
 mod x86 {
+    use std::arch::x86_64::__m512i;
+    use std::hint::black_box;
+
     use super::{BLOCK, BLOCK_BYTES, Number, PLANES, TABLE};
     use crate::simd::{Avx2, Avx512, prefetch_second};
 
@@ -210,23 +218,54 @@ mod x86 {
         numbers: &mut [[N; BLOCK]],
         ahead: bool,
     ) {
-        let table = s._mm512_set1_epi64(i64::from_le_bytes(exponents));
-        let weights = [1, 2, 4].map(|bit| s._mm512_set1_epi8(bit));
+        let (decoder, table) = (Decoder::new(s), Decoder::table(s, exponents));
         for (block, numbers) in blocks.iter().zip(numbers) {
             if ahead {
                 ask_ahead(block);
             }
-            let (planes, bytes) = block.split_at(BYTES);
-            let plane = |plane: usize| u64::from_le_bytes(planes.as_chunks().0[plane]);
-            let codes = s._mm512_maskz_mov_epi8(plane(0), weights[0]);
-            let codes = s._mm512_mask_add_epi8(codes, plane(1), codes, weights[1]);
-            let codes = s._mm512_mask_add_epi8(codes, plane(2), codes, weights[2]);
-            let exponents = s._mm512_shuffle_epi8(table, codes);
-            let bytes = s.load512(&bytes.as_chunks::<BLOCK>().0[0]);
-            let rotated = |pairs| s._mm512_or_si512(s._mm512_srli_epi16::<1>(pairs), s._mm512_slli_epi16::<15>(pairs));
+            let [first, last] = Decoder::numbers(s, block, decoder.exponents(s, table, block));
             let [low, high]: &mut [[N; BLOCK / 2]; 2] = bytemuck::cast_mut(numbers);
-            N::store_32(s, low, rotated(s._mm512_unpacklo_epi8(bytes, exponents)));
-            N::store_32(s, high, rotated(s._mm512_unpackhi_epi8(bytes, exponents)));
+            N::store_32(s, low, first);
+            N::store_32(s, high, last);
+        }
+    }
+
+    /// Decodes blocks in registers.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Decoder {
+        /// The weight of each plane's bits.
+        weights: [__m512i; PLANES],
+    }
+
+    impl Decoder {
+        #[inline(always)]
+        pub(crate) fn new(s: Avx512) -> Self {
+            // If the compiler knew the weights, it would take five instructions instead of three for a code.
+            Self { weights: black_box([1, 2, 4]).map(|weight| s._mm512_set1_epi8(weight)) }
+        }
+
+        /// Returns a row's table of exponents as [`Decoder::exponents`] reads it.
+        #[inline(always)]
+        pub(crate) fn table(s: Avx512, exponents: [u8; TABLE]) -> __m512i {
+            s._mm512_set1_epi64(i64::from_le_bytes(exponents))
+        }
+
+        /// Returns the exponents of a block's bytes before patches.
+        #[inline(always)]
+        pub(crate) fn exponents(self, s: Avx512, table: __m512i, block: &[u8; BLOCK_BYTES]) -> __m512i {
+            let plane = |plane: usize| u64::from_le_bytes(block[..BYTES].as_chunks().0[plane]);
+            let codes = s._mm512_maskz_mov_epi8(plane(0), self.weights[0]);
+            let codes = s._mm512_mask_add_epi8(codes, plane(1), codes, self.weights[1]);
+            let codes = s._mm512_mask_add_epi8(codes, plane(2), codes, self.weights[2]);
+            s._mm512_shuffle_epi8(table, codes)
+        }
+
+        /// Returns the numbers of a block whose bytes have these exponents: the first half, and the last.
+        #[inline(always)]
+        pub(crate) fn numbers(s: Avx512, block: &[u8; BLOCK_BYTES], exponents: __m512i) -> [__m512i; 2] {
+            let bytes = s.load512(&block[BYTES..].as_chunks::<BLOCK>().0[0]);
+            let rotated = |pairs| s._mm512_or_si512(s._mm512_srli_epi16::<1>(pairs), s._mm512_slli_epi16::<15>(pairs));
+            [rotated(s._mm512_unpacklo_epi8(bytes, exponents)), rotated(s._mm512_unpackhi_epi8(bytes, exponents))]
         }
     }
 

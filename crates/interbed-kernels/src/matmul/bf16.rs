@@ -3,6 +3,9 @@
 //! The order of sums is the order of [`super::vector`], where a lane adds up pairs of `k`. Activations are rounded once
 //! per operation. Weights are read in place or, for many tokens, a panel at a time.
 
+#[cfg(target_arch = "x86_64")]
+mod coded;
+
 use std::ops::Range;
 
 use super::Output;
@@ -111,6 +114,40 @@ pub(super) unsafe fn panel_rows(
     let _ = (x, tokens, rows, out, work);
 }
 
+/// The maximum number of tokens for which [`coded_rows`] decodes rows as it multiplies them.
+pub(super) const CODED_TOKENS: usize = 4;
+
+/// Computes rows `rows` of coded weights for up to [`CODED_TOKENS`] tokens.
+///
+/// # Safety
+/// The conditions of [`rows`] hold.
+pub(super) unsafe fn coded_rows(
+    level: Level,
+    x: &[u16],
+    tokens: usize,
+    w: Matrix<'_>,
+    rows: Range<usize>,
+    out: Output,
+) {
+    assert!(runs_at(level) && rows.end <= w.rows() && x.len() >= tokens * w.cols());
+    #[cfg(target_arch = "x86_64")]
+    {
+        let s = token(level);
+        // SAFETY: the shapes were just checked; the output is guaranteed by the caller.
+        unsafe {
+            match tokens {
+                1 => coded::rows::<1>(s, x, w, rows, out),
+                2 => coded::rows::<2>(s, x, w, rows, out),
+                3 => coded::rows::<3>(s, x, w, rows, out),
+                CODED_TOKENS => coded::rows::<CODED_TOKENS>(s, x, w, rows, out),
+                more => unreachable!("{more} tokens at once"),
+            }
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (x, tokens, rows, out);
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
@@ -156,7 +193,7 @@ mod x86 {
     }
 
     #[inline(always)]
-    fn pairs(bits: __m512i) -> __m512bh {
+    pub(super) fn pairs(bits: __m512i) -> __m512bh {
         // SAFETY: as above.
         unsafe { std::mem::transmute(bits) }
     }

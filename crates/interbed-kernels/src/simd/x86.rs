@@ -195,6 +195,7 @@ registers! { Avx512
     [(a: __m512i, b: __m512i) -> u32] { _mm512_test_epi16_mask }
     [(a: __m512i, b: __m512i) -> u64] { _mm512_test_epi8_mask }
     [(mask: u32, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_blend_epi16 }
+    [(mask: u64, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_blend_epi8 }
     [(from: __m512i, mask: u16, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_sllv_epi32 }
     [(from: __m512i, mask: u64, a: __m512i, b: __m512i) -> __m512i] { _mm512_mask_add_epi8 _mm512_mask_sub_epi8 }
     [(mask: u64, a: __m512i) -> __m512i] { _mm512_maskz_mov_epi8 }
