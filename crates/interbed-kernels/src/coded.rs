@@ -23,8 +23,8 @@ mod patches;
 use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use decode::Decoder;
-pub(crate) use decode::{CodedRow, Number, Progress, decode_columns, widen_row, widened};
+pub(crate) use decode::{CodedRow, Decoder};
+pub(crate) use decode::{Number, Progress, decode_columns, widen_row, widened};
 pub(crate) use panel::{Panel, panel_len, panel_rows};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use patches::{ASKED_BY_PATCH, SPREAD_COLUMNS, Spread};
