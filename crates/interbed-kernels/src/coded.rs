@@ -27,7 +27,7 @@ pub(crate) use decode::{CodedRow, Decoder};
 pub(crate) use decode::{Number, Progress, decode_columns, widen_row, widened};
 pub(crate) use panel::{Panel, panel_len, panel_rows};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use patches::{ASKED_BY_PATCH, SPREAD_COLUMNS, Spread};
+pub(crate) use patches::{PREFETCHED_BY_PATCH, SPREAD_COLUMNS, Spread};
 
 /// The number of weights in a block.
 pub(crate) const BLOCK: usize = 64;

@@ -32,7 +32,7 @@ pub(super) const fn query_words(head_dim: usize) -> usize {
 pub(super) struct PairRun<'a> {
     /// The keys. Those that no row sees have the address of any readable slot.
     pub slots: HeadSlots<'a>,
-    /// Keys that are needed later and that, with their values, are asked for meanwhile.
+    /// Keys that are needed later. They and their values are prefetched meanwhile.
     pub later: HeadSlots<'a>,
     /// The number of bytes between a key and its value.
     pub value_offset: usize,
@@ -197,7 +197,7 @@ mod x86 {
     /// Prefetches the elements `chunk` of later keys, or of what lies `offset` bytes behind them, into the L2 cache.
     /// The processor drops prefetches that come in bursts, so a loop asks for a few `keys` in each of its steps.
     #[inline(always)]
-    fn ask_for(o: &PairRun<'_>, chunk: &Range<usize>, keys: Range<usize>, offset: usize) {
+    fn prefetch_some(o: &PairRun<'_>, chunk: &Range<usize>, keys: Range<usize>, offset: usize) {
         const LINE: usize = 64;
         for key in keys {
             for line in (2 * chunk.start..2 * chunk.end).step_by(LINE) {
@@ -220,7 +220,7 @@ mod x86 {
             let first = vector * LANES;
             for (step, d) in chunk.clone().step_by(COLUMNS).enumerate() {
                 let key = |step: usize| first + LANES.min(step * asked);
-                ask_for(o, &chunk, key(step)..key(step + 1), 0);
+                prefetch_some(o, &chunk, key(step)..key(step + 1), 0);
                 // SAFETY: 16 bytes from element `d` on are in the slot, or only those in the slot are copied; the chunk
                 // has whole sets of columns.
                 unsafe {
@@ -379,7 +379,7 @@ mod x86 {
     unsafe fn pair_values(s: Bf16Dots, o: &PairRun<'_>, chunk: Range<usize>) {
         let [low, high] = [s.load512(&const { interleaved(0) }), s.load512(&const { interleaved(16) })];
         for pair in o.run.start / 2..o.run.end.div_ceil(2) {
-            ask_for(o, &chunk, 2 * pair..2 * pair + 2, o.value_offset);
+            prefetch_some(o, &chunk, 2 * pair..2 * pair + 2, o.value_offset);
             for d in (0..chunk.len()).step_by(STEP) {
                 let elements = u32::MAX >> (STEP - STEP.min(chunk.len() - d));
                 let load = |key: usize| {
@@ -446,7 +446,7 @@ mod x86 {
             }
             for pair in 0..RUN / 2 {
                 if row == 0 {
-                    ask_for(o, &(first..first + CHUNK), 2 * pair..2 * pair + 2, o.value_offset);
+                    prefetch_some(o, &(first..first + CHUNK), 2 * pair..2 * pair + 2, o.value_offset);
                 }
                 let mut words = [s._mm512_setzero_si512(); VECTORS];
                 for half in 0..VECTORS / 2 {

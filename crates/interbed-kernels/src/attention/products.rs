@@ -169,7 +169,7 @@ pub(super) struct RowSlots<'a> {
     pub first: usize,
     /// The number of elements to read from each slot, up to [`CHUNK`].
     pub count: usize,
-    /// Slots that are needed later, of which the same elements are asked for meanwhile.
+    /// Slots that are needed later. The same elements of them are prefetched meanwhile.
     pub later: Option<HeadSlots<'a>>,
 }
 
@@ -177,7 +177,7 @@ impl RowSlots<'_> {
     /// Prefetches the wanted elements of `keys` later slots into the L2 cache. Processors drop prefetches that come in
     /// bursts, so a loop asks for a few in each of its steps.
     #[inline(always)]
-    fn ask_for<S: Simd, E: KvElement>(&self, s: S, keys: Range<usize>) {
+    fn prefetch_some<S: Simd, E: KvElement>(&self, s: S, keys: Range<usize>) {
         const LINE: usize = 64;
         let Some(later) = self.later else { return };
         let start = if self.first == 0 { 0 } else { E::offset(self.head_dim, self.first) };
@@ -267,7 +267,7 @@ unsafe fn value_kernel<S: Lanes, E: KvElement>(
                 continue;
             }
             let row = first + row;
-            // Each key is asked for once, with the first row.
+            // Each key is prefetched once, with the first row.
             let values = RowSlots { later: values.later.filter(|_| row == 0), ..values };
             // SAFETY: rows are within the memory that the caller guarantees.
             unsafe {
@@ -342,7 +342,7 @@ unsafe fn value_block<S: Lanes, E: KvElement, const ROWS: usize, const VECTORS: 
         }
         for key in keys {
             if d == 0 {
-                values.ask_for::<S, E>(s, key..key + 1);
+                values.prefetch_some::<S, E>(s, key..key + 1);
             }
             let slot = *values.slots.as_ptr().add(key);
             let mut elements = [s.splat(0.0); VECTORS];
@@ -414,7 +414,7 @@ unsafe fn turn_kernel<S: Lanes, E: KvElement>(s: S, keys: RowSlots<'_>, run: &Ra
         let slots = &groups[vector];
         for (step, d) in (0..count).step_by(E::COLUMNS).enumerate() {
             let key = |step: usize| vector * LANES + LANES.min(step * asked);
-            keys.ask_for::<S, E>(s, key(step)..key(step + 1));
+            keys.prefetch_some::<S, E>(s, key(step)..key(step + 1));
             let offset = E::offset(head_dim, first + d);
             // SAFETY: 16 bytes at `offset` are in the slot, or only those in the slot are copied; columns past `count`
             // end within the chunk.
@@ -480,7 +480,7 @@ pub(super) unsafe fn widen_values(
 #[inline(always)]
 unsafe fn widen_kernel<S: Lanes, E: KvElement>(s: S, values: RowSlots<'_>, run: &Range<usize>, rows: *mut f32) {
     for key in run.clone() {
-        values.ask_for::<S, E>(s, key..key + 1);
+        values.prefetch_some::<S, E>(s, key..key + 1);
         for d in (0..values.count).step_by(LANES) {
             let count = LANES.min(values.count - d);
             // SAFETY: guaranteed by the caller; a whole vector ends within the chunk.

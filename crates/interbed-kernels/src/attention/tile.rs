@@ -22,7 +22,7 @@ const SUMS: usize = 16 << 10;
 const ROWS_TO_WIDEN: usize = 12;
 
 /// How far ahead kernels ask for keys and values: the number of KV heads, or of runs of a tile of one KV head, between
-/// those that are computed and those that are asked for. One is too few: on Zen 4, a decode out of small pages took 1.4
+/// those that are computed and those that are prefetched. One is too few: on Zen 4, a decode out of small pages took 1.4
 /// times as long as with two, and with three or eight as long as with two.
 const AHEAD: usize = 2;
 
@@ -242,7 +242,7 @@ unsafe fn attend_stretch(
         unsafe { numbers(outcome.sums[row], head_dim).fill(0.0) };
     }
     let mut run_start = seen.start.max(bounds.start) / RUN * RUN;
-    // What comes after what is known is what is asked for already.
+    // Past the known runs, the last one is prefetched again, which costs little.
     let mut later = run_start;
     let mut slots = [(); AHEAD + 1].map(|()| {
         let run_start = later;
@@ -288,7 +288,7 @@ unsafe fn attend_run(
         work.keys[row] = in_run(&tile.seen_by(tile.token(row)), run_start);
     }
     let head_bytes = tile.layer.head_bytes();
-    // The head that is asked for, and its run.
+    // The head that is prefetched, and its run.
     let (mut ahead, mut ahead_head) = (AHEAD / tile.kv_heads, AHEAD % tile.kv_heads);
     for kv_head in 0..tile.kv_heads {
         let now = HeadSlots { slots: &slots[0], offset: kv_head * head_bytes };

@@ -10,7 +10,7 @@ use crate::simd::{Avx512, prefetch_second};
 pub(crate) const SPREAD_COLUMNS: usize = 4096;
 
 /// The number of bytes that are prefetched while a patch is spread.
-pub(crate) const ASKED_BY_PATCH: usize = 32;
+pub(crate) const PREFETCHED_BY_PATCH: usize = 32;
 
 /// The number of blocks of [`SPREAD_COLUMNS`].
 const BLOCKS: usize = SPREAD_COLUMNS / BLOCK;
@@ -43,7 +43,7 @@ impl Spread {
     pub(crate) const NEW: Self = Self { exponents: [[0; BLOCK]; BLOCKS], masks: [0; BLOCKS], used: 0, patched: 0 };
 
     /// Spreads the patches of the next columns of a row, from `first` on. The columns before them have been spread, and
-    /// all their blocks taken. Prefetches from `ahead` on, [`ASKED_BY_PATCH`] bytes for each patch, and returns the end
+    /// all their blocks taken. Prefetches from `ahead` on, [`PREFETCHED_BY_PATCH`] bytes for each patch, and returns the end
     /// of that. The function is not inlined, so that all that it counts with stays in registers.
     #[inline(never)]
     pub(crate) fn next(&mut self, row: &CodedRow<'_>, first: usize, ahead: *const u8) -> *const u8 {
@@ -56,7 +56,7 @@ impl Spread {
             (self.used, self.patched) = begin;
             self.put::<true>(row, first, ahead);
         }
-        ahead.wrapping_add((self.used - begin.0) * ASKED_BY_PATCH)
+        ahead.wrapping_add((self.used - begin.0) * PREFETCHED_BY_PATCH)
     }
 
     /// Does the work of [`Spread::next`]. Returns `false` if there are patches behind the row, as in a damaged file. If
@@ -70,7 +70,7 @@ impl Spread {
         let (mut last_block, mut mask) = (0, 0);
         let mut at = self.patched;
         for (i, &[gap, exponent]) in patches.iter().enumerate() {
-            prefetch_second(ahead.wrapping_add(i * ASKED_BY_PATCH));
+            prefetch_second(ahead.wrapping_add(i * PREFETCHED_BY_PATCH));
             let next = at + usize::from(gap);
             let next = if CHECKED { next.min(last) } else { next };
             let column = next - first;

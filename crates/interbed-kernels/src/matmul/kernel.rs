@@ -86,7 +86,8 @@ impl Kernel {
         }
     }
 
-    /// Returns whether the kernel itself decodes coded weights. For other kernels, coded weights are decoded first.
+    /// Returns whether the kernel itself decodes coded weights into its panels. For other kernels, coded weights are
+    /// decoded first, or in registers if [`Kernel::DotRows`] has few tokens.
     pub fn decodes(self) -> bool {
         matches!(self, Self::Panels | Self::DotPanels)
     }

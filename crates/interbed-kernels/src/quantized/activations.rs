@@ -113,6 +113,7 @@ impl Layout {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Activations<'a> {
     pub layout: Layout,
+    pub group: Group,
     pub tokens: usize,
     /// The number of blocks of 32 columns in a row.
     pub blocks: usize,
@@ -144,18 +145,18 @@ impl Activations<'_> {
     /// the index of the span's first block. Not for [`Layout::Tiles`].
     ///
     /// # Panics
-    /// Panics if the activations do not have this pair.
+    /// Panics if the activations are no [`Group::Span`], or do not have this pair.
     #[inline(always)]
     pub fn pair<F: Format>(&self, at: usize, pair: usize) -> i32 {
-        assert!((at + SPAN_BLOCKS) * 2 <= self.sums.len() && pair < pairs::<F>());
-        // SAFETY: the pair exists.
+        assert!(self.group == Group::Span && at + SPAN_BLOCKS <= self.shifts.len() && pair < pairs::<F>());
+        // SAFETY: all parts of the activations of a span have as many blocks.
         unsafe { self.pair_unchecked::<F>(at, pair) }
     }
 
     /// Returns the same as [`pair`](Self::pair), without checks.
     ///
     /// # Safety
-    /// The activations have all blocks of the span, and `pair` is below [`pairs`].
+    /// The activations are a [`Group::Span`] and have all blocks of the span, and `pair` is below [`pairs`].
     #[inline(always)]
     pub unsafe fn pair_unchecked<F: Format>(&self, at: usize, pair: usize) -> i32 {
         // SAFETY: guaranteed by the caller.
@@ -224,7 +225,7 @@ pub(super) fn quantize<'a>(
             Layout::Tiles => dispatch!(level, unsafe tiles::<_>(job: Quantising<'_>)),
         }
     });
-    Activations { layout, tokens, blocks, codes, scales, shifts, pairs, sums, minima }
+    Activations { layout, group, tokens, blocks, codes, scales, shifts, pairs, sums, minima }
 }
 
 /// The number of bytes of each part, in the order in which the parts lie in memory.

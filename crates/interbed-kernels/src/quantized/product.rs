@@ -29,6 +29,8 @@ use super::job::ProductRows;
 use super::portable;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, vnni};
+#[cfg(not(target_arch = "x86_64"))]
+use crate::level::Instructions;
 use crate::matmul::Output;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Amx, Avx2, Vnni};
@@ -73,11 +75,12 @@ pub(crate) fn prepare<'a>(
 /// `out` has all tokens and rows, and no other thread touches these columns of it.
 ///
 /// # Panics
-/// Panics if `w` is not quantized, has other columns than the activations, or fewer rows.
+/// Panics if `w` is not quantized, reads activations of another group, has other columns than they, or fewer rows.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "clippy does not see the comment through the macro")]
 pub(crate) unsafe fn rows(prepared: &PreparedBytes<'_>, w: Matrix<'_>, share: Range<usize>, out: Output) {
     let x = prepared.activations;
     assert!(w.cols() == x.blocks * activations::BLOCK && share.end <= w.rows());
+    assert!(x.group == Group::of(w.dtype()));
     let job = ProductRows { x, w: w.bytes(), row_bytes: w.row_bytes(), first: share.start, end: share.end, out };
     with_format!(w.dtype(), F => {
         // SAFETY: guaranteed by the caller; the level proves that its instructions exist.

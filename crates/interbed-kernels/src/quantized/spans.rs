@@ -171,7 +171,7 @@ pub(super) fn load4(s: Avx512, parts: [&[u8; 16]; 4]) -> __m512i {
 mod tests {
     use super::*;
     use crate::matmul::Columns;
-    use crate::quantized::activations::{Activations, Layout};
+    use crate::quantized::activations::{Activations, Group, Layout};
     use crate::quantized::formats::Q4_0;
 
     #[test]
@@ -183,6 +183,7 @@ mod tests {
         let weights: Vec<u8> = (0..rows * row_bytes).map(|i| (i % 251) as u8 + 1).collect();
         let x = Activations {
             layout: Layout::Rows,
+            group: Group::Block,
             tokens: 0,
             blocks: 11,
             codes: &[],

@@ -21,6 +21,28 @@ pub fn coded(numbers: &[u16], cols: usize, spare: usize) -> (DType, Vec<u8>) {
     (dtype, bytes)
 }
 
+/// Rows that are spread in one step and in several, for each number of tokens that registers decode.
+#[test]
+fn few_tokens_have_the_products_of_the_weights_themselves() {
+    for (blocks, rows) in [(1, 5), (64, 4), (65, 9), (130, 5)] {
+        let cols = blocks * 64;
+        let mut numbers = Numbers(11);
+        let weights: Vec<u16> = (numbers.take(rows * cols).into_iter().enumerate())
+            .map(|(i, w)| bf16::from_f32(if i % 97 == 0 { w * 1e-9 } else { w }).to_bits())
+            .collect();
+        let raw: Vec<u8> = weights.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+        let (dtype, bytes) = coded(&weights, cols, 1);
+        for tokens in 1..=5 {
+            let x = numbers.take(tokens * cols);
+            for level in Level::available() {
+                let want = product(level, 2, &x, Matrix::new(DType::BF16, rows, cols, &raw), None);
+                let got = product(level, 2, &x, Matrix::new(dtype, rows, cols, &bytes), None);
+                assert_eq!(bits(&got), bits(&want), "{} {blocks} blocks, {tokens} tokens", level.name());
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

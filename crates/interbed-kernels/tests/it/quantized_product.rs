@@ -88,8 +88,10 @@ fn steps(largest: &[f32]) -> Vec<f32> {
         while top < most {
             top *= 2.0;
         }
-        let squares: f64 = largest.iter().map(|own| f64::from(smallest(top, *own) / top).powi(2)).sum();
-        (squares * f64::from(top).powi(2), top)
+        // Integers, so that rounding cannot make another choice than the kernels'.
+        let squares: f32 = largest.iter().map(|own| (8.0 * smallest(top, *own) / top).powi(2)).sum();
+        let relative = top / f32::from_bits(most.to_bits() & 0xff80_0000);
+        (squares * (relative * relative), top)
     });
     let (_, top) = tops.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
     largest.iter().map(|own| smallest(top, *own) / top * (top / 127.0)).collect()

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::x86::pairs;
-use crate::coded::{ASKED_BY_PATCH, BLOCK, CodedRow, Decoder, SPREAD_COLUMNS, Spread};
+use crate::coded::{BLOCK, CodedRow, Decoder, PREFETCHED_BY_PATCH, SPREAD_COLUMNS, Spread};
 use crate::matmul::Output;
 use crate::matmul::vector::CHAIN;
 use crate::simd::{Bf16Dots, Simd, prefetch_second};
@@ -60,10 +60,10 @@ unsafe fn tile<const R: usize, const T: usize>(
     let DType::CodedBf16 { patches } = w.dtype() else { panic!("{} is not coded", w.dtype()) };
     let cols = w.cols();
     let coded: [CodedRow<'_>; R] = std::array::from_fn(|r| CodedRow::new(w.row(row + r), patches, cols));
-    // What is next is asked for evenly as patches are spread and blocks are multiplied: memory is idle if too little is
-    // asked for, and a processor drops requests that come too fast.
+    // What is next is prefetched evenly as patches are spread and blocks are multiplied: memory is idle if too little is
+    // prefetched, and a processor drops requests that come too fast.
     let mut next = w.bytes().as_ptr().wrapping_add((row + R) * w.row_bytes());
-    let while_spread = ASKED_BY_PATCH * usize::from(patches);
+    let while_spread = PREFETCHED_BY_PATCH * usize::from(patches);
     let step = w.row_bytes().saturating_sub(while_spread).div_ceil(cols / BLOCK);
     let tables = coded.map(|row| Decoder::table(*s, row.table));
     let x: [&[u16]; T] = std::array::from_fn(|t| &x[t * cols..][..cols]);

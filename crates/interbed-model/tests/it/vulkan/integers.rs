@@ -105,7 +105,7 @@ fn of_single_tokens(mut logits: impl FnMut(u32) -> Vec<f32>) -> Vec<Vec<f32>> {
 /// Both round activations alike, but what they round differs in the last bits: where a number lies right between two
 /// integers, one may be rounded up and the other down. Most tokens have none of these, and agree; the others are apart
 /// by less than rounding itself does. For types with blocks of 256 columns, the processor has other steps than the GPU,
-/// and both are as far apart as rounding puts each.
+/// and both are apart by up to the sum of both rounding errors.
 #[test]
 fn logits_in_integers_are_those_of_the_processor() {
     let Some(gpu) = gpu() else { return };
