@@ -211,23 +211,42 @@ unsafe fn add<F: Unpack, const T: usize>(
                 next.ask();
             }
             // Each token's sums begin with a number that compensates for the offset of the weights' codes.
-            let mut starts = [[0; 2]; T];
+            let (mut first_starts, mut last_starts, mut starts) = ([0; T], [0; T], [0; T]);
             for t in 0..T {
                 let at = (at + t) * SPAN_BLOCKS + block;
-                let sums = [*x.sums.get_unchecked(at * 2), *x.sums.get_unchecked(at * 2 + 1)];
-                starts[t] = sums.map(|sum| -i32::from(F::OFFSET) * sum);
+                first_starts[t] = -i32::from(F::OFFSET) * *x.sums.get_unchecked(at * 2);
+                last_starts[t] = -i32::from(F::OFFSET) * *x.sums.get_unchecked(at * 2 + 1);
+                starts[t] = first_starts[t] + last_starts[t];
             }
             let shifts = x.shifts.as_ptr().wrapping_add(at * SPAN_BLOCKS + block);
             if F::HALVES {
-                let first = dots::<T, 0, 4>(s, panel, block, starts.map(|[first, _]| first), codes);
-                add_factored(s, first, headers.map(|header| &header.factors[block][0]), shifts, &mut integers);
-                let last = dots::<T, 4, 8>(s, panel, block, starts.map(|[_, last]| last), codes);
-                add_factored(s, last, headers.map(|header| &header.factors[block][1]), shifts, &mut integers);
+                let first = dots::<T, 0, 4>(s, panel, block, first_starts, codes);
+                add_factored(
+                    s,
+                    first,
+                    [&headers[0].factors[block][0], &headers[1].factors[block][0]],
+                    shifts,
+                    &mut integers,
+                );
+                let last = dots::<T, 4, 8>(s, panel, block, last_starts, codes);
+                add_factored(
+                    s,
+                    last,
+                    [&headers[0].factors[block][1], &headers[1].factors[block][1]],
+                    shifts,
+                    &mut integers,
+                );
                 continue;
             }
-            let dots = dots::<T, 0, 8>(s, panel, block, starts.map(|[first, last]| first + last), codes);
+            let dots = dots::<T, 0, 8>(s, panel, block, starts, codes);
             if F::WHOLE {
-                add_factored(s, dots, headers.map(|header| &header.factors[block][0]), shifts, &mut integers);
+                add_factored(
+                    s,
+                    dots,
+                    [&headers[0].factors[block][0], &headers[1].factors[block][0]],
+                    shifts,
+                    &mut integers,
+                );
                 continue;
             }
             for t in 0..T {
@@ -289,7 +308,7 @@ unsafe fn add_factored<const T: usize>(
     shifts: *const i32,
     sums: &mut [[__m512i; VECTORS]; T],
 ) {
-    let factors = factors.map(|factors| s.load512(factors));
+    let factors = [s.load512(factors[0]), s.load512(factors[1])];
     for t in 0..T {
         // SAFETY: guaranteed by the caller.
         let shift = s._mm512_set1_epi32(unsafe { *shifts.add(t * SPAN_BLOCKS) });
@@ -312,62 +331,53 @@ unsafe fn dots<const T: usize, const FIRST: usize, const END: usize>(
     starts: [i32; T],
     codes: *const i8,
 ) -> [[__m512i; VECTORS]; T] {
-    let mut dots = starts.map(|start| [s._mm512_set1_epi32(start); VECTORS]);
+    // No closures: the compiler does not inline all of them, and then passes vectors through memory.
+    let mut dots = [[s._mm512_setzero_si512(); VECTORS]; T];
+    for t in 0..T {
+        dots[t] = [s._mm512_set1_epi32(starts[t]); VECTORS];
+    }
     for quad in FIRST..END {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let weights = &raw const (*panel).codes[block][quad];
-            add_quad(weights.cast(), codes.add(block * BLOCK + quad * 4), &mut dots);
+            let weights = (&raw const (*panel).codes[block][quad]).cast::<__m512i>();
+            let weights = [_mm512_load_si512(weights), _mm512_load_si512(weights.add(1))];
+            for t in 0..T {
+                dots[t] = add_quad(weights, codes.add(t * SPAN + block * BLOCK + quad * 4), dots[t]);
+            }
         }
     }
     dots
 }
 
-/// Adds the products of four columns of the tokens whose assembly names are given.
-macro_rules! add_quad {
-    ($weights:ident, $codes:ident, $dots:ident, $($token:literal $first:ident $second:ident)*) => {
-        asm!(
-            "vmovdqa64 zmm30, [{weights}]",
-            "vmovdqa64 zmm31, [{weights} + 64]",
-            $(
-                concat!("vpbroadcastd zmm29, [{codes} + {span} * ", $token, "]"),
-                concat!("vpdpbusd {", stringify!($first), "}, zmm30, zmm29"),
-                concat!("vpdpbusd {", stringify!($second), "}, zmm31, zmm29"),
-            )*
-            weights = in(reg) $weights,
-            codes = in(reg) $codes,
-            span = const SPAN,
-            $(
-                $first = inout(zmm_reg) $dots[$token][0],
-                $second = inout(zmm_reg) $dots[$token][1],
-            )*
-            out("zmm29") _,
-            out("zmm30") _,
-            out("zmm31") _,
-            options(pure, readonly, nostack, preserves_flags)
-        )
-    };
-}
-
-/// Adds the products of four columns of a panel's rows and `T` tokens, in the order of the tokens.
+/// Adds the products of four columns of a panel's rows, `weights`, and one token.
 ///
-/// The function is written in assembly because that order keeps the chains of sums apart. The compiler puts the
-/// products of one sum next to each other, which took 1.04 times as long on Zen 4.
+/// The function is written in assembly so that the compiler keeps the order of its calls: the products of all tokens
+/// before those of the next columns. The compiler would put the products of one sum next to each other, and each waits
+/// for the one before. (Assembly for all tokens at once would be too long to be inlined.)
 ///
 /// # Safety
-/// `weights` are the codes of four columns, and `codes` those of the first token; the next tokens' are [`SPAN`] bytes
-/// apart. There are at least three tokens and at most [`SET`].
+/// `codes` are four codes of the token.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
-unsafe fn add_quad<const T: usize>(weights: *const u8, codes: *const i8, dots: &mut [[__m512i; VECTORS]; T]) {
-    // SAFETY: guaranteed by the caller.
+unsafe fn add_quad(
+    weights: [__m512i; VECTORS],
+    codes: *const i8,
+    [mut a, mut b]: [__m512i; VECTORS],
+) -> [__m512i; VECTORS] {
+    // SAFETY: the codes are readable; the assembly writes to registers only.
     unsafe {
-        match T {
-            3 => add_quad!(weights, codes, dots, 0 a0 b0 1 a1 b1 2 a2 b2),
-            4 => add_quad!(weights, codes, dots, 0 a0 b0 1 a1 b1 2 a2 b2 3 a3 b3),
-            5 => add_quad!(weights, codes, dots, 0 a0 b0 1 a1 b1 2 a2 b2 3 a3 b3 4 a4 b4),
-            SET => add_quad!(weights, codes, dots, 0 a0 b0 1 a1 b1 2 a2 b2 3 a3 b3 4 a4 b4 5 a5 b5),
-            more => unreachable!("a set of {more} tokens"),
-        }
+        asm!(
+            "vpbroadcastd zmm31, [{codes}]",
+            "vpdpbusd {a}, {first}, zmm31",
+            "vpdpbusd {b}, {last}, zmm31",
+            codes = in(reg) codes,
+            first = in(zmm_reg) weights[0],
+            last = in(zmm_reg) weights[1],
+            a = inout(zmm_reg) a,
+            b = inout(zmm_reg) b,
+            out("zmm31") _,
+            options(readonly, nostack, preserves_flags)
+        );
     }
+    [a, b]
 }
