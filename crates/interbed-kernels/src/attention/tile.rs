@@ -21,9 +21,9 @@ const SUMS: usize = 16 << 10;
 /// The number of rows from which a tile widens values once for all rows, rather than for each block of rows.
 const ROWS_TO_WIDEN: usize = 12;
 
-/// How far ahead kernels ask for keys and values: the number of KV heads, or of runs of a tile of one KV head, between
-/// those that are computed and those that are prefetched. One is too few: on Zen 4, a decode out of small pages took 1.4
-/// times as long as with two, and with three or eight as long as with two.
+/// How far ahead kernels prefetch keys and values: the number of KV heads, or of runs of a tile of one KV head, between
+/// those that are computed and those that are prefetched. One is too few: on Zen 4, a decode out of small pages took
+/// 1.4 times as long as with two, and with three or eight as long as with two.
 const AHEAD: usize = 2;
 
 /// Returns the maximum number of rows of a tile for heads of `head_dim` elements.

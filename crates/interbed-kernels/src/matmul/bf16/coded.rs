@@ -60,8 +60,8 @@ unsafe fn tile<const R: usize, const T: usize>(
     let DType::CodedBf16 { patches } = w.dtype() else { panic!("{} is not coded", w.dtype()) };
     let cols = w.cols();
     let coded: [CodedRow<'_>; R] = std::array::from_fn(|r| CodedRow::new(w.row(row + r), patches, cols));
-    // What is next is prefetched evenly as patches are spread and blocks are multiplied: memory is idle if too little is
-    // prefetched, and a processor drops requests that come too fast.
+    // What is next is prefetched evenly as patches are spread and blocks are multiplied: memory is idle if too little
+    // is prefetched, and a processor drops requests that come too fast.
     let mut next = w.bytes().as_ptr().wrapping_add((row + R) * w.row_bytes());
     let while_spread = PREFETCHED_BY_PATCH * usize::from(patches);
     let step = w.row_bytes().saturating_sub(while_spread).div_ceil(cols / BLOCK);
