@@ -43,7 +43,7 @@ impl Spread {
     pub(crate) const NEW: Self = Self { exponents: [[0; BLOCK]; BLOCKS], masks: [0; BLOCKS], used: 0, patched: 0 };
 
     /// Spreads the patches of the next columns of a row, from `first` on. The columns before them have been spread, and
-    /// all their blocks taken. Prefetches from `ahead` on, [`PREFETCHED_BY_PATCH`] bytes for each patch, and returns the
+    /// all their blocks taken. Prefetches [`PREFETCHED_BY_PATCH`] bytes for each patch from `ahead` on, and returns the
     /// end of that. The function is not inlined, so that its counters stay in registers.
     #[inline(never)]
     pub(crate) fn next(&mut self, row: &CodedRow<'_>, first: usize, ahead: *const u8) -> *const u8 {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{Small, add_whole};
 use crate::quantized::activations::{BLOCK, Layout};
-use crate::quantized::header::{Factors, Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
+use crate::quantized::header::{Header, Lanes, ROWS, SPAN, SPAN_BLOCKS};
 use crate::quantized::job::ProductRows;
 use crate::quantized::spans::Spans;
 use crate::quantized::unpack::Unpack;
@@ -221,32 +221,14 @@ unsafe fn add<F: Unpack, const T: usize>(
             let shifts = x.shifts.as_ptr().wrapping_add(at * SPAN_BLOCKS + block);
             if F::HALVES {
                 let first = dots::<T, 0, 4>(s, panel, block, first_starts, codes);
-                add_factored(
-                    s,
-                    first,
-                    [&headers[0].factors[block][0], &headers[1].factors[block][0]],
-                    shifts,
-                    &mut integers,
-                );
+                add_factored(s, first, headers, (block, 0), shifts, &mut integers);
                 let last = dots::<T, 4, 8>(s, panel, block, last_starts, codes);
-                add_factored(
-                    s,
-                    last,
-                    [&headers[0].factors[block][1], &headers[1].factors[block][1]],
-                    shifts,
-                    &mut integers,
-                );
+                add_factored(s, last, headers, (block, 1), shifts, &mut integers);
                 continue;
             }
             let dots = dots::<T, 0, 8>(s, panel, block, starts, codes);
             if F::WHOLE {
-                add_factored(
-                    s,
-                    dots,
-                    [&headers[0].factors[block][0], &headers[1].factors[block][0]],
-                    shifts,
-                    &mut integers,
-                );
+                add_factored(s, dots, headers, (block, 0), shifts, &mut integers);
                 continue;
             }
             for t in 0..T {
@@ -304,11 +286,12 @@ unsafe fn load_sums<const T: usize>(s: Vnni, sums: *const [Lanes; VECTORS]) -> [
 unsafe fn add_factored<const T: usize>(
     s: Vnni,
     dots: [[__m512i; VECTORS]; T],
-    factors: [&Factors; VECTORS],
+    headers: [&Header; VECTORS],
+    (block, half): (usize, usize),
     shifts: *const i32,
     sums: &mut [[__m512i; VECTORS]; T],
 ) {
-    let factors = [s.load512(factors[0]), s.load512(factors[1])];
+    let factors = [s.load512(&headers[0].factors[block][half]), s.load512(&headers[1].factors[block][half])];
     for t in 0..T {
         // SAFETY: guaranteed by the caller.
         let shift = s._mm512_set1_epi32(unsafe { *shifts.add(t * SPAN_BLOCKS) });
