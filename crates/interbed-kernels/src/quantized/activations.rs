@@ -435,9 +435,10 @@ impl Steps {
 
     /// Computes the steps of the blocks whose largest magnitudes have the bits `largest`.
     ///
-    /// The largest step serves the block with the largest magnitude, with some room. Each other block has the smallest
-    /// step that is large enough for it. Of the eight rooms that let one of the blocks use its step fully, the formula
-    /// selects the one with the smallest sum of squared steps, as rounding errors are proportional to the steps.
+    /// The block with the largest magnitude has the largest step. Each other block has that step, halved up to three
+    /// times as long as the block's numbers still fit into codes. The formula compares the eight largest steps with
+    /// which one of the blocks uses all codes, and selects the one with the smallest sum of squared steps, because
+    /// rounding errors are proportional to steps.
     #[inline(always)]
     fn of_span(largest: [u32; SPAN_BLOCKS]) -> Self {
         const MANTISSA: u32 = (1 << 23) - 1;

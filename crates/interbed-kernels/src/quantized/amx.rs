@@ -16,6 +16,9 @@ use crate::amx::{TileConfig, configure, multiply_bytes, release};
 use crate::simd::{Amx, Avx512, prefetch};
 use crate::transpose::transpose;
 
+/// The number of rows whose sums are in registers at the same time.
+const OCTET: usize = 8;
+
 /// The number of tiles of tokens that share the unpacking of weights.
 const TILES: usize = 8;
 
@@ -159,7 +162,6 @@ unsafe fn add_scaled<F: Unpack>(
     dots: *const Dots,
     sums: &mut [[f32; TILE]; ROWS],
 ) {
-    const OCTET: usize = 8;
     // SAFETY: the caller guarantees whole tiles of activations; rows are whole vectors.
     unsafe {
         for octet in (0..ROWS).step_by(OCTET) {
@@ -168,9 +170,7 @@ unsafe fn add_scaled<F: Unpack>(
                 acc[row] = _mm512_loadu_ps(sums[octet + row].as_ptr());
             }
             if F::WHOLE {
-                for row in 0..OCTET {
-                    acc[row] = add_whole::<F>(s, job, header, first, octet + row, dots, acc[row]);
-                }
+                add_whole::<F>(s, job, header, first, octet, dots, &mut acc);
             } else {
                 for block in 0..blocks {
                     let at = first + block;
@@ -209,8 +209,9 @@ unsafe fn halves_of(job: &ProductRows<'_>, at: usize) -> [__m512i; 2] {
     unsafe { [_mm512_loadu_si512(of(0)), _mm512_loadu_si512(of(1))] }
 }
 
-/// Adds the dot products of a span of row `lane` and sixteen tokens to their sums, for a type whose blocks are whole
-/// spans. The number `first` is the index of the span's first block among all blocks of the activations.
+/// Adds the dot products of a span of eight rows from `octet` on and of sixteen tokens to their sums, for a type whose
+/// blocks are whole spans. The number `first` is the index of the span's first block among all blocks of the
+/// activations.
 ///
 /// # Safety
 /// The activations have all blocks of the span, and `dots` their products.
@@ -220,39 +221,46 @@ unsafe fn add_whole<F: Unpack>(
     job: &ProductRows<'_>,
     header: &Header,
     first: usize,
-    lane: usize,
+    octet: usize,
     dots: *const Dots,
-    acc: __m512,
-) -> __m512 {
+    acc: &mut [__m512; OCTET],
+) {
+    let parts = if F::HALVES { 2 } else { 1 };
+    let (mut sums, mut minima) = ([s._mm512_setzero_si512(); OCTET], [s._mm512_setzero_si512(); OCTET]);
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let (mut sum, mut minimum) = (s._mm512_setzero_si512(), s._mm512_setzero_si512());
-        let parts = if F::HALVES { 2 } else { 1 };
         for block in 0..SPAN_BLOCKS {
             let [low, high] = halves_of(job, first + block);
-            let both = s._mm512_add_epi32(low, high);
+            let codes = if F::HALVES { [low, high] } else { [s._mm512_add_epi32(low, high); 2] };
             let shifts = _mm512_loadu_si512(job.x.shifts.as_ptr().add((first + block) * TILE).cast());
             for part in 0..parts {
-                let codes = if F::HALVES { [low, high][part] } else { both };
-                let dot = _mm512_loadu_si512((&raw const (*dots).0[parts * block + part][lane]).cast());
-                let dot = s._mm512_add_epi32(dot, start::<F>(s, codes));
-                let (dot, factor) = (s._mm512_sllv_epi32(dot, shifts), header.factors[block][part][lane]);
-                sum = s._mm512_add_epi32(sum, s._mm512_mullo_epi32(dot, s._mm512_set1_epi32(factor)));
-                if F::MINIMA {
-                    let part = parts * block + part;
-                    let pair = header.minimum_factors[part / 2][lane];
-                    let factor = s._mm512_set1_epi32(pair >> (part % 2 * 16) & 0xffff);
-                    let codes = s._mm512_sllv_epi32(codes, shifts);
-                    minimum = s._mm512_add_epi32(minimum, s._mm512_mullo_epi32(codes, factor));
+                let start = start::<F>(s, codes[part]);
+                let shifted = s._mm512_sllv_epi32(codes[part], shifts);
+                let at = parts * block + part;
+                for row in 0..OCTET {
+                    let lane = octet + row;
+                    let dot = _mm512_loadu_si512((&raw const (*dots).0[at][lane]).cast());
+                    let dot = s._mm512_sllv_epi32(s._mm512_add_epi32(dot, start), shifts);
+                    let factor = s._mm512_set1_epi32(header.factors[block][part][lane]);
+                    sums[row] = s._mm512_add_epi32(sums[row], s._mm512_mullo_epi32(dot, factor));
+                    if F::MINIMA {
+                        let pair = header.minimum_factors[at / 2][lane];
+                        let factor = s._mm512_set1_epi32(pair >> (at % 2 * 16) & 0xffff);
+                        minima[row] = s._mm512_add_epi32(minima[row], s._mm512_mullo_epi32(shifted, factor));
+                    }
                 }
             }
         }
-        let mut part = s._mm512_mul_ps(s._mm512_set1_ps(header.scales[0][lane]), s._mm512_cvtepi32_ps(sum));
-        if F::MINIMA {
-            let least = s._mm512_set1_ps(header.minima[0][lane]);
-            part = s._mm512_fnmadd_ps(least, s._mm512_cvtepi32_ps(minimum), part);
+        let scales = _mm512_loadu_ps(job.x.scales.as_ptr().add(first * TILE));
+        for row in 0..OCTET {
+            let scale = s._mm512_set1_ps(header.scales[0][octet + row]);
+            let mut part = s._mm512_mul_ps(scale, s._mm512_cvtepi32_ps(sums[row]));
+            if F::MINIMA {
+                let least = s._mm512_set1_ps(header.minima[0][octet + row]);
+                part = s._mm512_fnmadd_ps(least, s._mm512_cvtepi32_ps(minima[row]), part);
+            }
+            acc[row] = s._mm512_fmadd_ps(part, scales, acc[row]);
         }
-        s._mm512_fmadd_ps(part, _mm512_loadu_ps(job.x.scales.as_ptr().add(first * TILE)), acc)
     }
 }
 

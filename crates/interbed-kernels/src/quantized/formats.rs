@@ -264,8 +264,8 @@ impl Format for Q2K {
         s.store(s.widen(&fields.minima[0]), &mut header.minima[0]);
         for block in 0..SPAN_BLOCKS {
             let (words, first) = (&fields.words[block / 2], block as u32 % 2 * 16);
-            s.bits(words, first, 4, &mut header.factors[block][0]);
-            s.bits(words, first + 8, 4, &mut header.factors[block][1]);
+            s.bits(words, first, 4, 0, &mut header.factors[block][0]);
+            s.bits(words, first + 8, 4, 0, &mut header.factors[block][1]);
             s.pairs(words, first + 4, 4, &mut header.minimum_factors[block]);
         }
     }
@@ -295,7 +295,7 @@ impl Format for Q3K {
     fn finish<S: Small>(s: S, fields: &Fields, header: &mut Header) {
         s.store(s.widen(&fields.scales[0]), &mut header.scales[0]);
         for i in 0..SPAN_BLOCKS * 2 {
-            s.bytes(&fields.words[i / 4], i as u32 % 4, 32, &mut header.factors[i / 2][i % 2]);
+            s.bits(&fields.words[i / 4], i as u32 % 4 * 8, 8, 32, &mut header.factors[i / 2][i % 2]);
         }
     }
 }
@@ -324,7 +324,7 @@ impl Format for Q4K {
         s.store(s.widen(&fields.scales[0]), &mut header.scales[0]);
         s.store(s.widen(&fields.minima[0]), &mut header.minima[0]);
         for block in 0..SPAN_BLOCKS {
-            s.bytes(&fields.words[block / 4], block as u32 % 4, 0, &mut header.factors[block][0]);
+            s.bits(&fields.words[block / 4], block as u32 % 4 * 8, 8, 0, &mut header.factors[block][0]);
         }
         for pair in 0..SPAN_BLOCKS / 2 {
             s.pairs(&fields.words[2 + pair / 2], pair as u32 % 2 * 16, 8, &mut header.minimum_factors[pair]);

@@ -11,12 +11,10 @@ pub(super) trait Small: Simd {
     fn widen(self, halves: &[u16; ROWS]) -> Self::V;
     /// Converts MXFP4's exponents, in the lower bytes, to half of the powers of two that they stand for.
     fn half_powers(self, exponents: &[u16; ROWS]) -> Self::V;
-    /// Extracts byte `byte` of each word, minus `offset`.
-    fn bytes(self, words: &[u32; ROWS], byte: u32, offset: i32, to: &mut Factors);
     /// Extracts byte `byte` of each word, signed.
     fn signed_bytes(self, words: &[u32; ROWS], byte: u32, to: &mut Factors);
-    /// Extracts the `count` bits from bit `first` on of each word.
-    fn bits(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors);
+    /// Extracts the `count` bits from bit `first` on of each word, and subtracts `offset`.
+    fn bits(self, words: &[u32; ROWS], first: u32, count: u32, offset: i32, to: &mut Factors);
     /// Extracts the `count` bits from bit `first` on of each word, and as many from bit `first + 8` on, which become
     /// the upper half of the integer. `count` is at most 8.
     fn pairs(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors);
@@ -32,16 +30,12 @@ impl Small for Portable {
         exponents.map(|exponent| half_power(exponent as u8))
     }
     #[inline(always)]
-    fn bytes(self, words: &[u32; ROWS], byte: u32, offset: i32, to: &mut Factors) {
-        *to = words.map(|word| i32::from((word >> (8 * byte)) as u8) - offset);
-    }
-    #[inline(always)]
     fn signed_bytes(self, words: &[u32; ROWS], byte: u32, to: &mut Factors) {
         *to = words.map(|word| i32::from((word >> (8 * byte)) as i8));
     }
     #[inline(always)]
-    fn bits(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
-        *to = words.map(|word| (word >> first & low_bits(count)).cast_signed());
+    fn bits(self, words: &[u32; ROWS], first: u32, count: u32, offset: i32, to: &mut Factors) {
+        *to = words.map(|word| (word >> first & low_bits(count)).cast_signed() - offset);
     }
     #[inline(always)]
     fn pairs(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
@@ -90,23 +84,18 @@ mod x86 {
             [half_powers(self, low), half_powers(self, high)]
         }
         #[inline(always)]
-        fn bytes(self, words: &[u32; ROWS], byte: u32, offset: i32, to: &mut Factors) {
-            let (shift, mask) = (self._mm_cvtsi32_si128(8 * byte as i32), self._mm256_set1_epi32(255));
-            store(self, words, to, |words| {
-                let bytes = self._mm256_and_si256(self._mm256_srl_epi32(words, shift), mask);
-                self._mm256_sub_epi32(bytes, self._mm256_set1_epi32(offset))
-            });
-        }
-        #[inline(always)]
         fn signed_bytes(self, words: &[u32; ROWS], byte: u32, to: &mut Factors) {
             let shift = self._mm_cvtsi32_si128(24 - 8 * byte as i32);
             store(self, words, to, |words| self._mm256_srai_epi32::<24>(self._mm256_sll_epi32(words, shift)));
         }
         #[inline(always)]
-        fn bits(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
+        fn bits(self, words: &[u32; ROWS], first: u32, count: u32, offset: i32, to: &mut Factors) {
             let shift = self._mm_cvtsi32_si128(first as i32);
             let mask = self._mm256_set1_epi32(low_bits(count).cast_signed());
-            store(self, words, to, |words| self._mm256_and_si256(self._mm256_srl_epi32(words, shift), mask));
+            store(self, words, to, |words| {
+                let bits = self._mm256_and_si256(self._mm256_srl_epi32(words, shift), mask);
+                self._mm256_sub_epi32(bits, self._mm256_set1_epi32(offset))
+            });
         }
         #[inline(always)]
         fn pairs(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
@@ -165,21 +154,16 @@ mod x86 {
             self._mm512_castsi512_ps(self._mm512_mask_sllv_epi32(powers, is_nan, nan, unshifted))
         }
         #[inline(always)]
-        fn bytes(self, words: &[u32; ROWS], byte: u32, offset: i32, to: &mut Factors) {
-            let bytes = self._mm512_srl_epi32(self.load512(words), self._mm_cvtsi32_si128(8 * byte as i32));
-            let bytes = self._mm512_and_si512(bytes, self._mm512_set1_epi32(255));
-            self.store512(self._mm512_sub_epi32(bytes, self._mm512_set1_epi32(offset)), to);
-        }
-        #[inline(always)]
         fn signed_bytes(self, words: &[u32; ROWS], byte: u32, to: &mut Factors) {
             let words = self._mm512_sll_epi32(self.load512(words), self._mm_cvtsi32_si128(24 - 8 * byte as i32));
             self.store512(self._mm512_srai_epi32::<24>(words), to);
         }
         #[inline(always)]
-        fn bits(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {
+        fn bits(self, words: &[u32; ROWS], first: u32, count: u32, offset: i32, to: &mut Factors) {
             let words = self._mm512_srl_epi32(self.load512(words), self._mm_cvtsi32_si128(first as i32));
             let mask = self._mm512_set1_epi32(low_bits(count).cast_signed());
-            self.store512(self._mm512_and_si512(words, mask), to);
+            let bits = self._mm512_and_si512(words, mask);
+            self.store512(self._mm512_sub_epi32(bits, self._mm512_set1_epi32(offset)), to);
         }
         #[inline(always)]
         fn pairs(self, words: &[u32; ROWS], first: u32, count: u32, to: &mut Factors) {

@@ -278,7 +278,8 @@ unsafe fn load_sums<const T: usize>(s: Vnni, sums: *const [Lanes; VECTORS]) -> [
     acc
 }
 
-/// Adds dot products to integer sums, times the factors of their rows, and shifted by as many bits as their token says.
+/// Multiplies dot products by the factors of their rows, shifts them by their token's number of bits, and adds them to
+/// integer sums.
 ///
 /// # Safety
 /// `shifts` are those of a block of the first token; the next tokens' are [`SPAN_BLOCKS`] numbers apart.
@@ -314,7 +315,7 @@ unsafe fn dots<const T: usize, const FIRST: usize, const END: usize>(
     starts: [i32; T],
     codes: *const i8,
 ) -> [[__m512i; VECTORS]; T] {
-    // No closures: the compiler does not inline all of them, and then passes vectors through memory.
+    // A loop, because the compiler does not inline all closures, and those that it leaves pass vectors through memory.
     let mut dots = [[s._mm512_setzero_si512(); VECTORS]; T];
     for t in 0..T {
         dots[t] = [s._mm512_set1_epi32(starts[t]); VECTORS];
