@@ -405,7 +405,7 @@ unsafe fn tiles<S: Encode>(s: S, job: Quantising<'_>) {
 
 /// Returns an integer with `low` and `high`, which fit 16 bits, in its halves.
 #[inline(always)]
-fn both(low: i32, high: i32) -> i32 {
+pub(super) fn both(low: i32, high: i32) -> i32 {
     low & 0xffff | high << 16
 }
 
@@ -496,7 +496,14 @@ trait Encode: Simd {
         match x {
             [] => Steps { scale: 0.0, shifts: [0; SPAN_BLOCKS] },
             [x] => Steps { scale: scale_of(self.largest(x)), shifts: [0; SPAN_BLOCKS] },
-            x => Steps::of_span(std::array::from_fn(|i| self.largest(&x[i]))),
+            x => {
+                // A loop, because the compiler does not inline all closures.
+                let mut largest = [0; SPAN_BLOCKS];
+                for (largest, x) in largest.iter_mut().zip(x) {
+                    *largest = self.largest(x);
+                }
+                Steps::of_span(largest)
+            }
         }
     }
 

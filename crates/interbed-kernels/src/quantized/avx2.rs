@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::activations::{Activations, BLOCK};
+use super::activations::{Activations, BLOCK, both};
 use super::formats::pairs;
 use super::header::{Factors, Fields, Header, ROWS, SPAN_BLOCKS};
 use super::job::ProductRows;
@@ -184,15 +184,15 @@ fn factored<F: Octet>(
     let first = load_factors(s, &factors[0], octet);
     let last = if F::HALVES { load_factors(s, &factors[1], octet) } else { first };
     // The factors fit 16 bits.
-    let twice = |factors: __m256i| {
-        let low = s._mm256_and_si256(factors, s._mm256_set1_epi32(0xffff));
-        s._mm256_or_si256(low, s._mm256_slli_epi32::<16>(factors))
+    let pair = |low: __m256i, high: __m256i| {
+        let low = s._mm256_and_si256(low, s._mm256_set1_epi32(0xffff));
+        s._mm256_or_si256(low, s._mm256_slli_epi32::<16>(high))
     };
-    let mut dot = dots::<F>(s, codes, block_of(x, at), [twice(first), twice(last)]);
+    let mut dot = dots::<F>(s, codes, block_of(x, at), [pair(first, first), pair(last, last)]);
     if offset::<F>() != 0 {
-        let starts = [x.sums[at * 2], x.sums[at * 2 + 1]].map(|sum| s._mm256_set1_epi32(offset::<F>() * sum));
-        dot = s._mm256_sub_epi32(dot, s._mm256_mullo_epi32(first, starts[0]));
-        dot = s._mm256_sub_epi32(dot, s._mm256_mullo_epi32(last, starts[1]));
+        let sums = s._mm256_set1_epi32(both(x.sums[at * 2], x.sums[at * 2 + 1]));
+        let excess = s._mm256_madd_epi16(pair(first, last), sums);
+        dot = s._mm256_sub_epi32(dot, s._mm256_mullo_epi32(excess, s._mm256_set1_epi32(offset::<F>())));
     }
     s._mm256_add_epi32(sum, s._mm256_sllv_epi32(dot, s._mm256_set1_epi32(x.shifts[at])))
 }
