@@ -20,7 +20,7 @@ use crate::activations::{Activations, Packed, PreparedActivations, work_len};
 use crate::elementwise::{Activation, gate_piece};
 use crate::pool::Pool;
 use crate::share::Share;
-use crate::{DType, Level, Matrix, coded, quantized};
+use crate::{Level, Matrix, coded, quantized};
 
 use ahead::Ahead;
 
@@ -225,11 +225,7 @@ impl<'a> SweptProduct<'a> {
         let (decoded, work) = work.split_at_mut(coded::panel_len(x.cols));
         // SAFETY: the shapes were checked in `new`; the rest is guaranteed by the caller.
         unsafe {
-            if let (DType::CodedBf16 { .. }, Kernel::DotRows, Packed::Bf16(bf16), 1..=bf16::CODED_TOKENS) =
-                (self.weights.dtype(), self.kernel, &x.packed, x.tokens)
-            {
-                bf16::coded_rows(level, bf16, x.tokens, self.weights, rows.clone(), self.out);
-            } else if self.weights.dtype().is_decoded() && !self.kernel.decodes() {
+            if self.weights.dtype().is_decoded() && !self.kernel.decodes() {
                 let mut panel = coded::Panel::new(decoded, x.cols);
                 let step = self.kernel.rows_decoded(self.weights.dtype(), x.tokens, x.cols);
                 for first in rows.clone().step_by(step) {
@@ -290,6 +286,7 @@ impl PreparedActivations<'_> {
                 (Kernel::Rows, Packed::Plain(x)) => vector::rows(level, x, w, rows, out, ahead),
                 (Kernel::Panels, Packed::Plain(x)) => panel::rows(level, x, w, rows, out, work),
                 (Kernel::DotRows, Packed::Bf16(x)) => bf16::rows(level, x, self.tokens, w, rows, out, ahead),
+                (Kernel::CodedRows, Packed::Bf16(x)) => bf16::coded_rows(level, x, self.tokens, w, rows, out),
                 (Kernel::DotPanels, Packed::Bf16(x)) => bf16::panel_rows(level, x, self.tokens, w, rows, out, work),
                 (Kernel::Tiles, Packed::Tiles(x)) => tiles::rows(level, x, self.tokens, w, rows, out, work),
                 (Kernel::Bytes(..), Packed::Bytes(x)) => quantized::rows(x, w, rows, out),

@@ -3,6 +3,7 @@
 //! | weights | level | tokens | kernel | activations |
 //! |---|---|---|---|---|
 //! | bf16, coded bf16 | with AMX | any | [`Kernel::Tiles`] | [`Form::Tiles`] |
+//! | coded bf16 | with bf16 dot products | up to [`bf16::CODED_TOKENS`] | [`Kernel::CodedRows`] | [`Form::Bf16`] |
 //! | bf16, coded bf16 | with bf16 dot products | few | [`Kernel::DotRows`] | [`Form::Bf16`] |
 //! | bf16, coded bf16 | with bf16 dot products | many | [`Kernel::DotPanels`] | [`Form::Bf16`] |
 //! | f32, f16, bf16, coded bf16, fp8 | any other | few | [`Kernel::Rows`] | [`Form::Plain`] |
@@ -54,6 +55,8 @@ pub(crate) enum Kernel {
     Panels,
     /// Multiplies like [`Kernel::Rows`], with dot products of pairs of bf16.
     DotRows,
+    /// Multiplies like [`Kernel::DotRows`], and decodes coded weights in registers.
+    CodedRows,
     /// Multiplies like [`Kernel::Panels`], with dot products of pairs of bf16.
     DotPanels,
     /// Multiplies AMX tiles of bf16.
@@ -66,9 +69,13 @@ impl Kernel {
     /// Returns the kernel for products of `tokens` tokens with weights of this type.
     pub fn of(level: Level, weights: DType, tokens: usize) -> Self {
         let many = tokens >= panel::tokens_min(level, weights.is_decoded());
+        let is_coded = matches!(weights, DType::CodedBf16 { .. });
         match weights.decoded() {
             DType::BF16 if tiles::runs_at(level) => Self::Tiles,
             DType::BF16 if bf16::runs_at(level) && many => Self::DotPanels,
+            DType::BF16 if bf16::runs_at(level) && is_coded && (1..=bf16::CODED_TOKENS).contains(&tokens) => {
+                Self::CodedRows
+            }
             DType::BF16 if bf16::runs_at(level) => Self::DotRows,
             DType::F32 | DType::F16 | DType::BF16 if many => Self::Panels,
             DType::F32 | DType::F16 | DType::BF16 => Self::Rows,
@@ -80,21 +87,21 @@ impl Kernel {
     pub fn form(self) -> Form {
         match self {
             Self::Rows | Self::Panels => Form::Plain,
-            Self::DotRows | Self::DotPanels => Form::Bf16,
+            Self::DotRows | Self::CodedRows | Self::DotPanels => Form::Bf16,
             Self::Tiles => Form::Tiles,
             Self::Bytes(group, _) => Form::Bytes(group),
         }
     }
 
-    /// Returns whether the kernel itself decodes coded weights into its panels. For other kernels, coded weights are
-    /// decoded first, or in registers if [`Kernel::DotRows`] has few tokens.
+    /// Returns whether the kernel itself decodes weights. For other kernels, they are decoded first.
     pub fn decodes(self) -> bool {
-        matches!(self, Self::Panels | Self::DotPanels)
+        matches!(self, Self::Panels | Self::DotPanels | Self::CodedRows)
     }
 
     /// Returns the number of rows in a chunk, which one thread computes at a time. Each row has `row_bytes` bytes.
     pub fn chunk_rows(self, tokens: usize, row_bytes: usize) -> usize {
-        if self.decodes() || tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / row_bytes }
+        let in_panels = matches!(self, Self::Panels | Self::DotPanels);
+        if in_panels || tokens >= MANY_TOKENS { CHUNK_ROWS } else { CHUNK_BYTES / row_bytes }
     }
 
     /// Returns the number of rows to decode at a time. Each row has `cols` weights of type `weights`. With few tokens,
