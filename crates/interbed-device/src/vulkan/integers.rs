@@ -22,7 +22,8 @@ pub enum ProductArithmetic {
     /// Weights become f32, and activations stay as they are.
     #[default]
     Float,
-    /// Activations become bytes with a scale for each 32, as on the processor, and bytes are multiplied.
+    /// Activations become bytes with a scale for each 32, and bytes are multiplied. (On the processor, products with
+    /// weights in blocks of 256 have other scales.)
     Integer,
 }
 

@@ -77,6 +77,7 @@ pub(super) unsafe fn round_queries(level: Level, queries: &[*const f32], head_di
 /// Panics if the level does not multiply pairs.
 pub(super) unsafe fn attend_pairs(level: Level, run: &PairRun<'_>, seen: &mut [Seen], sums: &[*mut f32]) {
     assert!(seen.len() == run.keys.len() && sums.len() == run.keys.len());
+    debug_assert!(!run.run.is_empty());
     #[cfg(target_arch = "x86_64")]
     // SAFETY: guaranteed by the caller; the token proves the instructions.
     unsafe {

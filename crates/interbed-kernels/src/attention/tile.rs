@@ -242,7 +242,7 @@ unsafe fn attend_stretch(
         unsafe { numbers(outcome.sums[row], head_dim).fill(0.0) };
     }
     let mut run_start = seen.start.max(bounds.start) / RUN * RUN;
-    // Past the known runs, the last one is prefetched again, which costs little.
+    // Past the known runs, some run is prefetched again, which costs little.
     let mut later = run_start;
     let mut slots = [(); AHEAD + 1].map(|()| {
         let run_start = later;

@@ -71,15 +71,15 @@ const ROW_GRANULE: usize = 4 * BLOCK;
 /// The memory layout of codes, scales and sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// One token after the other: codes `[token][column]`, scales and minima `[token][block]` and sums
-    /// `[token][block][half]`. Each token is padded with zeros to a multiple of 128 columns.
+    /// One token after the other: codes `[token][column]`, scales, minima and shifts `[token][block]`, pairs
+    /// `[token][block / 2]` and sums `[token][block][half]`. Each token is padded with zeros to a multiple of 128 columns.
     /// [`Activations::row_blocks`] is the padded number of blocks per token.
     Rows,
     /// One span of columns after the other, so that the codes of all tokens in a span are contiguous: codes
-    /// `[span][token][column]`, scales and minima `[span][token][block]` and sums `[span][token][block][half]`. The
-    /// missing columns of the last span are unspecified.
+    /// `[span][token][column]`, scales, minima and shifts `[span][token][block]`, pairs `[span][token][block / 2]` and
+    /// sums `[span][token][block][half]`. The missing columns of the last span are unspecified.
     Spans,
-    /// Tiles of sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales and minima
+    /// Tiles of sixteen tokens side by side: codes `[tile][block][8][token 16][4]`, scales, minima and shifts
     /// `[tile][block][token 16]` and sums `[tile][block][half][token 16]`. The missing tokens of the last tile are
     /// zeros.
     Tiles,
@@ -145,11 +145,13 @@ impl Activations<'_> {
     /// the index of the span's first block. Not for [`Layout::Tiles`].
     ///
     /// # Panics
-    /// Panics if the activations are no [`Group::Span`], or do not have this pair.
+    /// Panics if the activations are no [`Group::Span`], are in [`Layout::Tiles`], or do not have this pair.
     #[inline(always)]
     pub fn pair<F: Format>(&self, at: usize, pair: usize) -> i32 {
-        assert!(self.group == Group::Span && at + SPAN_BLOCKS <= self.shifts.len() && pair < pairs::<F>());
-        // SAFETY: all parts of the activations of a span have as many blocks.
+        let blocks = self.shifts.len().min(2 * self.pairs.len()).min(self.sums.len() / 2);
+        assert!(self.group == Group::Span && self.layout != Layout::Tiles);
+        assert!(at + SPAN_BLOCKS <= blocks && pair < pairs::<F>());
+        // SAFETY: all parts have these blocks.
         unsafe { self.pair_unchecked::<F>(at, pair) }
     }
 
@@ -424,7 +426,7 @@ impl Encoded {
 }
 
 /// The steps of a group of one or eight blocks: `scale * 2^shift` for each.
-struct Steps {
+pub(super) struct Steps {
     scale: f32,
     shifts: [i32; SPAN_BLOCKS],
 }
@@ -433,11 +435,20 @@ impl Steps {
     /// The largest shift. Products with shifted integers still fit 32 bits, and shifted sums of 32 codes 16 bits.
     const SHIFT_MAX: i32 = 3;
 
+    /// The largest [`Format::WEIGHT_MAX`] with which sums of a span still fit 32 bits.
+    const WEIGHT_MAX: i32 = i32::MAX / (SPAN as i32 * 127 << Self::SHIFT_MAX);
+
+    /// Checks, when it is evaluated by the compiler, that sums of a span of the type fit 32 bits.
+    pub const fn fit<F: Format>() {
+        assert!(!F::WHOLE || 0 < F::WEIGHT_MAX && F::WEIGHT_MAX <= Self::WEIGHT_MAX);
+    }
+
     /// Computes the steps of the blocks whose largest magnitudes have the bits `largest`.
     ///
     /// The block with the largest magnitude has the largest step. Each other block has that step, halved up to three
-    /// times as long as the block's numbers still fit into codes. The formula compares the eight largest steps with
-    /// which one of the blocks uses all codes, and selects the one with the smallest sum of squared steps, because
+    /// times as long as the block's numbers still fit into codes. For each of the eight blocks, the formula considers
+    /// the smallest largest step that is enough for all blocks and is, halved some times, the block's own largest
+    /// magnitude by 127. Of these eight, the formula selects the one with the smallest sum of squared steps, because
     /// rounding errors are proportional to steps.
     #[inline(always)]
     fn of_span(largest: [u32; SPAN_BLOCKS]) -> Self {

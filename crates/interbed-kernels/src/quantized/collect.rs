@@ -2,12 +2,15 @@
 //! bytes of each row, transposed so that equal fields are adjacent, or from a group of blocks, together with the codes
 //! of the blocks.
 
+mod scaled;
+
 use std::arch::x86_64::*;
 
-use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Scaled};
+use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
 use super::header::{Fields, GROUP, Header, Lanes, ROWS, SPAN_BLOCKS};
 use super::spans::{Quad, Span, Spans, load4};
 use crate::simd::{Avx512, Simd};
+pub(super) use scaled::ScaledFields;
 
 /// The offset of the scale in a block of 32 columns, in bytes.
 const SCALE_AT: usize = 0;
@@ -56,8 +59,12 @@ impl Collect for Mxfp4 {}
 impl Collect for Q2K {}
 impl Collect for Q3K {}
 
-// The portable code reads few bytes of each of these.
-impl<T: Scaled> Collect for T {}
+impl<T: ScaledFields> Collect for T {
+    #[inline(always)]
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+        T::collect_fields(s, spans, fields);
+    }
+}
 
 impl Collect for Q4K {
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Formats of the quantized types in the form in which kernels read them: codes of 32 numbers as bytes, and the small
 //! fields of sixteen rows.
 //!
-//! A code is an unsigned byte, which is the code's integer plus `OFFSET`. For a block of 32 columns or a half of it,
+//! A code is an unsigned byte, which is the code's integer plus `OFFSET`. For a block of 32 columns,
 //! `c` are the activations' codes, and the two sums below are integers. The order of the other sums is defined in
 //! `product.rs`:
 //!
@@ -39,6 +39,9 @@ pub(super) trait Format: Copy {
     const HALVES: bool = false;
     /// Whether a minimum is subtracted from each number.
     const MINIMA: bool = false;
+    /// The largest magnitude of the product of a code's integer and its factor, if the type is
+    /// [`WHOLE`](Self::WHOLE).
+    const WEIGHT_MAX: i32 = 0;
     /// The number of bytes of a block of the type.
     const BYTES: usize = Self::DTYPE.block_bytes();
     /// The number of bytes of a span of a row.
@@ -242,6 +245,7 @@ impl Format for Mxfp4 {
 
 impl Format for Q2K {
     const DTYPE: DType = DType::Q2K;
+    const WEIGHT_MAX: i32 = 3 * 15;
     const OFFSET: u8 = 0;
     const HALVES: bool = true;
     const MINIMA: bool = true;
@@ -273,6 +277,7 @@ impl Format for Q2K {
 
 impl Format for Q3K {
     const DTYPE: DType = DType::Q3K;
+    const WEIGHT_MAX: i32 = 4 * 32;
     const OFFSET: u8 = 4;
     const HALVES: bool = true;
     #[inline(always)]
@@ -302,6 +307,7 @@ impl Format for Q3K {
 
 impl Format for Q4K {
     const DTYPE: DType = DType::Q4K;
+    const WEIGHT_MAX: i32 = 15 * 63;
     const OFFSET: u8 = 0;
     const MINIMA: bool = true;
     #[inline(always)]
@@ -334,6 +340,7 @@ impl Format for Q4K {
 
 impl Format for Q5K {
     const DTYPE: DType = DType::Q5K;
+    const WEIGHT_MAX: i32 = 31 * 63;
     const OFFSET: u8 = 0;
     const MINIMA: bool = true;
     #[inline(always)]
@@ -356,6 +363,7 @@ impl Format for Q5K {
 
 impl Format for Q6K {
     const DTYPE: DType = DType::Q6K;
+    const WEIGHT_MAX: i32 = 32 * 128;
     const OFFSET: u8 = 32;
     const HALVES: bool = true;
     #[inline(always)]

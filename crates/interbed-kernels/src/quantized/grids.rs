@@ -470,3 +470,38 @@ const IQ3_S_PACKED: [u16; 512] = [
     0x0e65, 0x0e81, 0x0e84, 0x0e88, 0x0e8e, 0x0e91, 0x0e98, 0x0ea9, 0x0ec2, 0x0eda, 0x0edd, 0x0eeb, 0x0f01, 0x0f05,
     0x0f0b, 0x0f10, 0x0f28, 0x0f52, 0x0f62, 0x0f82, 0x0f99, 0x0fc0,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The FNV-1a hash of values, a byte each.
+    fn hash(values: impl Iterator<Item = u8>) -> u64 {
+        values.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    }
+
+    fn eights(entries: &[u64], value: impl Fn(u8) -> u8) -> u64 {
+        hash(entries.iter().flat_map(|entry| entry.to_le_bytes()).map(value))
+    }
+
+    fn fours(entries: &[u32], offset: u8) -> u64 {
+        hash(entries.iter().flat_map(|entry| entry.to_le_bytes()).map(|code| code - offset))
+    }
+
+    /// The hashes are those of the tables of the Python package `gguf` (0.19.0), `grid` of the classes in `quants.py`.
+    #[test]
+    fn entries_are_those_of_gguf() {
+        for (table, want) in [
+            (&IQ2_XXS[..], 0xbb4e_e025_b5ac_6e8e),
+            (&IQ2_XS[..], 0xc9b1_ee61_e799_09bd),
+            (&IQ2_S[..], 0x123e_dd38_a3b6_2b90),
+        ] {
+            assert_eq!(eights(table, |code| code - IQ2_OFFSET), want, "{} entries", table.len());
+        }
+        // A number is one of -1, 0 and 1, plus an eighth that is added or, by a bit, subtracted.
+        let iq1 = eights(&IQ1, |code| ((i16::from(code) - i16::from(IQ1_OFFSET) - 1) / 8) as u8);
+        assert_eq!(iq1, 0x6703_ed86_3501_ae2e);
+        assert_eq!(fours(&IQ3_XXS, IQ3_XXS_OFFSET), 0xdfa5_dc83_d6a1_55d5);
+        assert_eq!(fours(&IQ3_S, IQ3_S_OFFSET), 0xfa37_020c_25b4_4829);
+    }
+}

@@ -83,6 +83,7 @@ pub(crate) unsafe fn rows(prepared: &PreparedBytes<'_>, w: Matrix<'_>, share: Ra
     assert!(x.group == Group::of(w.dtype()));
     let job = ProductRows { x, w: w.bytes(), row_bytes: w.row_bytes(), first: share.start, end: share.end, out };
     with_format!(w.dtype(), F => {
+        const { activations::Steps::fit::<F>() };
         // SAFETY: guaranteed by the caller; the level proves that its instructions exist.
         unsafe { run::<F>(prepared.level, &job) }
     });

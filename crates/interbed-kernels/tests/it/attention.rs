@@ -345,7 +345,8 @@ proptest! {
     ) {
         let layout = alike(2, 2, 2 * head_dim, 16, dtype);
         let case = Case::new(&layout, 2 * per_kv_head, asked, window, 4.0, seed);
-        // Those that multiply pairs agree with each other, and so do the others.
+        // Those that multiply pairs agree with each other, and so do the others. Without AMX, one level at most
+        // multiplies pairs.
         for pairs in [false, true] {
             let levels = fused_levels().filter(|&level| multiplies_pairs(level, dtype) == pairs);
             let results: Vec<_> = levels.map(|level| bits(&case.attend(level, 2))).collect();

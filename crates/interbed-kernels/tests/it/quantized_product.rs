@@ -49,7 +49,7 @@ pub fn random_weights(dtype: DType, rows: usize, cols: usize, numbers: &mut Numb
 }
 
 /// Activations whose blocks of 32 have magnitudes up to `2^spread` apart; some blocks are zeros.
-fn uneven(count: usize, spread: u32, numbers: &mut Numbers) -> Vec<f32> {
+pub fn uneven(count: usize, spread: u32, numbers: &mut Numbers) -> Vec<f32> {
     let mut x = numbers.take(count);
     for block in x.chunks_mut(32) {
         let by = (numbers.next().abs() * (spread + 1) as f32) as i32;
@@ -57,6 +57,26 @@ fn uneven(count: usize, spread: u32, numbers: &mut Numbers) -> Vec<f32> {
         block.iter_mut().for_each(|x| *x *= factor);
     }
     x
+}
+
+/// Activations of blocks with different magnitudes, at both ends of the numbers for which shifts are computed, and with a
+/// number that is not finite.
+pub fn borders(count: usize) -> Vec<Vec<f32>> {
+    // The largest number is `step * 127`, and shifts are computed for steps from `128 * MIN_POSITIVE` to `MAX / 256`.
+    let (least, most) = (127.0 * 128.0 * f32::MIN_POSITIVE, f32::MAX / 256.0 * 127.0);
+    let factors =
+        [least * 0.5, least * 0.999, least * 1.001, least * 2.0, most * 0.5, most * 0.999, most * 1.001, 1e38];
+    let uneven = |factor: f32| {
+        let x = uneven(count, 5, &mut Numbers(15));
+        x.iter().map(|x| x * factor).collect::<Vec<f32>>()
+    };
+    let mut all: Vec<_> = factors.into_iter().map(uneven).collect();
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut x = uneven(1.0);
+        x[count / 3] = bad;
+        all.push(x);
+    }
+    all
 }
 
 /// The values of activations after they have been rounded to bytes for products with weights of `dtype`.
@@ -198,6 +218,21 @@ fn levels_with_fused_multiply_add_agree_to_the_bit() {
             let weights = Matrix::new(dtype, rows, cols, &bytes);
             let results: Vec<_> = fused_levels().map(|level| bits(&product(level, 1, &x, weights, None))).collect();
             assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{dtype}, {tokens} tokens");
+        }
+    }
+}
+
+#[test]
+fn levels_with_fused_multiply_add_agree_at_the_borders() {
+    for dtype in QUANTISED {
+        let (rows, cols) = (18, columns(dtype, 8));
+        let bytes = random_weights(dtype, rows, cols, &mut Numbers(16));
+        let weights = Matrix::new(dtype, rows, cols, &bytes);
+        for (kind, x) in borders(5 * cols).into_iter().enumerate() {
+            let results: Vec<_> = fused_levels().map(|level| product(level, 1, &x, weights, None)).collect();
+            let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+            let alike = |pair: &[Vec<f32>]| pair[0].iter().zip(&pair[1]).all(same);
+            assert!(results.windows(2).all(alike), "{dtype}, borders {kind}");
         }
     }
 }

@@ -19,6 +19,8 @@ pub(in crate::quantized) trait Scaled: Codes {
     const OFFSET: u8;
     /// Whether each 16 numbers have their own factor. Otherwise, each 32 have one.
     const HALVES: bool = false;
+    /// The largest magnitude of a factor.
+    const FACTOR: i32 = 31;
     /// The power of two that the half float is multiplied by.
     const UNIT: f32 = 1.0;
 
@@ -67,6 +69,8 @@ impl<T: Scaled> Format for T {
     const DTYPE: DType = <T as Scaled>::DTYPE;
     const OFFSET: u8 = <T as Scaled>::OFFSET;
     const HALVES: bool = <T as Scaled>::HALVES;
+    // No integer is larger than the offset, or else codes could be negative.
+    const WEIGHT_MAX: i32 = <T as Scaled>::OFFSET as i32 * T::FACTOR;
     #[inline(always)]
     fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {
         <T as Codes>::unpack(span, block, out);
@@ -113,6 +117,7 @@ formats!(Iq4Xs Iq3S Iq3Xxs Iq2S Iq2Xs Iq2Xxs Iq1M Iq1S);
 impl Scaled for Iq4Xs {
     const DTYPE: DType = DType::Iq4Xs;
     const OFFSET: u8 = Iq4Nl::OFFSET;
+    const FACTOR: i32 = 32;
     #[inline(always)]
     fn factors(block: &[u8]) -> [u64; 2] {
         let low = nibbles_apart(double_word(block, 4));

@@ -131,20 +131,36 @@ fn four_rows<F: Unpack, const T: usize>(
     activations: &[[__m512i; 2]; T],
     starts: &[[__m512i; 2]; T],
 ) -> [[[__m512i; 4]; 2]; T] {
-    let lines = const { (4 * F::SPAN_BYTES / GROUPS).div_ceil(LINE) };
     let mut parts = [[[s._mm512_setzero_si512(); 4]; 2]; T];
-    for row in 0..4 {
-        for line in row * lines / 4..(row + 1) * lines / 4 {
-            ask(next.wrapping_add(line * LINE));
-        }
-        let weights = F::unpack4(*s, spans.row(row), group);
-        for t in 0..T {
-            let [part0, part1] = dots::<F>(s, weights, activations[t], starts[t]);
-            parts[t][0][row] = part0;
-            parts[t][1][row] = part1;
-        }
-    }
+    // Written out, because the compiler does not unroll a loop of types with tables.
+    one_row::<F, T, 0>(s, spans, group, next, activations, starts, &mut parts);
+    one_row::<F, T, 1>(s, spans, group, next, activations, starts, &mut parts);
+    one_row::<F, T, 2>(s, spans, group, next, activations, starts, &mut parts);
+    one_row::<F, T, 3>(s, spans, group, next, activations, starts, &mut parts);
     parts
+}
+
+/// Computes the sums of row `ROW` of [`four_rows`], and a fourth of the prefetches.
+#[inline(always)]
+fn one_row<F: Unpack, const T: usize, const ROW: usize>(
+    s: Vnni,
+    spans: Quad<'_, F>,
+    group: usize,
+    next: *const u8,
+    activations: &[[__m512i; 2]; T],
+    starts: &[[__m512i; 2]; T],
+    parts: &mut [[[__m512i; 4]; 2]; T],
+) {
+    let lines = const { (4 * F::SPAN_BYTES / GROUPS).div_ceil(LINE) };
+    for line in ROW * lines / 4..(ROW + 1) * lines / 4 {
+        ask(next.wrapping_add(line * LINE));
+    }
+    let weights = F::unpack4(*s, spans.row(ROW), group);
+    for t in 0..T {
+        let [first, last] = dots::<F>(s, weights, activations[t], starts[t]);
+        parts[t][0][ROW] = first;
+        parts[t][1][ROW] = last;
+    }
 }
 
 /// Prefetches the cache line at `at`, which need not be readable, like `prefetch_second`.
