@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "arcee": ("arcee", True),
     "gemma3_text": ("gemma3", False),
     "qwen3_5_text": ("qwen35", False),
+    "qwen3_5_moe_text": ("qwen35moe", False),
 }
 
 MODELS = [
@@ -40,6 +41,7 @@ MODELS = [
     "minimax_m2", "ernie4_5_moe", "hunyuan_v1_moe", "gpt_oss", "gpt_oss_mxfp4",
     "smollm3", "phi3", "phi3_long", "mistral_small", "ministral3", "olmo2", "olmo3", "exaone4", "seed_oss",
     "arcee", "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62", "qwen3_5", "qwen3_5_tied", "qwen3_5_bf16",
+    "qwen3_5_moe", "qwen3_5_moe_apart",
 ]
 
 
@@ -84,6 +86,11 @@ def experts_together(tensors):
             gates, ups = tensor.chunk(2, dim=1)
             stem = name.removesuffix(".block_sparse_moe.input_linear.weight")
             out[f"{stem}.mlp.experts.gate_proj.weight"], out[f"{stem}.mlp.experts.up_proj.weight"] = gates, ups
+        elif name.endswith("mlp.experts.gate_up_proj"):
+            stem = name.removesuffix("gate_up_proj")
+            out[f"{stem}gate_proj.weight"], out[f"{stem}up_proj.weight"] = tensor.chunk(2, dim=1)
+        elif name.endswith("mlp.experts.down_proj"):
+            out[f"{name}.weight"] = tensor
         elif name.endswith("output_linear.weight"):
             out[name.replace("block_sparse_moe.output_linear", "mlp.experts.down_proj")] = tensor
         else:
@@ -169,7 +176,8 @@ def add_parameters(writer, config, kind):
     writer.add_block_count(layers + predicting)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(hidden)
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-5))
@@ -201,9 +209,9 @@ def add_parameters(writer, config, kind):
     if config.get("scoring_func") == "sigmoid":
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
-    if kind in ("qwen2_moe", "qwen3_moe"):
+    if kind in ("qwen2_moe", "qwen3_moe", "qwen3_5_moe_text"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-    if kind == "qwen2_moe":
+    if kind in ("qwen2_moe", "qwen3_5_moe_text"):
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if kind in ("mixtral", "granitemoe", "smollm3", "mistral", "ministral3", "arcee"):
         writer.add_vocab_size(config["vocab_size"])
@@ -270,7 +278,7 @@ def add_parameters(writer, config, kind):
         writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(length / original) / math.log(original)))
         writer.add_tensor("rope_factors_long.weight", np.array(rope["long_factor"], dtype=np.float32))
         writer.add_tensor("rope_factors_short.weight", np.array(rope["short_factor"], dtype=np.float32))
-    if kind == "qwen3_5_text":
+    if kind.startswith("qwen3_5"):
         values = config["linear_num_value_heads"]
         writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
         writer.add_ssm_state_size(config["linear_key_head_dim"])
@@ -306,8 +314,8 @@ def write_family(directory, out):
     blocks = add_parameters(writer, config, kind)
     names = tensor_names(architecture, blocks)
 
-    if kind == "qwen3_5_text":
-        tensors = qwen3_5(tensors, config)
+    if kind.startswith("qwen3_5"):
+        tensors = experts_together(qwen3_5(tensors, config))
     else:
         tensors = gpt_oss(tensors) if kind == "gpt_oss" else experts_together(tensors)
     for name, values in tensors.items():

@@ -346,6 +346,25 @@ def qwen3_5():
         {"steady": True, "prepare": bf16_numbers, "publish": qwen3_5_in_bf16, "matters": {"rope_parameters": other}},
     )
 
+    mixed = small | {
+        "architecture": "Qwen3_5MoeForCausalLM", "layers": 4, "intermediate_size": ..., "num_experts": 5, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24,
+    }
+    yield (
+        "qwen3_5_moe", "as 35B-A3B: two value heads a key head; experts of a layer in one tensor",
+        family("qwen3_5_moe_text", **mixed, modern=True, rope=rope, head_dim=16, num_key_value_heads=1,
+               layer_types=types[:4], linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+               linear_value_head_dim=16, mtp_num_hidden_layers=1, mlp_only_layers=[]),
+        {"prompt_len": 60, "publish": as_it_is, "extra": qwen3_5_mtp,
+         "matters": {"rope_parameters": other}},
+    )
+    yield (
+        "qwen3_5_moe_apart", "each expert with tensors of its own; every fourth layer by the interval",
+        family("qwen3_5_moe_text", **mixed, modern=True, rope=rope, head_dim=8, full_attention_interval=4,
+               linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=8, linear_value_head_dim=8),
+        {"matters": {"rope_parameters": other}},
+    )
+
 
 def fp8():
     """As `mixtures`: the matrices of these are in FP8, with a scale for each block of 128 rows and columns."""

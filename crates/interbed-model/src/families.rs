@@ -58,6 +58,7 @@ families!(
     gpt_oss,
     gemma3,
     qwen3_5,
+    qwen3_5_moe,
 );
 
 /// A family of models that Interbed supports: how its configurations are recognised and how they are read.

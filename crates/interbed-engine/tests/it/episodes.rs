@@ -599,6 +599,11 @@ fn states_in_three_layers_of_four() {
 }
 
 #[test]
+fn states_beside_experts() {
+    play_fixture("qwen3_5_moe");
+}
+
+#[test]
 fn a_model_from_elsewhere() {
     let Some(path) = std::env::var_os("INTERBED_EPISODES_MODEL") else {
         return eprintln!("left out: INTERBED_EPISODES_MODEL names no model");

@@ -25,14 +25,7 @@ pub(super) static FAMILY: Family = Family {
         let router = experts::softmax(experts::normalises(keys, false, false)?.then_some(EXACT));
         experts::refuse_other_routers(keys, &router)?;
         let chosen = experts::chosen(keys, "num_experts_per_tok", 4)?;
-        let shared = match keys.gguf() {
-            Some(gguf) => {
-                let key = "expert_shared_feed_forward_length";
-                let width = gguf.of_experts(key)?.filter(|&width| width > 0).unwrap_or(decoder.inner as u64);
-                gguf.within(key, width, 1..=Blueprint::INNER_SIZE_MAX)?
-            }
-            None => experts::width(keys, "shared_expert_intermediate_size", 5632, 0)?,
-        };
+        let shared = experts::shared_width(keys, 5632, decoder.inner)?;
         let mixture = Mixture {
             experts: experts::count(keys, "num_experts", 60)?,
             chosen,

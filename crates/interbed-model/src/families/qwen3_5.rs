@@ -17,6 +17,30 @@ use crate::keys::gguf::Pattern;
 use crate::keys::json::Fields;
 use crate::keys::{Key, Keys, key};
 
+pub(super) const WRITTEN: GgufWriting = GgufWriting {
+    norms: Some(HeadNorms::EachBefore),
+    network_norm: Some("post_attention_norm"),
+    ..GgufWriting::PLAIN
+};
+
+pub(super) const HABITS: Habits = Habits {
+    vocab_size: 248_320,
+    inner: 12_288,
+    heads: 16,
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    positions: 32_768,
+    bos: None,
+    eos: None,
+    input_bias: Bias::Stated("attention_bias", false),
+    output_bias: Bias::Stated("attention_bias", false),
+    rotated: Rotated::Share(0.25),
+    activation: ActivationRule::Fixed(Activation::Silu),
+    has_recurrence: true,
+    has_guesses: true,
+    ..Habits::PLAIN
+};
+
 /// Every layer with such a number has attention, unless the configuration says otherwise.
 const INTERVAL: usize = 4;
 /// Number that is added to the square sums of queries and keys, whatever epsilon the norms have.
@@ -26,44 +50,10 @@ pub(super) static FAMILY: Family = Family {
     name: "Qwen3.5",
     model_types: &["qwen3_5_text"],
     within: &["qwen3_5"],
-    gguf: Some(GgufForm::new(&["qwen35"], RopeStyle::Halves).written(GgufWriting {
-        norms: Some(HeadNorms::EachBefore),
-        network_norm: Some("post_attention_norm"),
-        ..GgufWriting::PLAIN
-    })),
-    habits: Habits {
-        vocab_size: 248_320,
-        inner: 12_288,
-        heads: 16,
-        kv_heads: Some(4),
-        head_dim: Some(256),
-        positions: 32_768,
-        bos: None,
-        eos: None,
-        input_bias: Bias::Stated("attention_bias", false),
-        output_bias: Bias::Stated("attention_bias", false),
-        rotated: Rotated::Share(0.25),
-        activation: ActivationRule::Fixed(Activation::Silu),
-        has_recurrence: true,
-        has_guesses: true,
-        ..Habits::PLAIN
-    },
+    gguf: Some(GgufForm::new(&["qwen35"], RopeStyle::Halves).written(WRITTEN)),
+    habits: HABITS,
     read: |keys, mut decoder| {
-        match keys {
-            Keys::Json(fields) => {
-                refuse_other(fields)?;
-                // In GGUF files, the 1 has been added to the weights.
-                decoder.norm_offset = 1.0;
-            }
-            Keys::Gguf(gguf) if gguf.number("rope.freq_base")?.is_none() => {
-                return Err(gguf.missing("rope.freq_base", NO_THETA));
-            }
-            Keys::Gguf(_) => {}
-        }
-        decoder.norm_heads(HeadNorms::EachBefore);
-        decoder.attention.output_gate = true;
-        let recurrent = recurrent_layers(keys, decoder.layers)?;
-        decoder.delta = Some((read_delta(keys, &decoder)?, recurrent));
+        read_hybrid(keys, &mut decoder)?;
         Ok(decoder.blueprint())
     },
     presets: &[
@@ -83,6 +73,26 @@ const VALUE_HEADS: Key = key("linear_num_value_heads", "ssm.time_step_rank");
 const KEY_WIDTH: Key = key("linear_key_head_dim", "ssm.state_size");
 const VALUE_WIDTH: Key = key("linear_value_head_dim", "ssm.inner_size");
 const TAPS: Key = key("linear_conv_kernel_dim", "ssm.conv_kernel");
+
+/// Reads the gates of attention, and gated delta rules where a layer has no attention.
+pub(super) fn read_hybrid(keys: &Keys<'_>, decoder: &mut Decoder) -> Result<(), ConfigProblem> {
+    match keys {
+        Keys::Json(fields) => {
+            refuse_other(fields)?;
+            // In GGUF files, the 1 has been added to the weights.
+            decoder.norm_offset = 1.0;
+        }
+        Keys::Gguf(gguf) if gguf.number("rope.freq_base")?.is_none() => {
+            return Err(gguf.missing("rope.freq_base", NO_THETA));
+        }
+        Keys::Gguf(_) => {}
+    }
+    decoder.norm_heads(HeadNorms::EachBefore);
+    decoder.attention.output_gate = true;
+    let recurrent = recurrent_layers(keys, decoder.layers)?;
+    decoder.delta = Some((read_delta(keys, decoder)?, recurrent));
+    Ok(())
+}
 
 /// Refuses what would change an answer, and configurations without the base of the rotation, which the class does not
 /// take for granted.
@@ -159,14 +169,22 @@ fn read_delta(keys: &Keys<'_>, decoder: &Decoder) -> Result<GatedDelta, ConfigPr
 /// The configuration of one of the published sizes: width, inner width, layers, heads, KV heads and value heads, and
 /// `more`.
 fn qwen_3_5([hidden, inner, layers, heads, kv_heads, value_heads]: [usize; 6], more: Value) -> Config {
+    let sizes = json!({
+        "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": hidden,
+        "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "linear_num_value_heads": value_heads,
+    });
+    with(Value::Object(published(sizes)), more)
+}
+
+/// What the configurations of all published sizes have in common, and `more`.
+pub(super) fn published(more: Value) -> Config {
     let base = json!({
-        "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "torch_dtype": "bfloat16",
-        "vocab_size": 248_320, "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 256, "hidden_act": "silu",
+        "torch_dtype": "bfloat16", "vocab_size": 248_320, "head_dim": 256, "hidden_act": "silu",
         "attention_bias": false, "attn_output_gate": true, "full_attention_interval": INTERVAL,
         "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-        "linear_num_key_heads": 16, "linear_num_value_heads": value_heads, "mamba_ssm_dtype": "float32",
-        "max_position_embeddings": 262_144, "rms_norm_eps": 1e-6, "tie_word_embeddings": false,
+        "linear_num_key_heads": 16, "mamba_ssm_dtype": "float32", "max_position_embeddings": 262_144,
+        "rms_norm_eps": 1e-6, "tie_word_embeddings": false,
         "rope_parameters": {
             "rope_type": "default", "rope_theta": 10_000_000.0, "partial_rotary_factor": 0.25,
             "mrope_section": [11, 11, 10], "mrope_interleaved": true,

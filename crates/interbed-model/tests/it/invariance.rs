@@ -9,7 +9,7 @@ use crate::harness::{BLOCK_SIZE, Harness};
 /// One case of each kind: plain, sliding window, biases, q/k norm, scaled residuals, dynamic rope beyond its context,
 /// experts, experts with groups and a shared one, FP8, matrices in one piece with longrope, queries that grow, norms
 /// after rotation, sinks and biases of experts, delta rules and gated attention.
-const CASES: [(&str, KvDType); 18] = [
+const CASES: [(&str, KvDType); 19] = [
     ("llama3_bf16", KvDType::BF16),
     ("mistral_sliding", KvDType::F32),
     ("qwen2_bf16", KvDType::BF16),
@@ -28,6 +28,7 @@ const CASES: [(&str, KvDType); 18] = [
     ("gpt_oss_mxfp4", KvDType::F16),
     ("qwen3_5", KvDType::F32),
     ("qwen3_5_bf16", KvDType::BF16),
+    ("qwen3_5_moe", KvDType::F32),
 ];
 
 fn cases_by_level() -> impl Iterator<Item = (Level, (&'static str, KvDType))> {

@@ -11,7 +11,11 @@ use crate::harness::{Harness, fixtures};
 use crate::logits::{distance, expected, unrounded};
 
 /// A language model by its fixture, the `model_type` of the model around it, and that of the part that sees.
-const WHOLE: [[&str; 3]; 2] = [["ministral3", "mistral3", "pixtral"], ["qwen3_5", "qwen3_5", "qwen3_5_vision"]];
+const WHOLE: [[&str; 3]; 3] = [
+    ["ministral3", "mistral3", "pixtral"],
+    ["qwen3_5", "qwen3_5", "qwen3_5_vision"],
+    ["qwen3_5_moe", "qwen3_5_moe", "qwen3_5_moe_vision"],
+];
 
 #[test]
 fn a_model_that_sees_computes_text_as_its_language_model_does() {

@@ -21,10 +21,11 @@ use crate::logits::{distance, expected};
 
 /// Fixtures whose layers differ: biases, head norms, delta rules and gated attention, windows, scales, tied heads,
 /// experts beside a gated one, queries that grow, norms after rotation, sinks.
-const MODELS: [&str; 11] = [
+const MODELS: [&str; 12] = [
     "qwen2",
     "qwen3",
     "qwen3_5",
+    "qwen3_5_moe",
     "mistral_sliding",
     "granite",
     "qwen2_moe",
@@ -35,7 +36,7 @@ const MODELS: [&str; 11] = [
     "arcee",
 ];
 
-const MIXTURES: [&str; 3] = ["qwen2_moe", "hunyuan_v1_moe", "gpt_oss"];
+const MIXTURES: [&str; 4] = ["qwen2_moe", "qwen3_5_moe", "hunyuan_v1_moe", "gpt_oss"];
 
 /// How many random schedules a test goes through: `usual`, or as many as `INTERBED_SCHEDULES` says.
 fn schedules(usual: u64) -> u64 {

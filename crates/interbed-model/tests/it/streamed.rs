@@ -21,7 +21,7 @@ use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, blocks_of, fixtures};
 
 /// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch,
 /// experts, matrices in one piece, experts that are rearranged on the way, convolutions and states.
-const CASES: [(&str, KvDType); 16] = [
+const CASES: [(&str, KvDType); 17] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -38,6 +38,7 @@ const CASES: [(&str, KvDType); 16] = [
     ("gpt_oss", KvDType::F32),
     ("gpt_oss_mxfp4", KvDType::F16),
     ("qwen3_5", KvDType::F16),
+    ("qwen3_5_moe", KvDType::BF16),
 ];
 
 fn config_of(catalog: &Catalog, dir: &Path) -> ModelConfig {

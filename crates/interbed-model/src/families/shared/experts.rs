@@ -67,6 +67,18 @@ pub(in crate::families) fn width(
     }
 }
 
+/// Reads the width of the shared expert. GGUF files may leave it out, which means `in_gguf`.
+pub(in crate::families) fn shared_width(
+    keys: &Keys<'_>,
+    default: usize,
+    in_gguf: usize,
+) -> Result<usize, ConfigProblem> {
+    let Some(gguf) = keys.gguf() else { return width(keys, "shared_expert_intermediate_size", default, 0) };
+    let key = "expert_shared_feed_forward_length";
+    let width = gguf.of_experts(key)?.filter(|&width| width > 0).unwrap_or(in_gguf as u64);
+    gguf.within(key, width, 1..=Blueprint::INNER_SIZE_MAX)
+}
+
 fn stated_width(gguf: &GgufKeys<'_>, default: usize) -> Result<usize, ConfigProblem> {
     let key = "expert_feed_forward_length";
     match gguf.of_experts(key)?.filter(|&width| width > 0) {
