@@ -153,8 +153,8 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         }
         match &cause.downcast_ref::<ConfigError>()?.problem {
             ConfigProblem::Read(error) if error.kind() == io::ErrorKind::NotFound => Some(
-                "give a GGUF file, or a Hugging Face directory with config.json, *.safetensors and tokenizer.json, or \
-                 make one with `interbed synth`"
+                "give a GGUF file, a Hugging Face directory with config.json, *.safetensors and tokenizer.json, or a \
+                 short name such as llama3.2:1b; `interbed plan` lists models and what fits"
                     .into(),
             ),
             ConfigProblem::Read(_) => Some("make the file readable for this user".into()),

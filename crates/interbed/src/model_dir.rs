@@ -249,9 +249,9 @@ fn is_gguf(opened: &Result<Catalog, WeightError>) -> bool {
 fn not_there(path: &Path) -> anyhow::Error {
     Advised::input(
         format!("{} is neither a directory nor a file", path.display()),
-        "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
-         tokenizer.json, or make one with `interbed synth`; a model on the Hub is named ORG/NAME (a prompt goes \
-         behind --prompt)",
+        "give a GGUF file, a packed store, a Hugging Face directory with config.json, *.safetensors and \
+         tokenizer.json, a short name such as llama3.2:1b (`interbed plan` lists some, and what fits), or ORG/NAME on \
+         the Hub; a prompt goes behind --prompt",
     )
 }
 
@@ -263,7 +263,7 @@ fn no_configuration(path: &Path, has_weights: bool) -> anyhow::Error {
         false => (
             "holds no model: it has neither a config.json nor a GGUF file",
             "give a GGUF file, a packed store, or a Hugging Face directory with config.json, *.safetensors and \
-             tokenizer.json, or make one with `interbed synth`",
+             tokenizer.json; `interbed plan` lists models by name, and what fits",
         ),
     };
     Advised::input(format!("{} {message}", path.display()), hint)

@@ -32,7 +32,8 @@ use crate::synth::DTypeArg;
 ///
 /// The first two lines say whether the model fits into memory, how fast it will be, and what limits its speed. The
 /// detailed figures follow. Of a model's files, only the headers are read, and a plan needs no weights. The forecast
-/// for a dense model runs Interbed's own streaming planners on simulated hardware.
+/// for a dense model runs Interbed's own streaming planners on simulated hardware. It is a forecast for `interbed
+/// serve`; `interbed run`, which computes for one text, leaves more memory for weights.
 ///
 /// Without a model, a table shows how fast this machine would run each shape that Interbed knows. Mixtures of experts
 /// come first, and faster shapes come before slower ones.

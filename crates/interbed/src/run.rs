@@ -148,7 +148,7 @@ pub fn run(args: RunArgs) -> Result<()> {
     let loaded = load::load(opened, &model.limits, Audience::Prompt(texts), MAX_WAITING)?;
     let defaults = SamplingParams { temperature: 0.0, ..model_defaults(&loaded.generation) };
     let mut params = options.over(defaults)?;
-    options.unused_note(params.temperature).into_iter().for_each(|note| report!("{note}"));
+    args.sampling.unused_note(params.temperature).into_iter().for_each(|note| report!("{note}"));
     let most = if is_raw { MAX_TOKENS } else { usize::MAX };
     params.max_tokens = options.max_tokens.map_or_else(|| room(&loaded, prompt.len()).min(most), usize::from);
 

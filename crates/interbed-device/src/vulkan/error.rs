@@ -51,7 +51,10 @@ pub enum GpuError {
         head_dim: usize,
     },
     /// Weights of a type that there are no kernels for.
-    #[error("weights in {dtype} cannot be computed on a GPU yet; the processor can")]
+    #[error(
+        "weights in {dtype} cannot be computed on a GPU yet: leave out --device, and the processor computes them, or \
+             choose a file in another type, such as Q4_K"
+    )]
     WeightType {
         /// Type of the weights.
         dtype: DType,

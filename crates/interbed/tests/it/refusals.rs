@@ -6,7 +6,7 @@ use crate::support::{ended, ended_with_input, fixture, refused, text, tiny};
 
 #[test]
 fn a_directory_that_is_not_there() {
-    refused(&["run", "/no/such/model", "--prompt", "x"], &["/no/such/model", "config.json", "interbed synth"]);
+    refused(&["run", "/no/such/model", "--prompt", "x"], &["/no/such/model", "config.json", "interbed plan"]);
     refused(&["info", "/no/such/model"], &["/no/such/model"]);
 }
 
