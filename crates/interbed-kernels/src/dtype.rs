@@ -38,19 +38,26 @@ pub enum DType {
     Iq4Nl,
     /// 4-bit indices into the table of IQ4_NL in blocks of 256, with one scale per 32 numbers.
     Iq4Xs,
-    /// Indices into a table whose entries are four values each, and signs, 3.4 bits per number, in blocks of 256 with one scale per 32.
+    /// Indices into a table with entries of four values, and signs: 3.4 bits per number, in blocks of 256 with
+    /// one scale per 32.
     Iq3S,
-    /// Indices into a table whose entries are four values each, and signs, 3.1 bits per number, in blocks of 256 with one scale per 32.
+    /// Indices into a table with entries of four values, and signs: 3.1 bits per number, in blocks of 256 with
+    /// one scale per 32.
     Iq3Xxs,
-    /// Indices into a table whose entries are eight values each, and signs, 2.6 bits per number, in blocks of 256 with one scale per 16.
+    /// Indices into a table with entries of eight values, and signs: 2.6 bits per number, in blocks of 256 with
+    /// one scale per 16.
     Iq2S,
-    /// Indices into a table whose entries are eight values each, and signs, 2.3 bits per number, in blocks of 256 with one scale per 16.
+    /// Indices into a table with entries of eight values, and signs: 2.3 bits per number, in blocks of 256 with
+    /// one scale per 16.
     Iq2Xs,
-    /// Indices into a table whose entries are eight values each, and signs, 2.1 bits per number, in blocks of 256 with one scale per 32.
+    /// Indices into a table with entries of eight values, and signs: 2.1 bits per number, in blocks of 256 with
+    /// one scale per 32.
     Iq2Xxs,
-    /// Indices into a table whose entries are eight values each, 1.75 bits per number, in blocks of 256 with one scale per 16.
+    /// Indices into a table with entries of eight values: 1.75 bits per number, in blocks of 256 with
+    /// one scale per 16.
     Iq1M,
-    /// Indices into a table whose entries are eight values each, 1.6 bits per number, in blocks of 256 with one scale per 32.
+    /// Indices into a table with entries of eight values: 1.6 bits per number, in blocks of 256 with
+    /// one scale per 32.
     Iq1S,
     /// 4-bit floats (E2M1), with one scale per 32 numbers. Each scale is a power of two.
     Mxfp4,

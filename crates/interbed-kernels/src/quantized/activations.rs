@@ -72,8 +72,8 @@ const ROW_GRANULE: usize = 4 * BLOCK;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// One token after the other: codes `[token][column]`, scales, minima and shifts `[token][block]`, pairs
-    /// `[token][block / 2]` and sums `[token][block][half]`. Each token is padded with zeros to a multiple of 128 columns.
-    /// [`Activations::row_blocks`] is the padded number of blocks per token.
+    /// `[token][block / 2]` and sums `[token][block][half]`. Each token is padded with zeros to a multiple of 128
+    /// columns. [`Activations::row_blocks`] is the padded number of blocks per token.
     Rows,
     /// One span of columns after the other, so that the codes of all tokens in a span are contiguous: codes
     /// `[span][token][column]`, scales, minima and shifts `[span][token][block]`, pairs `[span][token][block / 2]` and
@@ -436,7 +436,7 @@ impl Steps {
     const SHIFT_MAX: i32 = 3;
 
     /// The largest [`Format::WEIGHT_MAX`] with which sums of a span still fit 32 bits.
-    const WEIGHT_MAX: i32 = i32::MAX / (SPAN as i32 * 127 << Self::SHIFT_MAX);
+    const WEIGHT_MAX: i32 = (i32::MAX >> Self::SHIFT_MAX) / (SPAN as i32 * 127);
 
     /// Checks, when it is evaluated by the compiler, that sums of a span of the type fit 32 bits.
     pub const fn fit<F: Format>() {

@@ -59,8 +59,8 @@ pub fn uneven(count: usize, spread: u32, numbers: &mut Numbers) -> Vec<f32> {
     x
 }
 
-/// Activations of blocks with different magnitudes, at both ends of the numbers for which shifts are computed, and with a
-/// number that is not finite.
+/// Activations of blocks with different magnitudes, at both ends of the numbers for which shifts are computed, and
+/// with a number that is not finite.
 pub fn borders(count: usize) -> Vec<Vec<f32>> {
     // The largest number is `step * 127`, and shifts are computed for steps from `128 * MIN_POSITIVE` to `MAX / 256`.
     let (least, most) = (127.0 * 128.0 * f32::MIN_POSITIVE, f32::MAX / 256.0 * 127.0);
