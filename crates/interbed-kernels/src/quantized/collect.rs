@@ -10,7 +10,6 @@ use super::formats::{ADDED, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_
 use super::header::{Fields, GROUP, Header, Lanes, ROWS, SPAN_BLOCKS};
 use super::spans::{Quad, Span, Spans, load4};
 use crate::simd::{Avx512, Simd};
-pub(super) use scaled::ScaledFields;
 
 /// The offset of the scale in a block of 32 columns, in bytes.
 const SCALE_AT: usize = 0;
@@ -58,13 +57,6 @@ impl Collect for Mxfp4 {}
 // These types are rare, and so left to the portable code.
 impl Collect for Q2K {}
 impl Collect for Q3K {}
-
-impl<T: ScaledFields> Collect for T {
-    #[inline(always)]
-    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
-        T::collect_fields(s, spans, fields);
-    }
-}
 
 impl Collect for Q4K {
     #[inline(always)]

@@ -39,8 +39,7 @@ pub(super) trait Format: Copy {
     const HALVES: bool = false;
     /// Whether a minimum is subtracted from each number.
     const MINIMA: bool = false;
-    /// The largest magnitude of the product of a code's integer and its factor, if the type is
-    /// [`WHOLE`](Self::WHOLE).
+    /// A bound of the magnitudes of codes' integers times their factors, if the type is [`WHOLE`](Self::WHOLE).
     const WEIGHT_MAX: i32 = 0;
     /// The number of bytes of a block of the type.
     const BYTES: usize = Self::DTYPE.block_bytes();

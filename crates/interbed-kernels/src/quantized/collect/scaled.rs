@@ -2,30 +2,18 @@
 
 use std::arch::x86_64::*;
 
-use super::{low_and_high, store_words, words};
-use crate::quantized::formats::{Format, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs, Scaled};
-use crate::quantized::header::{Fields, ROWS};
+use super::{Collect, low_and_high, store_words, words};
+use crate::quantized::formats::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs, Scaled};
+use crate::quantized::header::Fields;
 use crate::quantized::spans::Spans;
 use crate::simd::Avx512;
 
-/// A type whose fields are collected with vectors.
-pub(in crate::quantized) trait ScaledFields: Scaled {
-    /// Does the work of [`Format::collect`] for one span of sixteen rows.
-    fn collect_fields(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields);
-}
+// The portable code reads few bytes of each block of this type.
+impl Collect for Iq4Xs {}
 
-impl ScaledFields for Iq4Xs {
+impl Collect for Iq3S {
     #[inline(always)]
-    fn collect_fields(_: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
-        for row in 0..ROWS {
-            <Self as Format>::collect(spans.row(row).all(), row, fields);
-        }
-    }
-}
-
-impl ScaledFields for Iq3S {
-    #[inline(always)]
-    fn collect_fields(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
         collect_scales(s, spans, fields);
         let [.., factors] = words(s, spans, 94);
         let [low, high] = odd_nibbles(s, factors);
@@ -33,18 +21,18 @@ impl ScaledFields for Iq3S {
     }
 }
 
-impl ScaledFields for Iq3Xxs {
+impl Collect for Iq3Xxs {
     #[inline(always)]
-    fn collect_fields(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
         collect_scales(s, spans, fields);
         let (low, high) = (odd_upper(s, words(s, spans, 66)), odd_upper(s, words(s, spans, 82)));
         store_bytes(s, [low, high], fields);
     }
 }
 
-impl ScaledFields for Iq2S {
+impl Collect for Iq2S {
     #[inline(always)]
-    fn collect_fields(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
         collect_scales(s, spans, fields);
         let [_, _, first, last] = words(s, spans, 66);
         let ([a, b], [c, d]) = (odd_nibbles(s, first), odd_nibbles(s, last));
@@ -52,9 +40,9 @@ impl ScaledFields for Iq2S {
     }
 }
 
-impl ScaledFields for Iq2Xs {
+impl Collect for Iq2Xs {
     #[inline(always)]
-    fn collect_fields(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
         collect_scales(s, spans, fields);
         let [_, _, first, last] = words(s, spans, 58);
         let ([a, b], [c, d]) = (odd_nibbles(s, first), odd_nibbles(s, last));
@@ -62,9 +50,9 @@ impl ScaledFields for Iq2Xs {
     }
 }
 
-impl ScaledFields for Iq2Xxs {
+impl Collect for Iq2Xxs {
     #[inline(always)]
-    fn collect_fields(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
         collect_scales(s, spans, fields);
         let [_, a, _, b] = words(s, spans, 2);
         let [_, c, _, d] = words(s, spans, 18);
@@ -76,9 +64,9 @@ impl ScaledFields for Iq2Xxs {
     }
 }
 
-impl ScaledFields for Iq1M {
+impl Collect for Iq1M {
     #[inline(always)]
-    fn collect_fields(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
         let [_, _, first, last] = words(s, spans, 40);
         // The upper four bits of four half words, first in the low bits.
         let nibble = s._mm512_set1_epi32(15);
@@ -95,9 +83,9 @@ impl ScaledFields for Iq1M {
     }
 }
 
-impl ScaledFields for Iq1S {
+impl Collect for Iq1S {
     #[inline(always)]
-    fn collect_fields(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
+    fn collect_rows(s: Avx512, spans: Spans<'_, Self>, fields: &mut Fields) {
         collect_scales(s, spans, fields);
         let [a, b, c, d] = words(s, spans, 34);
         let (low, high) = (odd_of_halves(s, a, b), odd_of_halves(s, c, d));

@@ -19,7 +19,7 @@ pub(in crate::quantized) trait Scaled: Codes {
     const OFFSET: u8;
     /// Whether each 16 numbers have their own factor. Otherwise, each 32 have one.
     const HALVES: bool = false;
-    /// The largest magnitude of a factor.
+    /// A bound of the magnitudes of factors.
     const FACTOR: i32 = 31;
     /// The power of two that the half float is multiplied by.
     const UNIT: f32 = 1.0;
@@ -69,7 +69,7 @@ impl<T: Scaled> Format for T {
     const DTYPE: DType = <T as Scaled>::DTYPE;
     const OFFSET: u8 = <T as Scaled>::OFFSET;
     const HALVES: bool = <T as Scaled>::HALVES;
-    // No integer is larger than the offset, or else codes could be negative.
+    // The tables' integers go from -OFFSET to OFFSET at most.
     const WEIGHT_MAX: i32 = <T as Scaled>::OFFSET as i32 * T::FACTOR;
     #[inline(always)]
     fn unpack(span: &[u8], block: usize, out: &mut [u8; 32]) {

@@ -8,7 +8,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{Unpack, broadcast};
-use crate::quantized::collect::ScaledFields;
+use crate::quantized::collect::Collect;
 use crate::quantized::formats::{Format, Grid, Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use crate::quantized::grids::{
     Fours, IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S_CODES, IQ3_S_FOURS, IQ3_XXS_CODES, IQ3_XXS_FOURS,
@@ -18,7 +18,7 @@ use crate::quantized::spans::{Block, Span};
 use crate::simd::{Avx512, load128};
 
 /// A type whose codes are entries of a table.
-pub(super) trait Entries: Grid + ScaledFields {
+pub(super) trait Entries: Grid + Collect {
     /// Unpacks the codes of four parts: the first halves, 16 bytes each in the order of the parts, and the last halves.
     fn unpack_parts<P: Parts>(s: Avx512, parts: P) -> [__m512i; 2];
 }
