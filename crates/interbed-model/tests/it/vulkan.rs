@@ -188,6 +188,7 @@ fn logits_on_a_gpu_are_the_same_in_chunks_to_the_bit() {
         ("llama3_bf16", KvDType::BF16),
         ("llama_head_dim_20", KvDType::Q8),
         ("qwen3_5", KvDType::F16),
+        ("qwen3_5_moe", KvDType::F16),
     ] {
         let prompt = expected(name).prompt;
         let bits = |chunk| {
@@ -284,7 +285,7 @@ fn greedy_tokens_are_the_same_with_a_quarter_of_the_weights_on_the_gpu() {
 #[test]
 fn greedy_tokens_are_the_same_with_part_of_the_experts_on_the_gpu() {
     let Some(gpu) = gpu() else { return };
-    for name in ["qwen2_moe", "hunyuan_v1_moe", "gpt_oss"] {
+    for name in ["qwen2_moe", "qwen3_5_moe", "hunyuan_v1_moe", "gpt_oss"] {
         let expected = expected(name);
         // The shares of the experts that have room beside all bands, on the GPU and in host memory.
         let copied = [(0.0, 0.0), (0.6, 0.0), (0.6, 0.3), (1.0, 0.0)].map(|(on_gpu, on_host)| {
