@@ -11,7 +11,7 @@ use super::shared::refusals::UNCOMPUTED;
 use super::shared::rope::Rotated;
 use super::shared::windows;
 use super::{Family, GgufForm, GgufWriting};
-use crate::blueprint::{Activation, Blueprint, DecayForm, GatedDelta, HeadNorms, KeySharing, Norm};
+use crate::blueprint::{Activation, Blueprint, DecayForm, GatedDelta, HeadNorms, KeySharing, Norm, Part};
 use crate::config_error::ConfigProblem;
 use crate::keys::gguf::Pattern;
 use crate::keys::json::Fields;
@@ -90,7 +90,7 @@ pub(super) fn read_hybrid(keys: &Keys<'_>, decoder: &mut Decoder) -> Result<(), 
     decoder.norm_heads(HeadNorms::EachBefore);
     decoder.attention.output_gate = true;
     let recurrent = recurrent_layers(keys, decoder.layers)?;
-    decoder.delta = Some((read_delta(keys, decoder)?, recurrent));
+    decoder.recurrence = Some((Part::GatedDelta(read_delta(keys, decoder)?), recurrent));
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use super::habits::Habits;
 use super::refusals::refuse_uncomputed;
 use super::{rope, sizes, windows};
 use crate::blueprint::{
-    Activation, Attention, Blueprint, Branch, DecoderLayer, Dense, GatedDelta, Head, HeadNorms, KvRows, Mixture, Norm,
+    Activation, Attention, Blueprint, Branch, DecoderLayer, Dense, Head, HeadNorms, KvRows, Mixture, Norm,
     NormsOfHeads, Part, Passage, Rope, RopeScaling, ValueSource,
 };
 use crate::config_error::ConfigProblem;
@@ -40,8 +40,8 @@ pub(in crate::families) struct Decoder {
     /// The attention that all layers have in common. The fields `window` and `rope` of this value are ignored:
     /// `windows` and `rope_of` of the decoder have an entry for each layer.
     pub attention: Attention,
-    /// The gated delta rule and, for each layer, whether the rule replaces attention.
-    pub delta: Option<(GatedDelta, Vec<bool>)>,
+    /// The part that replaces attention in some layers, such as a gated delta rule, and whether it does in each layer.
+    pub recurrence: Option<(Part, Vec<bool>)>,
     pub activation: Activation,
     /// Whether dense networks have a gate projection.
     pub is_gated: bool,
@@ -124,7 +124,7 @@ impl Decoder {
                 rows: KvRows::Own,
                 selection: None,
             },
-            delta: None,
+            recurrence: None,
             activation: sizes::read_activation(keys, &habits.activation)?,
             is_gated: true,
             network_bias: sizes::read_bias(keys, &habits.network_bias, "mlp.up_proj.bias")?,
@@ -227,8 +227,8 @@ impl Decoder {
                 bias: self.network_bias,
             }),
         };
-        let first = match &self.delta {
-            Some((delta, layers)) if layers[layer] => Part::GatedDelta(*delta),
+        let first = match &self.recurrence {
+            Some((part, layers)) if layers[layer] => part.clone(),
             _ => Part::Attention(attention),
         };
         let [of_first, of_network] = self.norms.names();
