@@ -7,7 +7,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint OPERATION = 0;
 
 const uint ADD = 0, SCALE = 1, SILU = 2, GELU = 3, GELU_TANH = 4, CLAMPED_SWISH = 5,
-           SQUARED_RELU = 6, SIGMOID = 7;
+           SQUARED_RELU = 6, SIGMOID = 7, CAP = 8;
 
 layout(push_constant, std430) uniform Push {
   uint64_t a, b;
@@ -53,6 +53,11 @@ void main() {
         x = x * x * other;
       } else if (OPERATION == SIGMOID) {
         x = sigmoid(x) * other;
+      } else if (OPERATION == CAP) {
+        // The continued fraction of tanh for half the argument, then the formula for twice that; beyond 10 it is 1.
+        float t = clamp(0.5 * x / push.factor, -5.0, 5.0), s = t * t;
+        t *= (135135.0 + s * (17325.0 + s * (378.0 + s))) / (135135.0 + s * (62370.0 + s * (3150.0 + 28.0 * s)));
+        x = isnan(x) ? x : push.factor * 2.0 * t / (1.0 + t * t);
       } else {
         x = x * sigmoid(1.5957691 * x * (1.0 + 0.044715 * x * x)) * other;
       }

@@ -1,5 +1,5 @@
 // `result = x / rms(x) * (weight + offset)` for each row, after `x += branch * scale` if there is a branch: one
-// workgroup for each row.
+// workgroup for each row. Without weights, `offset` stands for each of them.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -48,7 +48,10 @@ void main() {
   float factor = 1.0 / sqrt(sum / float(push.cols) + push.epsilon);
   // Each thread reads what it has written itself.
   for (uint col = thread; col < push.cols; col += gl_WorkGroupSize.x) {
-    float weight = plain_number(push.weight_type, push.weight, col) + push.offset;
+    float weight = push.offset;
+    if (push.weight != 0) {
+      weight += plain_number(push.weight_type, push.weight, col);
+    }
     result.v[col] = x.v[col] * factor * weight;
   }
 }

@@ -85,6 +85,17 @@ pub enum Command<'a> {
         /// The result, in the shape of `x`; may be `x` itself.
         out: Tensor,
     },
+    /// `out = x / rms(x)`, for each row: a norm without weights.
+    Normalise {
+        /// The rows, `[rows, width]`.
+        x: Tensor,
+        /// Numbers in a row.
+        width: usize,
+        /// Added to the mean square.
+        epsilon: f32,
+        /// The result, in the shape of `x`; may be `x` itself.
+        out: Tensor,
+    },
     /// Computes `sum += branch * scale`, then writes the norm of `sum` to `out`.
     AddAndNorm {
         /// The sum, `[tokens, width]`, to which the branch is added.
@@ -153,6 +164,26 @@ pub enum Command<'a> {
         x: Tensor,
         /// The activation.
         activation: Activation,
+    },
+    /// `x = bound * tanh(x / bound)`: numbers far from 0 come near the bound and stay within it.
+    Cap {
+        /// The numbers to bound, of any shape.
+        x: Tensor,
+        /// The bound, above 0.
+        bound: f32,
+    },
+    /// Rotates queries whose keys are stored already: [`StoreKv`](Self::StoreKv) rotates others.
+    Rotate {
+        /// The queries, `[tokens, heads, head_dim]`.
+        q: Tensor,
+        /// The number of heads of a token, and of numbers in a head.
+        shape: [usize; 2],
+        /// The way in which the elements of a head form pairs.
+        style: RopeStyle,
+        /// The cosines, `[tokens, pairs]`, with at most `head_dim / 2` pairs: the beginning of each head is rotated.
+        cos: Tensor,
+        /// The sines, in the shape of `cos`.
+        sin: Tensor,
     },
     /// Rotates queries and keys, and writes keys and values into the KV of `sequences`.
     StoreKv {
@@ -373,11 +404,13 @@ impl Command<'_> {
             Self::KeepRows { tensor, .. } => uses.writes(tensor),
             Self::Combine { from, out, .. } => uses.reads(from).writes(out),
             Self::Norm { x, out, weight, .. } => uses.reads_weights(weight).reads(x).writes(out),
+            Self::Normalise { x, out, .. } => uses.reads(x).writes(out),
             Self::AddAndNorm { sum, branch, out, weight, .. } => {
                 uses.reads_weights(weight).writes(sum).reads(branch).writes(out)
             }
             Self::Add { sum, branch, .. } => uses.writes(sum).reads(branch),
-            Self::Scale { x, .. } | Self::Activate { x, .. } => uses.writes(x),
+            Self::Scale { x, .. } | Self::Activate { x, .. } | Self::Cap { x, .. } => uses.writes(x),
+            Self::Rotate { q, cos, sin, .. } => uses.reads(cos).reads(sin).writes(q),
             Self::Discard { tensor } => uses.writes(tensor),
             Self::Products { x, products, .. } => {
                 uses.reads(x);

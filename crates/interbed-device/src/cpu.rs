@@ -7,8 +7,8 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use interbed_kernels::{
     Activation, Activations, AttentionLayer, BlockGroups, Columns, DeltaOperands, Level, Matrix, Pool, PreparedForm,
-    Product, Rotation, activate, add_and_norm, add_scaled, attention, combine_rows, convolve, delta_rule,
-    gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate_and_store, scale,
+    Product, Rotation, activate, add_and_norm, add_scaled, attention, cap, combine_rows, convolve, delta_rule,
+    gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate, rotate_and_store, scale,
 };
 
 use crate::command::best_of_row;
@@ -134,6 +134,16 @@ impl CpuDevice {
                 let [x, out] = apart(numbers, [x, out]);
                 rms_norm(pool, level, x, widen(weight.matrix(), offset, norm), epsilon, out);
             }
+            Command::Normalise { x, width, epsilon, out } => {
+                let ones = &mut norm[..width];
+                ones.fill(1.0);
+                if x == out {
+                    rms_norm_heads(pool, level, &mut numbers[x.range()], ones, epsilon);
+                } else {
+                    let [x, out] = apart(numbers, [x, out]);
+                    rms_norm(pool, level, x, ones, epsilon, out);
+                }
+            }
             Command::AddAndNorm { sum, branch, scale, weight, offset, epsilon, out } => {
                 let [sum, branch, out] = apart(numbers, [sum, branch, out]);
                 add_and_norm(pool, level, sum, branch, scale, widen(weight.matrix(), offset, norm), epsilon, out);
@@ -157,6 +167,11 @@ impl CpuDevice {
                 }
             }
             Command::Activate { x, activation } => activate(pool, level, activation, &mut numbers[x.range()]),
+            Command::Cap { x, bound } => cap(pool, level, &mut numbers[x.range()], bound),
+            Command::Rotate { q, shape, style, cos, sin } => {
+                let [cos, sin, q] = apart(numbers, [cos, sin, q]);
+                rotate(pool, level, Rotation { style, cos, sin }, shape, q);
+            }
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 let [cos, sin, q, k, v] = apart(numbers, [cos, sin, q, k, v]);
                 let rotation = Rotation { style, cos, sin };

@@ -46,7 +46,7 @@ pub use coded::{encode_row, patches_of};
 pub use convolution::{TAPS_MAX, convolve};
 pub use delta_rule::{DecayForm, DeltaOperands, DeltaRule, KeySharing, delta_rule};
 pub use dtype::DType;
-pub use elementwise::{Activation, activate, add_scaled, combine_rows, gated_activation, gather_rows, scale};
+pub use elementwise::{Activation, activate, add_scaled, cap, combine_rows, gated_activation, gather_rows, scale};
 pub use fp8::join_scales;
 pub use kv::{KvDType, KvLayer, KvLayout, KvShape};
 pub use kv_memory::{KvBytes, KvBytesMut};
@@ -60,7 +60,7 @@ pub use probe::{Unit, peak, read_bandwidth};
 pub use quantized::{dequantize, quantize};
 pub use rope::{RopeStyle, rope};
 pub use state::{StateLayer, StateLayout, StateShape, StateSpan};
-pub use store_kv::{Rotation, rotate_and_store};
+pub use store_kv::{Rotation, rotate, rotate_and_store};
 pub use subgroups::{SubgroupActivations, SubgroupOrder};
 
 pub(crate) use share::Share;

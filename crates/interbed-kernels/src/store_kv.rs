@@ -61,7 +61,7 @@ pub fn rotate_and_store(
     let width = q.len() / tokens;
     assert!(q.len() == tokens * width && width.is_multiple_of(head_dim));
     let slot_bytes = layer.slot_bytes();
-    let (queries, keys, blocks) = (Share::new(q), Share::new(k), blocks.share());
+    let (keys, blocks) = (Share::new(k), blocks.share());
     // Heads of the cache are disjoint whatever the block tables say, so threads divide the heads rather than the
     // tokens.
     pool.split(2 * kv_heads, 1, ELEMENT_COST * tokens * head_dim, |heads| {
@@ -89,6 +89,22 @@ pub fn rotate_and_store(
             }
         }
     });
+    rotate(pool, level, rotation, [width / head_dim, head_dim], q);
+}
+
+/// Rotates the queries `q`, `[tokens, heads, head_dim]`, of a batch.
+///
+/// # Panics
+/// Panics if the lengths disagree.
+pub fn rotate(pool: &Pool, level: Level, rotation: Rotation<'_>, [heads, head_dim]: [usize; 2], q: &mut [f32]) {
+    let width = heads * head_dim;
+    if q.is_empty() {
+        return;
+    }
+    let (tokens, half) = (q.len() / width, rotation.cos.len() * width / q.len());
+    assert!(q.len() == tokens * width && rotation.cos.len() == tokens * half && rotation.sin.len() == tokens * half);
+    assert!(2 * half <= head_dim);
+    let queries = Share::new(q);
     pool.split(tokens, 1, ELEMENT_COST * width, |range| {
         for token in range {
             // SAFETY: each token is in one thread's share only.

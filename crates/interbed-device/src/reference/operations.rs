@@ -11,7 +11,7 @@ use interbed_kernels::{Activation, Matrix};
 
 use crate::command::best_of_row;
 use crate::{BandProduct, Command, HostBuffer, PlacedBytes, Tensor, Weights};
-use attention::{attend, store_kv};
+use attention::{attend, rotate, store_kv};
 use states::{convolve, delta_rule};
 
 /// A command to be executed later. It owns, or keeps alive, everything that the command borrowed.
@@ -96,6 +96,10 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
                 memory.set(out, &normed);
             })
         }
+        Command::Normalise { x, width, epsilon, out } => Box::new(move |memory| {
+            let normed = norm(&memory.get(x), &vec![1.0; width], 0.0, epsilon);
+            memory.set(out, &normed);
+        }),
         Command::AddAndNorm { sum, branch, scale, weight, offset, epsilon, out } => {
             let weight = weight.clone();
             Box::new(move |memory| {
@@ -118,6 +122,11 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
             let values: Vec<_> = memory.get(x).iter().map(|&x| activated(activation, x)).collect();
             memory.set(x, &values);
         }),
+        Command::Cap { x, bound } => Box::new(move |memory| {
+            let bounded: Vec<_> = memory.get(x).iter().map(|x| bound * (x / bound).tanh()).collect();
+            memory.set(x, &bounded);
+        }),
+        Command::Rotate { q, shape, style, cos, sin } => rotate(q, shape, style, [cos, sin]),
         Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
             store_kv(layer, sequences, style, [cos, sin], [q, k, v])
         }

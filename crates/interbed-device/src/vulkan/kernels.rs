@@ -94,6 +94,7 @@ pub(super) enum Elementwise {
     ClampedSwish = 5,
     SquaredRelu = 6,
     Sigmoid = 7,
+    Cap = 8,
 }
 
 impl Elementwise {

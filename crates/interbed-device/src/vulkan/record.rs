@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ash::vk;
-use interbed_kernels::{Activation, DType, KvLayer, RopeStyle};
+use interbed_kernels::{Activation, DType, KvDType, KvLayer, RopeStyle};
 
 use super::arguments::{Arguments, Put};
 use super::block_tables::BlockTables;
@@ -79,6 +79,7 @@ impl Recorder<'_> {
             Command::Norm { x, weight, offset, epsilon, out } => {
                 self.norm(uses, x, None, weight, [offset, epsilon], out)?;
             }
+            Command::Normalise { x, width, epsilon, out } => self.normalise(uses, x, width, epsilon, out)?,
             Command::AddAndNorm { sum, branch, scale, weight, offset, epsilon, out } => {
                 self.norm(uses, sum, Some((branch, scale)), weight, [offset, epsilon], out)?;
             }
@@ -95,6 +96,8 @@ impl Recorder<'_> {
             Command::Activate { x, activation } => {
                 self.elementwise(uses, Elementwise::of(activation), x, None, 1.0)?;
             }
+            Command::Cap { x, bound } => self.elementwise(uses, Elementwise::Cap, x, None, bound)?,
+            Command::Rotate { q, shape, style, cos, sin } => self.rotate(uses, q, shape, style, [cos, sin])?,
             Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
                 self.store_kv(uses, layer, sequences, style, [cos, sin], [q, k, v])?;
             }
@@ -216,6 +219,24 @@ impl Recorder<'_> {
             scale: branch.map_or(0.0, |(_, scale)| scale),
             rows: rows as u32,
             offset,
+        };
+        self.run(uses, Kernel::Norm, &push, in_rows(rows))
+    }
+
+    /// Records a norm without weights.
+    fn normalise(&mut self, uses: &[Use], x: Tensor, cols: usize, epsilon: f32, out: Tensor) -> Result<(), GpuError> {
+        let rows = x.len() / cols;
+        let push = NormPush {
+            x: self.address(x),
+            branch: 0,
+            weight: 0,
+            result: self.address(out),
+            cols: cols as u32,
+            weight_type: 0,
+            epsilon,
+            scale: 0.0,
+            rows: rows as u32,
+            offset: 1.0,
         };
         self.run(uses, Kernel::Norm, &push, in_rows(rows))
     }
@@ -348,6 +369,35 @@ impl Recorder<'_> {
         }
         self.gpu_queue.keep(Arc::clone(&results.buffer));
         bytes
+    }
+
+    /// Records a rotation of queries: the kernel that stores keys and values too, of which there are none.
+    fn rotate(
+        &mut self,
+        uses: &[Use],
+        q: Tensor,
+        [heads, head_dim]: [usize; 2],
+        style: RopeStyle,
+        [cos, sin]: [Tensor; 2],
+    ) -> Result<(), GpuError> {
+        let tokens = q.len() / (heads * head_dim);
+        let push = StoreKvPush {
+            q: self.address(q),
+            k: 0,
+            v: 0,
+            cos: self.address(cos),
+            sin: self.address(sin),
+            slots: 0,
+            heads: heads as u32,
+            kv_heads: 0,
+            first_key: 0,
+            head_bytes: 0,
+            to_values: 0,
+            tokens: tokens as u32,
+        };
+        let (neighbours, rotated) = (are_neighbours(style), 2 * (cos.len() / tokens) as u32);
+        let kernel = Kernel::StoreKv { dtype: KvDType::F32, head_dim: head_dim as u32, neighbours, rotated };
+        self.run(uses, kernel, &push, in_rows(tokens * heads))
     }
 
     fn store_kv(

@@ -453,6 +453,16 @@ fn norms_sums_and_moves_agree_with_the_reference() {
         bench.run(Command::Norm { x: x_at, weight: &weights, offset: 0.5, epsilon: 1e-6, out: x_at });
         assert_close(&bench.get(x_at), &norm(&sum), 2e-6, "norm in place");
         bench.set(x_at, &x);
+        bench.run(Command::Normalise { x: x_at, width: cols, epsilon: 1e-6, out });
+        let plain = |x: &[f64]| {
+            let mean = x.iter().map(|x| x * x).sum::<f64>() / cols as f64;
+            x.iter().map(|x| x / (mean + 1e-6).sqrt()).collect::<Vec<_>>()
+        };
+        assert_close(&bench.get(out), &wide(&x).chunks(cols).flat_map(plain).collect::<Vec<_>>(), 2e-6, "plain norm");
+        bench.run(Command::Cap { x: x_at, bound: 3.0 });
+        let capped: Vec<f64> = x.iter().map(|&x| 3.0 * (f64::from(x) / 3.0).tanh()).collect();
+        assert_close(&bench.get(x_at), &capped, 2e-6, "capped");
+        bench.set(x_at, &x);
         bench.run(Command::Add { sum: x_at, branch: branch_at, scale: 0.5 });
         bench.run(Command::Scale { x: x_at, by: -3.0 });
         let scaled: Vec<f64> = sum.iter().map(|x| x * -3.0).collect();

@@ -1,5 +1,5 @@
 use interbed_kernels::{
-    Activation, Level, Matrix, RopeStyle, activate, add_and_norm, add_scaled, combine_rows, gated_activation,
+    Activation, Level, Matrix, RopeStyle, activate, add_and_norm, add_scaled, cap, combine_rows, gated_activation,
     gather_rows, rms_norm, rms_norm_heads, rope,
 };
 use proptest::prelude::*;
@@ -81,6 +81,31 @@ proptest! {
                 assert_eq!(bits(&alone), bits(&beside), "{activation:?}, {}", level.name());
             }
         }
+    }
+}
+
+proptest! {
+    #[test]
+    fn caps_agree_with_the_reference(count in 1usize..300, power in -20i32..20, seed in any::<u64>()) {
+        let x: Vec<f32> = Numbers(seed).take(count).iter().map(|x| x * 2f32.powi(power)).collect();
+        for level in Level::available() {
+            let mut capped = x.clone();
+            cap(&pool(2), level, &mut capped, 30.0);
+            for (x, capped) in x.iter().zip(&capped) {
+                let want = 30.0 * (f64::from(*x) / 30.0).tanh();
+                prop_assert!((f64::from(*capped) - want).abs() <= 1e-6 * want.abs(), "{x}: {capped} {}", level.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn caps_keep_what_is_not_a_number_and_bound_the_rest() {
+    for level in Level::available() {
+        let mut x = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e30];
+        cap(&pool(1), level, &mut x, 30.0);
+        assert!(x[2].is_nan(), "{}", level.name());
+        assert_eq!([x[0], x[1], x[3]], [30.0, -30.0, 30.0], "{}", level.name());
     }
 }
 

@@ -39,6 +39,18 @@ pub fn store_kv(
     })
 }
 
+/// Rotates queries.
+pub fn rotate(q: Tensor, [heads, head_dim]: [usize; 2], style: RopeStyle, [cos, sin]: [Tensor; 2]) -> Operation {
+    Box::new(move |memory| {
+        let (mut values, cos, sin) = (memory.get(q), memory.get(cos), memory.get(sin));
+        let tokens = values.len() / (heads * head_dim);
+        for (token, row) in values.chunks_exact_mut(heads * head_dim).enumerate() {
+            turn(row, head_dim, style, &cos, &sin, [token, tokens]);
+        }
+        memory.set(q, &values);
+    })
+}
+
 /// Computes the attention of every token to what the token sees of its sequence.
 pub fn attend(
     layer: AttentionLayer,
