@@ -1,13 +1,15 @@
-// Operations that treat each number by itself, over `columns` of `rows` that are `stride` apart.
+// Operations that treat each number by itself, over `columns` of `rows` that are `stride` apart. A factor that is a
+// weight has its address in `b` and its type in `stride`.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "weights.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint OPERATION = 0;
 
 const uint ADD = 0, SCALE = 1, SILU = 2, GELU = 3, GELU_TANH = 4, CLAMPED_SWISH = 5,
-           SQUARED_RELU = 6, SIGMOID = 7, CAP = 8;
+           SQUARED_RELU = 6, SIGMOID = 7, CAP = 8, SCALE_BY = 9;
 
 layout(push_constant, std430) uniform Push {
   uint64_t a, b;
@@ -32,6 +34,10 @@ void main() {
     Floats a = Floats(push.a + start), b = Floats(push.b + start);
     for (uint column = gl_GlobalInvocationID.x; column < push.columns; column += threads) {
       float x = a.v[column];
+      if (OPERATION == SCALE_BY) {
+        a.v[column] = x * plain_number(push.stride, push.b, 0);
+        continue;
+      }
       // An activation without a gate is multiplied by nothing else.
       float other = push.b != 0 ? b.v[column] : 1.0;
       if (OPERATION == ADD) {

@@ -129,6 +129,13 @@ pub enum Command<'a> {
         /// The factor.
         by: f32,
     },
+    /// Computes `x *= by`, with a factor that is a weight.
+    ScaleBy {
+        /// The numbers to scale, of any shape.
+        x: Tensor,
+        /// The factor, `[1]`.
+        by: &'a Weights,
+    },
     /// Computes `out[t][r] = sum over c of x[t][c] * weights[r][c] + bias[r]`, for each of `products`. With `gate`,
     /// products come in pairs over the same rows; the first result of a pair becomes `gate(first) * second`, and the
     /// second result is scratch memory.
@@ -410,6 +417,7 @@ impl Command<'_> {
             }
             Self::Add { sum, branch, .. } => uses.writes(sum).reads(branch),
             Self::Scale { x, .. } | Self::Activate { x, .. } | Self::Cap { x, .. } => uses.writes(x),
+            Self::ScaleBy { x, by } => uses.reads_weights(by).writes(x),
             Self::Rotate { q, cos, sin, .. } => uses.reads(cos).reads(sin).writes(q),
             Self::Discard { tensor } => uses.writes(tensor),
             Self::Products { x, products, .. } => {

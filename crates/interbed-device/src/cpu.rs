@@ -153,6 +153,11 @@ impl CpuDevice {
                 add_scaled(pool, level, sum, branch, scale);
             }
             Command::Scale { x, by } => scale(&mut numbers[x.range()], by),
+            Command::ScaleBy { x, by } => {
+                let mut factor = [0.0];
+                by.matrix().widen_row(0, &mut factor);
+                scale(&mut numbers[x.range()], factor[0]);
+            }
             Command::Products { x, cols, products, gate } => {
                 let form = prepared.take().filter(|(of, _)| *of == x).map(|(_, form)| form);
                 let [values, outs @ ..] = apart(numbers, with_outs(x, products));

@@ -113,6 +113,14 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
             let scaled: Vec<_> = memory.get(x).iter().map(|value| value * by).collect();
             memory.set(x, &scaled);
         }),
+        Command::ScaleBy { x, by } => {
+            let by = by.clone();
+            Box::new(move |memory| {
+                let factor = widened(&by, 0)[0];
+                let scaled: Vec<_> = memory.get(x).iter().map(|value| value * factor).collect();
+                memory.set(x, &scaled);
+            })
+        }
         Command::Products { x, cols, products, gate } => multiply(x, cols, products, gate),
         Command::Gate { gate, up, width, ref columns, activation } => {
             let columns = columns.clone();

@@ -95,6 +95,7 @@ pub(super) enum Elementwise {
     SquaredRelu = 6,
     Sigmoid = 7,
     Cap = 8,
+    ScaleBy = 9,
 }
 
 impl Elementwise {

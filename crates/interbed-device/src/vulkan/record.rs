@@ -87,6 +87,7 @@ impl Recorder<'_> {
                 self.elementwise(uses, Elementwise::Add, sum, Some(branch), scale)?;
             }
             Command::Scale { x, by } => self.elementwise(uses, Elementwise::Scale, x, None, by)?,
+            Command::ScaleBy { x, by } => self.scale_by(uses, x, by)?,
             Command::Products { x, cols, products, gate } => self.products(uses, x, cols, products, gate)?,
             Command::Gate { gate, up, width, ref columns, activation } => {
                 let commands = self.gpu_queue.operation(uses);
@@ -255,6 +256,20 @@ impl Recorder<'_> {
         let push = ElementwisePush { a: self.address(a), b, columns, stride, factor, rows: 1 };
         let groups = a.len().div_ceil(self.kernels.threads()).min(GROUPS_MAX);
         self.run(uses, Kernel::Elementwise(operation), &push, [groups, 1])
+    }
+
+    /// Records `x *= by`, with a factor that is a weight.
+    fn scale_by(&mut self, uses: &[Use], x: Tensor, by: &Weights) -> Result<(), GpuError> {
+        let push = ElementwisePush {
+            a: self.address(x),
+            b: self.weights(by)?,
+            columns: x.len() as u32,
+            stride: Number::of(by.dtype())?.get(),
+            factor: 0.0,
+            rows: 1,
+        };
+        let groups = x.len().div_ceil(self.kernels.threads()).min(GROUPS_MAX);
+        self.run(uses, Kernel::Elementwise(Elementwise::ScaleBy), &push, [groups, 1])
     }
 
     fn products(

@@ -459,6 +459,10 @@ fn norms_sums_and_moves_agree_with_the_reference() {
             x.iter().map(|x| x / (mean + 1e-6).sqrt()).collect::<Vec<_>>()
         };
         assert_close(&bench.get(out), &wide(&x).chunks(cols).flat_map(plain).collect::<Vec<_>>(), 2e-6, "plain norm");
+        let factor = bench.weights(DType::F32, 1, 1, &(-1.5f32).to_le_bytes(), true);
+        bench.run(Command::ScaleBy { x: x_at, by: &factor });
+        assert_close(&bench.get(x_at), &wide(&x).iter().map(|x| -1.5 * x).collect::<Vec<_>>(), 1e-6, "scaled");
+        bench.set(x_at, &x);
         bench.run(Command::Cap { x: x_at, bound: 3.0 });
         let capped: Vec<f64> = x.iter().map(|&x| 3.0 * (f64::from(x) / 3.0).tanh()).collect();
         assert_close(&bench.get(x_at), &capped, 2e-6, "capped");
