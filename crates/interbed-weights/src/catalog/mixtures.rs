@@ -5,12 +5,15 @@
 //! | here, in layer N | also called |
 //! |---|---|
 //! | `mlp.gate.weight` | `block_sparse_moe.gate.weight`, `block_sparse_moe.router.layer.weight`, `mlp.router.weight`, |
-//! | | `mlp.gate.wg.weight` |
+//! | | `mlp.gate.wg.weight`, `router.proj.weight` |
+//! | `mlp.gate.{scale,per_expert_scale}` | `router.{scale,per_expert_scale}` |
 //! | `mlp.gate.bias` | `mlp.router.bias` |
 //! | `mlp.gate.e_score_correction_bias` `[E]` | `block_sparse_moe.e_score_correction_bias`, `mlp.moe_statics.…` |
 //! | `mlp.experts.X.{gate,up,down}_proj.weight` | `block_sparse_moe.experts.X.{w1,w3,w2}.weight` |
-//! | gate and up of all experts | `mlp.experts.gate_up_proj`, `block_sparse_moe.input_linear.weight` `[E, 2I, H]` |
-//! | down of all experts | `mlp.experts.down_proj`, `block_sparse_moe.output_linear.weight` `[E, H, I]` |
+//! | gate and up of all experts | `mlp.experts.gate_up_proj`, `block_sparse_moe.input_linear.weight`, |
+//! | | `experts.gate_up_proj` `[E, 2I, H]` |
+//! | down of all experts | `mlp.experts.down_proj`, `block_sparse_moe.output_linear.weight`, |
+//! | | `experts.down_proj` `[E, H, I]` |
 //! | `mlp.shared_experts.{gate,up,down}_proj.weight` | `mlp.shared_expert.…`, `mlp.shared_mlp.…` |
 //! | `self_attn.{q,k}_norm.weight` | `self_attn.{query,key}_layernorm.weight` |
 //! | `linear_attn.conv1d.weight` `[C, 1, taps]` | the same in the shape `[C, taps]` |
@@ -21,12 +24,15 @@
 use super::CatalogEntry;
 
 /// Names of tensors within a layer: the one in files, and the one used here.
-const RENAMED: [(&str, &str); 10] = [
+const RENAMED: [(&str, &str); 13] = [
     ("mlp.router.weight", "mlp.gate.weight"),
     ("mlp.router.bias", "mlp.gate.bias"),
     ("block_sparse_moe.gate.weight", "mlp.gate.weight"),
     ("block_sparse_moe.router.layer.weight", "mlp.gate.weight"),
     ("mlp.gate.wg.weight", "mlp.gate.weight"),
+    ("router.proj.weight", "mlp.gate.weight"),
+    ("router.scale", "mlp.gate.scale"),
+    ("router.per_expert_scale", "mlp.gate.per_expert_scale"),
     ("self_attn.query_layernorm.weight", "self_attn.q_norm.weight"),
     ("self_attn.key_layernorm.weight", "self_attn.k_norm.weight"),
     ("block_sparse_moe.e_score_correction_bias", CHOICE_BIAS),
@@ -38,11 +44,13 @@ const CHOICE_BIAS: &str = "mlp.gate.e_score_correction_bias";
 
 /// Tensors that hold matrices of all experts: the name within a layer, and which matrices of an expert follow each
 /// other in the tensor.
-const OF_ALL: [(&str, &[&str]); 8] = [
+const OF_ALL: [(&str, &[&str]); 10] = [
     ("mlp.experts.gate_up_proj", &["gate_proj.weight", "up_proj.weight"]),
     ("mlp.experts.down_proj", &["down_proj.weight"]),
     ("block_sparse_moe.input_linear.weight", &["gate_proj.weight", "up_proj.weight"]),
     ("block_sparse_moe.output_linear.weight", &["down_proj.weight"]),
+    ("experts.gate_up_proj", &["gate_proj.weight", "up_proj.weight"]),
+    ("experts.down_proj", &["down_proj.weight"]),
     ("mlp.experts.all.gate_up_proj.weight", &["gate_proj.weight", "up_proj.weight"]),
     ("mlp.experts.all.gate_proj.weight", &["gate_proj.weight"]),
     ("mlp.experts.all.up_proj.weight", &["up_proj.weight"]),

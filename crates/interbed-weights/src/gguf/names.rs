@@ -5,14 +5,17 @@
 use std::collections::HashSet;
 
 /// Names outside layers: GGUF's, Hugging Face's.
-const OUTSIDE: [(&str, &str); 3] = [
+const OUTSIDE: [(&str, &str); 6] = [
     ("token_embd.weight", "model.embed_tokens.weight"),
     ("output_norm.weight", "model.norm.weight"),
     ("output.weight", "lm_head.weight"),
+    ("per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"),
+    ("per_layer_model_proj.weight", "model.per_layer_model_projection.weight"),
+    ("per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"),
 ];
 
 /// Names within a layer, without `.weight` or `.bias`.
-const INSIDE: [(&str, &str); 31] = [
+const INSIDE: [(&str, &str); 37] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -27,6 +30,12 @@ const INSIDE: [(&str, &str); 31] = [
     ("ffn_down", "mlp.down_proj"),
     (RESULT_NORM, "post_attention_layernorm"),
     ("post_ffw_norm", "post_feedforward_layernorm"),
+    ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+    ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+    ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
+    ("inp_gate", "per_layer_input_gate"),
+    ("proj", "per_layer_projection"),
+    ("post_norm", "post_per_layer_input_norm"),
     // What the norm before the network is called beside one behind attention, see `TensorNames`.
     (NETWORK_NORM, "pre_feedforward_layernorm"),
     ("ffn_gate_inp", "mlp.gate"),
@@ -49,11 +58,14 @@ const INSIDE: [(&str, &str); 31] = [
 ];
 
 /// Vectors within a layer whose names end as no others do.
-const VECTORS: [(&str, &str); 4] = [
+const VECTORS: [(&str, &str); 7] = [
     ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
     ("attn_sinks.weight", "self_attn.sinks"),
     ("ssm_a", "linear_attn.A_log"),
     ("ssm_dt.bias", "linear_attn.dt_bias"),
+    ("ffn_gate_inp.scale", "mlp.gate.scale"),
+    ("ffn_down_exps.scale", "mlp.gate.per_expert_scale"),
+    ("layer_output_scale.weight", "layer_scalar"),
 ];
 
 /// Names of the matrices of one expert, as files had them before all experts of a layer became one tensor.
@@ -175,6 +187,10 @@ mod tests {
             ("blk.3.ffn_up_shexp.weight", "model.layers.3.mlp.shared_experts.up_proj.weight"),
             ("blk.3.attn_qkv.weight", "model.layers.3.self_attn.qkv_proj.weight"),
             ("blk.3.attn_gate.weight", "model.layers.3.linear_attn.in_proj_z.weight"),
+            ("per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"),
+            ("blk.3.proj.weight", "model.layers.3.per_layer_projection.weight"),
+            ("blk.3.ffn_gate_inp.scale", "model.layers.3.mlp.gate.scale"),
+            ("blk.3.layer_output_scale.weight", "model.layers.3.layer_scalar"),
             ("blk.3.ssm_alpha.weight", "model.layers.3.linear_attn.in_proj_a.weight"),
             ("blk.3.ssm_a", "model.layers.3.linear_attn.A_log"),
             ("blk.3.ssm_dt.bias", "model.layers.3.linear_attn.dt_bias"),
