@@ -32,6 +32,7 @@ ARCHITECTURES = {
     "seed_oss": ("seed_oss", False),
     "arcee": ("arcee", True),
     "gemma3_text": ("gemma3", False),
+    "gemma4_text": ("gemma4", False),
     "qwen3_5_text": ("qwen35", False),
     "qwen3_5_moe_text": ("qwen35moe", False),
 }
@@ -40,7 +41,8 @@ MODELS = [
     "qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "glm4_moe", "glm4_moe_groups", "glm4_moe_mtp",
     "minimax_m2", "ernie4_5_moe", "hunyuan_v1_moe", "gpt_oss", "gpt_oss_mxfp4",
     "smollm3", "phi3", "phi3_long", "mistral_small", "ministral3", "olmo2", "olmo3", "exaone4", "seed_oss",
-    "arcee", "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62", "qwen3_5", "qwen3_5_tied", "qwen3_5_bf16",
+    "arcee", "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62", "gemma4", "gemma4_plain",
+    "gemma4_keys", "gemma4_moe", "qwen3_5", "qwen3_5_tied", "qwen3_5_bf16",
     "qwen3_5_moe", "qwen3_5_moe_apart",
 ]
 
@@ -166,6 +168,53 @@ def qwen3_5(tensors, config):
     return out
 
 
+def gemma4(tensors):
+    """Gives tensors that the package has no names for those that converters give them."""
+    known = {
+        "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
+        "layer_scalar": "layer_output_scale.weight", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "experts.down_proj": "ffn_down_exps.weight",
+    }
+    out = {}
+    for name, tensor in tensors.items():
+        match = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
+        known_here = known.get(match[2]) if match else None
+        out[f"blk.{match[1]}.{known_here}" if known_here else name] = tensor
+    return out
+
+
+def add_gemma4(writer, config):
+    layers, sliding = config["num_hidden_layers"], config["head_dim"]
+    types = config.get("layer_types") or [
+        f"{'full' if layer % 6 == 0 else 'sliding'}_attention" for layer in range(1, layers + 1)]
+    slides = [kind == "sliding_attention" for kind in types]
+    full, shared = config["global_head_dim"], config.get("num_kv_shared_layers", 0)
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(slides)
+    for add, width in (
+        (writer.add_key_length, full), (writer.add_value_length, full), (writer.add_rope_dimension_count, full),
+        (writer.add_key_length_swa, sliding), (writer.add_value_length_swa, sliding),
+        (writer.add_rope_dimension_count_swa, sliding),
+    ):
+        add(width)
+    inner = config["intermediate_size"]
+    if config.get("use_double_wide_mlp"):
+        inner = [inner if layer < layers - shared else 2 * inner for layer in range(layers)]
+    writer.add_feed_forward_length(inner)
+    kv_heads, of_full = config["num_key_value_heads"], config.get("num_global_key_value_heads")
+    writer.add_head_count_kv([kv_heads if slides else of_full for slides in slides] if of_full else kv_heads)
+    if config.get("enable_moe_block"):
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    rope = config["rope_parameters"]
+    writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    pairs, rotated = full // 2, int(full * rope["full_attention"]["partial_rotary_factor"] / 2)
+    factors = [1.0] * rotated + [1e30] * (pairs - rotated)
+    writer.add_tensor("rope_freqs.weight", np.array(factors, dtype=np.float32))
+
+
 def add_parameters(writer, config, kind):
     heads, hidden, layers = (config[k] for k in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
     predicting = config.get("num_nextn_predict_layers", config.get("mtp_num_hidden_layers", 0))
@@ -176,13 +225,16 @@ def add_parameters(writer, config, kind):
     writer.add_block_count(layers + predicting)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(hidden)
-    if "intermediate_size" in config:
+    # Layers of this kind differ.
+    differ = kind == "gemma4_text"
+    if "intermediate_size" in config and not differ:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    if not differ:
+        writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-5))
     theta = rope.get("rope_theta", config.get("rope_theta"))
-    if config.get("head_dim"):
+    if config.get("head_dim") and not differ:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     if rope_type == "linear":
@@ -201,7 +253,8 @@ def add_parameters(writer, config, kind):
                     if k in config), None)
     if experts:
         writer.add_expert_count(experts)
-        used = next(config[k] for k in ("num_experts_per_tok", "moe_k", "moe_topk") if k in config)
+        used = next(config[k] for k in ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")
+                    if k in config)
         writer.add_expert_used_count(used[0] if isinstance(used, list) else used)
     if "n_group" in config:
         writer.add_expert_group_count(config["n_group"])
@@ -263,6 +316,8 @@ def add_parameters(writer, config, kind):
             local = config["rope_parameters"]["sliding_attention"]["rope_theta"]
         if local != 10000.0:
             writer.add_rope_freq_base_swa(local)
+    if kind == "gemma4_text":
+        add_gemma4(writer, config)
     if kind in ("olmo3", "exaone4"):
         writer.add_sliding_window(config["sliding_window"])
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
@@ -316,6 +371,8 @@ def write_family(directory, out):
 
     if kind.startswith("qwen3_5"):
         tensors = experts_together(qwen3_5(tensors, config))
+    elif kind == "gemma4_text":
+        tensors = gemma4(tensors)
     else:
         tensors = gpt_oss(tensors) if kind == "gpt_oss" else experts_together(tensors)
     for name, values in tensors.items():

@@ -32,6 +32,9 @@ USES_MIN = 3
 BF16_ERROR_MAX = 0.03
 # How much logits have to change, relative to the largest, when one tensor is not what it should be.
 INFLUENCE_MIN = 1e-3
+# How far logits computed in float32 may be from those in float64, relative to the largest, in cases that say so: many
+# layers that norm what they add enlarge errors.
+F32_ERROR_MAX = 2.5e-6
 
 
 # Ends of the names of matrices whose results are added to the hidden states.
@@ -313,6 +316,48 @@ def gemma3():
     )
 
 
+def gemma4():
+    """As `mixtures`; with the relations of heads, windows and shared layers that the published sizes have."""
+    small = {
+        "architecture": "Gemma4ForCausalLM", "hidden_size": 32, "intermediate_size": 24, "num_attention_heads": 4,
+        "head_dim": 8, "global_head_dim": 16, "hidden_act": ..., "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "sliding_window": 8,
+        "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8, "final_logit_softcapping": 10.0,
+        "rope_scaling": ..., "rope_theta": ..., "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10.0},
+            "full_attention": {"rope_type": "proportional", "rope_theta": 100.0, "partial_rotary_factor": 0.25},
+        },
+    }
+    other = {"rope_parameters": small["rope_parameters"] | {"full_attention": {
+        "rope_type": "proportional", "rope_theta": 100.0, "partial_rotary_factor": 0.5}}}
+    matters = {"sliding_window": 9, "final_logit_softcapping": 5.0, "hidden_activation": "silu"} | other
+    types = lambda layers, period: [
+        f"{'full' if layer % period == 0 else 'sliding'}_attention" for layer in range(1, layers + 1)]
+    yield (
+        "gemma4", "as E2B: rows of a table, keys and values of earlier layers, double networks where these are shared",
+        family("gemma4_text", layers=10, **small, num_key_value_heads=1, num_kv_shared_layers=4,
+               use_double_wide_mlp=True, layer_types=types(10, 5)),
+        {"exact": True, "matters": matters},
+    )
+    yield (
+        "gemma4_plain", "as E4B: two heads of keys and values; the types of layers are left out",
+        family("gemma4_text", layers=12, **small, num_key_value_heads=2, num_kv_shared_layers=5),
+        {"exact": True, "matters": matters},
+    )
+    keys = small | {"attention_k_eq_v": True, "hidden_size_per_layer_input": 0, "num_key_value_heads": 2}
+    yield (
+        "gemma4_keys", "as 31B: values made from keys in layers that see all, which have fewer heads of them",
+        family("gemma4_text", layers=6, **keys, num_global_key_value_heads=1),
+        {"matters": matters},
+    )
+    yield (
+        "gemma4_moe", "as 26B-A4B: a mixture beside the dense network, a router with a norm of its own",
+        family("gemma4_text", layers=3, **keys, num_global_key_value_heads=1, layer_types=types(3, 3),
+               enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=16),
+        {"publish": as_it_is, "matters": matters},
+    )
+
+
 def qwen3_5():
     """As `mixtures`; with the relations of heads that the published sizes have."""
     small = {
@@ -560,6 +605,9 @@ def random_weights(model, seed):
         noise = torch.randn(tensor.shape, generator=generator)
         if "norm" in name:
             out[name] = neutral_norm(model, name) + 0.3 * noise
+            if type(model).__name__.startswith("Gemma4") and ".post_" in name and not model.config.enable_moe_block:
+                # With more than that, errors of a layer grow in those behind it.
+                out[name] *= 0.4
         elif name.endswith("e_score_correction_bias"):
             out[name] = 0.2 * noise
         elif name.endswith("sinks"):
@@ -569,9 +617,16 @@ def random_weights(model, seed):
             out[name] = -1.5 + 1.5 * noise
         elif name.endswith(("bias", "proj_bias")):
             out[name] = 0.3 * noise
+        elif name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
+            out[name] = 1.0 + 0.2 * noise
+        elif name.endswith("router.proj.weight"):
+            # What it multiplies is divided by the root of its width.
+            out[name] = 2.5 * noise
+        elif "embed_tokens_per_layer" in name:
+            out[name] = 0.5 * noise
         elif "embed_tokens" in name:
             # What is multiplied before it is added up must not drown the layers.
-            out[name] = noise * (0.15 if type(model).__name__.startswith("Gemma3") else 1.0)
+            out[name] = noise * (0.15 if type(model).__name__.startswith("Gemma") else 1.0)
         elif name.endswith(("mlp.gate.weight", "router.weight", "wg.weight")):
             out[name] = noise * 2.5 / math.sqrt(tensor.shape[-1])
         else:
@@ -590,7 +645,8 @@ def random_weights(model, seed):
 def scores_of(router, arguments, logits):
     """What a router compares when it chooses, [tokens, experts]."""
     kind = type(router).__name__
-    if kind in ("GraniteMoeTopKRouter", "GptOssTopKRouter"):
+    # The last gives scores instead of logits.
+    if kind in ("GraniteMoeTopKRouter", "GptOssTopKRouter", "Gemma4TextRouter"):
         return logits
     if kind == "Glm4MoeTopkRouter":
         scores = logits.sigmoid() + router.e_score_correction_bias
@@ -620,9 +676,9 @@ class Routers:
     def __init__(self, model):
         self.uses, self.margin = {}, math.inf
         for name, module in model.named_modules():
-            if type(module).__name__.lower().endswith(("topkrouter", "moev1gate")):
+            if type(module).__name__.lower().endswith(("topkrouter", "moev1gate", "textrouter")):
                 module.register_forward_hook(self.watch)
-                experts = getattr(module, "num_experts", None)
+                experts = getattr(module, "num_experts", None) or module.proj.out_features
                 self.uses[module] = torch.zeros(experts, dtype=torch.long)
 
     def watch(self, router, arguments, out):
@@ -651,7 +707,14 @@ def bf16_error(model, prompt):
     return ((rough - right).abs().max() / right.abs().max()).item()
 
 
-def search(config, prompt_len, prepare, steady):
+def f32_error(model, prompt):
+    """The largest difference that computing in float32 makes, relative to the largest logit."""
+    wide = copy.deepcopy(model).to(torch.float64)(input_ids=torch.tensor([prompt])).logits[0]
+    return ((prompt_logits(model, prompt) - wide).abs().max() / wide.abs().max()).item()
+
+
+@torch.no_grad()
+def search(config, prompt_len, prepare, steady, exact):
     """The first seed whose greedy tokens and experts are clear and various, its weights, and the tokens."""
     for seed in itertools.count():
         model = model_of(config)
@@ -661,6 +724,8 @@ def search(config, prompt_len, prepare, steady):
         # Tied heads are in the model, but not among its named parameters.
         model.load_state_dict(weights, strict=False)
         if steady and bf16_error(model, prompt_of(seed, prompt_len)) > BF16_ERROR_MAX:
+            continue
+        if exact and f32_error(model, prompt_of(seed, prompt_len)) > F32_ERROR_MAX:
             continue
         routers = Routers(model)
         try:
@@ -692,9 +757,9 @@ def check_influence(directory, config, prompt, matters):
 
 
 def make_case(directory, config, prompt_len=32, publish=an_expert_a_tensor, prepare=None, extra=None, steady=False,
-              matters={}):
+              exact=False, matters={}):
     """Writes one case, and computes what is expected from the files as they then lie there."""
-    seed, weights, tokens_searched = search(config, prompt_len, prepare, steady)
+    seed, weights, tokens_searched = search(config, prompt_len, prepare, steady, exact)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     write_json(directory / "config.json", config)
@@ -730,6 +795,7 @@ def cases():
     yield from mixtures()
     yield from dense()
     yield from gemma3()
+    yield from gemma4()
     yield from qwen3_5()
     yield from fp8()
 

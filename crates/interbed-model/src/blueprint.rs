@@ -14,7 +14,7 @@ mod tests;
 
 pub(crate) use computed::ROPES_MAX;
 pub use interbed_kernels::{Activation, DecayForm, KeySharing};
-pub use network::{Dense, Floor, Groups, Mixture, Router, Scores, SharedExpert};
+pub use network::{Dense, Floor, Groups, Mixture, Router, RouterNorm, Scores, SharedExpert};
 pub use part::{
     Attention, CompressedRows, GatedDelta, HeadNorms, KeySelection, KvRows, LatentAttention, NormsOfHeads, Part,
     QueryGrowth, ShortConvolution, State, StreamMixer, TableLookup, ValueSource,
@@ -59,6 +59,20 @@ pub struct InputTable {
     pub factor: f32,
     /// Number of token ids that determine a row: the token's own id and the ids of the tokens directly before it.
     pub ids: usize,
+    /// The projection of the embedding that is added to the rows of a token; `None` if nothing is added.
+    pub projection: Option<RowProjection>,
+}
+
+/// A projection of a token's embedding, which is normalised row by row and added to the rows that a table has for the
+/// token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowProjection {
+    /// Number that the products are multiplied by before they are normalised.
+    pub factor: f32,
+    /// The norm that is applied to each row.
+    pub norm: Norm,
+    /// Number that the sum of a row of the table and of its projection is multiplied by.
+    pub sum_factor: f32,
 }
 
 /// A decoder layer. Its branches are computed one after another, and the result of each is added to the residual

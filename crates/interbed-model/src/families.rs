@@ -57,6 +57,7 @@ families!(
     hunyuan_moe,
     gpt_oss,
     gemma3,
+    gemma4,
     qwen3_5,
     qwen3_5_moe,
 );

@@ -20,6 +20,24 @@ pub enum Kept {
     /// A state of fixed size, which stands for all tokens up to one position. The state of an earlier position cannot
     /// be recovered from it.
     State(StateShape),
+    /// Nothing of the layer's own: it reads the keys and values that an earlier layer keeps.
+    Shared {
+        /// The index of the earlier layer in the model's list of layers, which keeps nothing else.
+        layer: usize,
+        /// How many positions a token sees, itself included; `None` means all.
+        window: Option<usize>,
+    },
+}
+
+/// A layer's use of the trunk: it attends to keys and values there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrunkUse {
+    /// The index, among the layers of the trunk, of the layer that keeps the keys and values.
+    pub index: usize,
+    /// How many positions a token sees, itself included; `None` means all.
+    pub window: Option<usize>,
+    /// Whether another layer keeps the keys and values.
+    pub is_shared: bool,
 }
 
 /// Where a layer finds what it keeps: a group, and the layer's index among the layers of that group.
@@ -61,8 +79,12 @@ impl KeptGroup {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptGroups {
     groups: Vec<KeptGroup>,
-    /// The places of what each layer keeps, in the order of the layers.
+    /// The places of what each layer keeps or shares, in the order of the layers.
     places: Vec<Vec<KeptPlace>>,
+    /// The uses of the trunk, in the order of the layers.
+    uses_of_trunk: Vec<TrunkUse>,
+    /// Whether any layer reads the keys and values of another.
+    shares: bool,
 }
 
 impl KeptGroups {
@@ -83,9 +105,24 @@ impl KeptGroups {
         if layers.iter().flatten().any(|kept| matches!(kept, Kept::State(_))) {
             groups.push(KeptGroup::States(Vec::new()));
         }
-        let mut place = |kept: &Kept| place(&mut groups, kept, windows_apart);
-        let places = layers.iter().map(|kept| kept.iter().map(&mut place).collect()).collect();
-        Self { groups, places }
+        let (mut places, mut uses_of_trunk): (Vec<Vec<KeptPlace>>, _) = (Vec::new(), Vec::new());
+        for layer in layers {
+            let of_layer = layer.iter().map(|kept| {
+                let (place, window, is_shared) = match *kept {
+                    Kept::Shared { layer, window } => (places[layer][0], window, true),
+                    Kept::Kv { window, .. } => (place(&mut groups, kept, windows_apart), window, false),
+                    Kept::State(_) => return place(&mut groups, kept, windows_apart),
+                };
+                if place.group == TRUNK {
+                    uses_of_trunk.push(TrunkUse { index: place.index, window, is_shared });
+                }
+                place
+            });
+            let of_layer = of_layer.collect();
+            places.push(of_layer);
+        }
+        let shares = layers.iter().flatten().any(|kept| matches!(kept, Kept::Shared { .. }));
+        Self { groups, places, uses_of_trunk, shares }
     }
 
     /// Returns the place of what a layer keeps. `number` is the index in the layer's list.
@@ -101,13 +138,14 @@ impl KeptGroups {
         &self.groups
     }
 
-    /// Returns how many positions the tokens of each layer of the trunk see.
-    pub fn windows_of_trunk(&self) -> impl Iterator<Item = Option<usize>> {
-        let layers = match &self.groups[0] {
-            KeptGroup::Kv { layers, .. } => layers.as_slice(),
-            KeptGroup::States(_) => &[],
-        };
-        layers.iter().map(|&(_, window)| window)
+    /// Returns the uses of the trunk, in the order in which the layers of a pass make them.
+    pub fn uses_of_trunk(&self) -> &[TrunkUse] {
+        &self.uses_of_trunk
+    }
+
+    /// Returns whether some layer reads the keys and values of another.
+    pub fn shares(&self) -> bool {
+        self.shares
     }
 
     /// Returns the blocks of a device that has `counts[g]` blocks of group `g`. Blocks of keys and values hold
@@ -187,7 +225,21 @@ mod tests {
         let alone = KeptGroups::new(&[vec![kv(Some(8))], vec![Kept::State(STATE)], vec![kv(Some(4))]]);
         let trunk = KeptGroup::Kv { window: None, layers: vec![(KV, Some(8)), (KV, Some(4))] };
         assert_eq!(alone.groups(), [trunk, KeptGroup::States(vec![STATE])]);
-        assert_eq!(alone.windows_of_trunk().collect::<Vec<_>>(), [Some(8), Some(4)]);
+        let uses = |index, window| TrunkUse { index, window, is_shared: false };
+        assert_eq!(alone.uses_of_trunk(), [uses(0, Some(8)), uses(1, Some(4))]);
         assert_eq!(alone.place(2, 0), KeptPlace { group: 0, index: 1 });
+    }
+
+    #[test]
+    fn layers_that_share_are_where_others_keep() {
+        let shared = |layer, window| vec![Kept::Shared { layer, window }];
+        let layers = [vec![], vec![kv(Some(8))], vec![kv(None)], vec![kv(None)], shared(1, Some(8)), shared(3, None)];
+        let groups = KeptGroups::new(&layers);
+        assert_eq!(groups.groups().len(), 2);
+        assert_eq!(groups.place(4, 0), groups.place(1, 0));
+        assert_eq!(groups.place(5, 0), KeptPlace { group: 0, index: 1 });
+        let uses = |index, is_shared| TrunkUse { index, window: None, is_shared };
+        assert_eq!(groups.uses_of_trunk(), [uses(0, false), uses(1, false), uses(1, true)]);
+        assert!(groups.shares() && !KeptGroups::new(&layers[..4]).shares());
     }
 }

@@ -10,20 +10,25 @@ mod embedding;
 mod gated_delta;
 mod head;
 mod moe_ffn;
+mod table_gate;
+mod table_rows;
 mod tensors;
 
 use interbed_device::PassNeeds;
 use interbed_weights::GroupSpec;
 
-use crate::blueprint::{Blueprint, Branch, Part};
+use crate::blueprint::{Blueprint, Branch, KvRows, Part, State};
 use crate::kept::Kept;
 use crate::pass::{ForwardError, Pass, PassSize};
 use attention::Attention;
+use branch_norm::Seat;
 use dense_ffn::DenseFfn;
 use embedding::Embedding;
 use gated_delta::GatedDelta;
 use head::Head;
 use moe_ffn::MoeFfn;
+use table_gate::TableGate;
+use table_rows::TableRows;
 
 pub use embedding::EMBEDDING_TENSOR;
 pub use head::{HEAD_TENSOR, LOGIT_ROWS};
@@ -61,30 +66,37 @@ struct Place {
 /// # Panics
 /// Panics if the blueprint has a part that no layer can compute. [`Blueprint::refuse_uncomputed`] finds such parts.
 pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
-    let branches: Vec<(Place, &Branch)> = {
-        let all = blueprint.layers.iter().enumerate();
-        let all = all.flat_map(|(layer, of)| of.branches.iter().map(move |branch| (layer, branch)));
-        all.enumerate().map(|(index, (layer, branch))| (Place { group: index + 1, layer }, branch)).collect()
-    };
     let hidden = blueprint.hidden_size;
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(Embedding::new(blueprint, 0))];
+    for table in &blueprint.tables {
+        let projection = table.projection.expect("other tables are refused before layers are built");
+        let place = Place { group: layers.len(), layer: 0 };
+        layers.push(Box::new(TableRows::new([blueprint.vocab_size, hidden], (table, projection), place)));
+    }
+    let seats = seats_of(blueprint, layers.len());
     // After the last layer that keeps anything, no token depends on another.
-    let last = branches.iter().rposition(|(_, branch)| !branch.part.states().is_empty());
-    for (index, &(place, branch)) in branches.iter().enumerate() {
-        layers.push(match &branch.part {
+    let last = seats.iter().rposition(|(_, seat)| keeps_rows(&seat.branch.part));
+    for (index, &(place, seat)) in seats.iter().enumerate() {
+        let is_last = last == Some(index);
+        layers.push(match &seat.branch.part {
             Part::Attention(attention) => {
-                Box::new(Attention::new(blueprint, (branch, attention), place).last_if(last == Some(index)))
+                let source = match attention.rows {
+                    KvRows::Own => None,
+                    KvRows::Of(layer) => {
+                        seats.iter().find(|(place, _)| place.layer == layer).map(|(place, _)| place.group)
+                    }
+                };
+                Box::new(Attention::new(blueprint, (seat, attention), place, source).last_if(is_last))
             }
-            Part::GatedDelta(delta) => {
-                Box::new(GatedDelta::new(hidden, (branch, delta), place).last_if(last == Some(index)))
-            }
-            Part::Dense(dense) => Box::new(DenseFfn::new(hidden, (branch, dense), place)),
+            Part::GatedDelta(delta) => Box::new(GatedDelta::new(hidden, (seat, delta), place).last_if(is_last)),
+            Part::Dense(dense) => Box::new(DenseFfn::new(hidden, (seat, dense), place)),
+            Part::Table(lookup) => Box::new(TableGate::new(hidden, (seat, lookup), place)),
             Part::Mixture(mixture) => {
-                let behind = branches[index + 1..].iter().find_map(|(place, branch)| match &branch.part {
-                    Part::Mixture(mixture) => Some(((*branch, mixture), *place)),
+                let behind = seats[index + 1..].iter().find_map(|&(place, seat)| match &seat.branch.part {
+                    Part::Mixture(mixture) => Some(((seat, mixture), place)),
                     _ => None,
                 });
-                Box::new(MoeFfn::new(hidden, (branch, mixture), place, behind))
+                Box::new(MoeFfn::new(hidden, (seat, mixture), place, behind))
             }
             _ => panic!("a blueprint with parts that no layer computes is refused before its layers are built"),
         });
@@ -92,6 +104,36 @@ pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
     let place = Place { group: layers.len(), layer: blueprint.layers.len() };
     layers.push(Box::new(Head::new(blueprint, place)));
     layers
+}
+
+/// Returns the branches that are computed by a layer each, in order: the terms of a sum come one after the other. The
+/// first of these layers has the index `first` in the model's list.
+fn seats_of(blueprint: &Blueprint, first: usize) -> Vec<(Place, Seat<'_>)> {
+    let mut seats = Vec::new();
+    for (number, layer) in blueprint.layers.iter().enumerate() {
+        for branch in &layer.branches {
+            let terms: Vec<(&Branch, Option<(&Branch, bool)>)> = match &branch.part {
+                Part::Sum(terms) => {
+                    let last = terms.len() - 1;
+                    terms.iter().enumerate().map(|(term, inner)| (inner, Some((branch, term == last)))).collect()
+                }
+                _ => vec![(branch, None)],
+            };
+            for (branch, sum) in terms {
+                let place = Place { group: first + seats.len(), layer: number };
+                seats.push((place, Seat { branch, sum, has_factor: false }));
+            }
+        }
+        if let Some((_, seat)) = seats.last_mut() {
+            seat.has_factor = layer.has_factor;
+        }
+    }
+    seats
+}
+
+/// Returns whether a part keeps something of its own for each sequence.
+fn keeps_rows(part: &Part) -> bool {
+    part.states().iter().any(|state| !matches!(state, State::SharedKv { .. }))
 }
 
 /// Returns the specs of all tensors that a model needs, in the order in which a forward pass uses them.

@@ -163,6 +163,9 @@ impl Model {
         if let Some(heads) = self.gated_heads {
             self.batch.set_alternating(heads);
         }
+        if let Some(table) = self.blueprint.tables.first() {
+            self.batch.set_table_rows(table.rows);
+        }
         let size = PassSize { tokens: self.batch.tokens().len(), logit_rows: self.batch.wanted().len() };
         if size.tokens == 0 {
             return Ok(());
@@ -214,8 +217,7 @@ fn needs(blueprint: &Blueprint, layers: &[Box<dyn Layer>], size: &PassSize) -> P
 /// Returns the tensors that layers share, and the area after them.
 fn shared_tensors(blueprint: &Blueprint, tokens: usize) -> (SharedTensors, TensorArea) {
     let mut area = TensorArea::default();
-    let rotated = blueprint.ropes.iter().map(|rope| rope.rotated);
-    let shared = SharedTensors::take(&mut area, tokens, blueprint.hidden_size, rotated);
+    let shared = SharedTensors::take(&mut area, tokens, blueprint);
     (shared, area)
 }
 

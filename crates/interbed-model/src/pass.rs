@@ -16,8 +16,8 @@ use thiserror::Error;
 
 use crate::batch::{BatchSequence, GroupBlocks, LogitRow, Logits, SequenceBlocks};
 use crate::below::{FrameId, KvBelow, KvLost, stretches_below};
-use crate::blueprint::{QueryGrowth, ROPES_MAX};
-use crate::kept::{KeptGroup, KeptGroups, KeptPlace};
+use crate::blueprint::{Blueprint, Part, QueryGrowth, ROPES_MAX};
+use crate::kept::{KeptGroup, KeptGroups, KeptPlace, TrunkUse};
 use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
@@ -100,10 +100,25 @@ pub struct BatchRows {
     /// Even numbers, odd numbers and as many ones, in models whose queries alternate with gates.
     alternating: [Vec<u32>; 2],
     ones: Vec<f32>,
+    /// The places of the rows of a table beside the embedding, in models that have one: for all tokens, and for the
+    /// wanted ones alone.
+    of_table: [Vec<u32>; 2],
     /// The sequences that have KV below memory.
     below: Vec<Below>,
+    /// What is left of the batch once only wanted rows are kept, if layers after that still attend to tokens.
+    kept: KeptRows,
     /// The frames of KV below memory for which the pass will ask, in this order.
     frames: Vec<FrameId>,
+}
+
+/// The wanted rows of a batch, each as a sequence of its own.
+#[derive(Debug, Default)]
+struct KeptRows {
+    /// The places of each row's KV, for one group after the other; none of states. The list is empty if no layer
+    /// attends for these rows alone.
+    spans: Vec<AttentionSpan>,
+    /// The rows that have KV below memory.
+    below: Vec<Below>,
 }
 
 /// A sequence with KV below memory.
@@ -111,6 +126,8 @@ pub struct BatchRows {
 struct Below {
     /// The sequence's index in the batch.
     sequence: usize,
+    /// The index of the span that says where its KV in memory is.
+    span: usize,
     first_row: usize,
     /// The number of positions, from the first on, whose KV is below memory.
     positions: usize,
@@ -140,7 +157,7 @@ impl BatchRows {
             self.positions.extend((0..count).map(|i| (sequence.first_position + i, sequence.prompt_len)));
             let positions = sequence.below;
             if positions > 0 {
-                self.below.push(Below { sequence: index, first_row, positions });
+                self.below.push(Below { sequence: index, span: index, first_row, positions });
             }
             let wanted = sequence.logits.of(count);
             self.wanted_hidden.extend(wanted.clone().map(|_| sequence.logits.are_hidden()));
@@ -149,11 +166,43 @@ impl BatchRows {
             self.wanted.extend(wanted.map(|token| LogitRow { sequence: index, token }));
         }
         self.set_places(batch, groups);
-        for (layer, window) in groups.windows_of_trunk().enumerate() {
-            for &Below { sequence, positions, .. } in &self.below {
-                let stretches = stretches_below(self.spans[sequence].first_position, positions, window);
+        self.set_kept(groups);
+        let are_kept = self.wanted.len() < self.tokens.len();
+        for &TrunkUse { index: layer, window, is_shared } in groups.uses_of_trunk() {
+            let (spans, below) = match is_shared && are_kept {
+                true => (&self.kept.spans, &self.kept.below),
+                false => (&self.spans, &self.below),
+            };
+            for &Below { sequence, span, positions, .. } in below {
+                let stretches = stretches_below(spans[span].first_position, positions, window);
                 self.frames.extend(stretches.map(|stretch| FrameId { sequence, layer, stretch }));
             }
+        }
+    }
+
+    /// Makes a sequence of each wanted row, if layers attend for these rows alone.
+    fn set_kept(&mut self, groups: &KeptGroups) {
+        let KeptRows { spans, below } = &mut self.kept;
+        spans.clear();
+        below.clear();
+        if !groups.shares() || self.wanted.len() == self.tokens.len() {
+            return;
+        }
+        for of_group in self.spans.chunks_exact(self.num_sequences.max(1)) {
+            spans.extend(self.wanted.iter().map(|&LogitRow { sequence, token }| {
+                let AttentionSpan { first_position, ref held, ref place, .. } = of_group[sequence];
+                let position = first_position + token;
+                AttentionSpan {
+                    first_position: position,
+                    tokens: 1,
+                    held: held.start..position + 1,
+                    place: place.clone(),
+                }
+            }));
+        }
+        for (span, row) in self.wanted.iter().enumerate() {
+            let of_row = self.below.iter().filter(|below| below.sequence == row.sequence);
+            below.extend(of_row.map(|&of_row| Below { span, first_row: span, ..of_row }));
         }
     }
 
@@ -208,8 +257,27 @@ impl BatchRows {
             places.clear();
             places.extend((0..pairs).map(|pair| 2 * pair + first));
         }
-        self.ones.clear();
-        self.ones.resize(pairs as usize, 1.0);
+        self.ones.resize(self.ones.len().max(pairs as usize), 1.0);
+    }
+
+    /// Prepares [`Pass::take_table_row`] for a table that has `count` rows for each token.
+    pub fn set_table_rows(&mut self, count: usize) {
+        let Self { of_table: [of_all, of_kept], wanted_rows, tokens, .. } = self;
+        of_all.clear();
+        of_kept.clear();
+        for row in 0..count as u32 {
+            of_all.extend((0..tokens.len() as u32).map(|token| token * count as u32 + row));
+            // Where no row is wanted, one is left.
+            let kept = wanted_rows.iter().chain(wanted_rows.is_empty().then_some(&0));
+            of_kept.extend(kept.map(|&token| token * count as u32 + row));
+        }
+        self.ones.resize(self.ones.len().max(tokens.len()), 1.0);
+    }
+
+    /// Returns the places of rows in a table's rows, for one row of each token after the other: those of all tokens, or
+    /// of wanted tokens alone.
+    fn table_rows(&self, wanted_alone: bool) -> &[u32] {
+        &self.of_table[usize::from(wanted_alone)]
     }
 
     /// Computes the factor by which the query of each row is multiplied. Models that scale queries according to the
@@ -286,19 +354,38 @@ pub struct SharedTensors {
     /// The cosines and sines of the rows' positions for each kind of rotation in the model, `[2, tokens, rotated / 2]`
     /// each.
     rotations: ArrayVec<Tensor, ROPES_MAX>,
+    /// The result of the first term of a sum, `[tokens, hidden]`; empty if the model has no sums.
+    first_term: Tensor,
+    /// The rows that each token has in a table beside the embedding, `[tokens, rows, width]`; empty if there is none.
+    table_rows: Tensor,
 }
 
 impl SharedTensors {
-    /// Reserves the tensors for `tokens` rows in `area`. `rotated` yields one number for each kind of rotary embedding
-    /// in the model: how many elements of a head this embedding rotates.
-    pub fn take(area: &mut TensorArea, tokens: usize, hidden: usize, rotated: impl Iterator<Item = usize>) -> Self {
+    /// Reserves the tensors for `tokens` rows in `area`.
+    pub fn take(area: &mut TensorArea, tokens: usize, blueprint: &Blueprint) -> Self {
+        let hidden = blueprint.hidden_size;
+        let has_sums = blueprint.parts().any(|part| matches!(part, Part::Sum(_)));
+        let of_tables: usize = blueprint.tables.iter().map(|table| table.rows * table.width).sum();
         Self {
             hidden: area.take(tokens * hidden),
             normed: area.take(tokens * hidden),
             branch: area.take(tokens * hidden),
-            rotations: rotated.map(|rotated| area.take(tokens * rotated)).collect(),
+            rotations: blueprint.ropes.iter().map(|rope| area.take(tokens * rope.rotated)).collect(),
+            first_term: area.take(if has_sums { tokens * hidden } else { 0 }),
+            table_rows: area.take(tokens * of_tables),
         }
     }
+}
+
+/// How far a sum of two branches has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sum {
+    /// The current branch is no term of a sum.
+    None,
+    /// The current branch is the first term.
+    First,
+    /// The first term has been computed, and the current branch is the last.
+    Last,
 }
 
 /// The state of a forward pass while its layers compute, one after the other. Each layer reads its input from
@@ -328,8 +415,12 @@ pub struct Pass<'a> {
     width: usize,
     /// The number of rows that are left to compute.
     rows: usize,
+    /// Whether only the wanted rows of the batch are left.
+    has_kept: bool,
     /// Whether no row is wanted, so that layers after the last attention have nothing to compute.
     is_over: bool,
+    /// The state of the sum that the current branch is a term of.
+    sum: Sum,
     /// The factor with which `branch` is yet to be added to `hidden`. The next norm adds it.
     pending: Option<f32>,
     /// The upload that the next submission has to wait for.
@@ -376,7 +467,9 @@ impl<'a> Pass<'a> {
             area,
             width,
             rows,
+            has_kept: false,
             is_over: false,
+            sum: Sum::None,
             pending: None,
             upload: None,
             uploaded: 0,
@@ -409,20 +502,86 @@ impl<'a> Pass<'a> {
     }
 
     /// Returns the tensor `[rows, hidden]` in which a layer leaves the values that are to be added to the hidden
-    /// states.
+    /// states, or to the values of the next layer if the layer's branch is the first term of a sum.
     pub fn branch(&self) -> Tensor {
-        self.of_rows(self.shared.branch)
+        self.of_rows(if self.sum == Sum::First { self.shared.first_term } else { self.shared.branch })
+    }
+
+    /// Begins a branch. `is_first_term` says whether it is the first term of a sum.
+    pub fn begin_branch(&mut self, is_first_term: bool) {
+        self.sum = match (is_first_term, self.sum) {
+            (true, _) => Sum::First,
+            (false, Sum::First) => Sum::Last,
+            (false, _) => Sum::None,
+        };
+    }
+
+    /// Adds the first term of a sum to [`branch`](Self::branch), which holds the last term.
+    ///
+    /// # Errors
+    /// Fails if the device failed.
+    pub fn add_first_term(&mut self) -> Result<(), ForwardError> {
+        let (sum, branch) = (self.branch(), self.of_rows(self.shared.first_term));
+        self.submit(&[Command::Add { sum, branch, scale: 1.0 }])?;
+        Ok(())
+    }
+
+    /// Looks up the rows of all tokens in `table`, multiplies them by `multiplier`, and writes them to `out`,
+    /// `[tokens, width]`.
+    ///
+    /// # Errors
+    /// Fails if the rows cannot be read, or if the device failed.
+    pub fn look_up(&mut self, table: TensorId, multiplier: f32, out: Tensor, width: usize) -> Result<(), ForwardError> {
+        let tokens = self.batch.tokens();
+        let mut done = 0;
+        while done < tokens.len() {
+            let found = self.weights.rows(table, &tokens[done..])?;
+            let count = found.numbers.len();
+            let out = out.part(done * width..(done + count) * width);
+            let (table, rows) = (&found.table, found.numbers);
+            self.submit(&[Command::Gather { table, rows, multiplier, out }])?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Returns the rows that all tokens of the batch have in a table beside the embedding, `[tokens, rows, width]`.
+    pub fn table_rows(&self) -> Tensor {
+        self.shared.table_rows
+    }
+
+    /// Copies the row with index `row` of each token that is left from the rows of the table, `[tokens, rows, width]`,
+    /// to `out`, `[tokens, width]`.
+    ///
+    /// # Errors
+    /// Fails if the device failed.
+    pub fn take_table_row(&mut self, row: usize, width: usize, out: Tensor) -> Result<(), ForwardError> {
+        let batch = self.batch;
+        let (from, rows) = (self.table_rows(), batch.table_rows(self.has_kept));
+        let places = &rows[row * self.rows..(row + 1) * self.rows];
+        self.submit(&[Command::Combine { from, width, places, factors: &batch.ones[..places.len()], out }])?;
+        Ok(())
+    }
+
+    /// Returns the places of the KV of one group, for the rows that are left.
+    pub fn sequences(&self, group: usize) -> KvSequences<'a> {
+        let batch = self.batch;
+        if !self.has_kept {
+            return batch.sequences(group);
+        }
+        KvSequences { spans: &batch.kept.spans[group * self.rows..(group + 1) * self.rows], tables: &batch.tables }
     }
 
     /// Returns the cosines and the sines of the rotary embedding that has index `rope` in the model. Each of the two
-    /// tensors is `[batch rows, rotated / 2]`. If `rope` is `None`, both tensors are empty.
+    /// tensors is `[rows, rotated / 2]`. If `rope` is `None`, both tensors are empty.
     pub fn rotation(&self, rope: Option<usize>) -> [Tensor; 2] {
         let rotation = match rope {
             Some(rope) => self.shared.rotations[rope],
             None => self.shared.rotations[0].first(0),
         };
         let half = rotation.len() / 2;
-        [rotation.part(0..half), rotation.part(half..2 * half)]
+        let len = half / self.batch.tokens.len() * self.rows;
+        [rotation.part(0..len), rotation.part(half..half + len)]
     }
 
     /// Multiplies each query in `q` by the factor for its position, and writes the result to `out`. A row of `q` has
@@ -507,7 +666,9 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// Fails if the device failed.
     pub fn norm(&mut self, NormWeight { weight, offset, epsilon }: NormWeight) -> Result<Tensor, ForwardError> {
-        let (hidden, branch, out) = (self.hidden(), self.branch(), self.of_rows(self.shared.normed));
+        // What is pending is never the first term of a sum.
+        let (hidden, branch) = (self.hidden(), self.of_rows(self.shared.branch));
+        let out = self.of_rows(self.shared.normed);
         let weight = &self.weights.vector(weight);
         let command = match self.pending.take() {
             Some(scale) => Command::AddAndNorm { sum: hidden, branch, scale, weight, offset, epsilon, out },
@@ -530,7 +691,7 @@ impl<'a> Pass<'a> {
     /// Fails if the device failed.
     pub fn settle_branch(&mut self) -> Result<(), ForwardError> {
         if let Some(scale) = self.pending.take() {
-            let (sum, branch) = (self.hidden(), self.branch());
+            let (sum, branch) = (self.hidden(), self.of_rows(self.shared.branch));
             self.submit(&[Command::Add { sum, branch, scale }])?;
         }
         Ok(())
@@ -551,6 +712,9 @@ impl<'a> Pass<'a> {
     ) -> Result<(), ForwardError> {
         let mut sweep = Sweep::new(matrices.iter().map(|matrix| matrix.weight));
         let mut bands = Bands::new();
+        if self.is_over {
+            return self.pass_over(&mut sweep, &mut bands);
+        }
         // Where one of a pair may be computed by the host, the gate comes when all are there.
         let apart = self.weights.computes_on_host();
         let gate_of_pairs = if apart { None } else { gate };
@@ -585,6 +749,17 @@ impl<'a> Pass<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Goes through a sweep without computing: nobody asks for the products, but weights are swept in order.
+    fn pass_over(&mut self, sweep: &mut Sweep, bands: &mut Bands) -> Result<(), ForwardError> {
+        loop {
+            self.weights.bands(self.device, sweep, bands)?;
+            if bands.is_empty() {
+                return Ok(());
+            }
+            self.weights.release(bands, self.device, None)?;
+        }
     }
 
     /// Multiplies a tensor by a matrix of another layer, but only if this matrix stays in memory. Calls `x` to compute
@@ -655,8 +830,12 @@ impl<'a> Pass<'a> {
         out: Tensor,
     ) -> Result<(), ForwardError> {
         let batch = self.batch;
-        for &Below { sequence, first_row, positions } in &batch.below {
-            let span = &batch.spans[sequence];
+        let (spans, below) = match self.has_kept {
+            true => (&batch.kept.spans, &batch.kept.below),
+            false => (&batch.spans, &batch.below),
+        };
+        for &Below { span, first_row, positions, .. } in below {
+            let span = &spans[span];
             let rows = |tensor: Tensor, width: usize| tensor.part(first_row * width..(first_row + span.tokens) * width);
             let width = layer.heads * layer.kv.head_dim();
             let (q, out) = (rows(q, width), rows(out, width));
@@ -672,8 +851,8 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Keeps only the wanted rows of the hidden states, or one row if none is wanted. Keeps the same rows of `other`,
-    /// which has `width` elements per row, and returns this shorter tensor.
+    /// Keeps only the wanted rows of the hidden states, or one row if none is wanted. Keeps the same rows of all that
+    /// later layers read of these rows, and of `other`, which has `width` elements per row. Returns this shorter tensor.
     ///
     /// # Errors
     /// Fails if the device failed.
@@ -684,6 +863,19 @@ impl<'a> Pass<'a> {
             self.settle_branch()?;
             let hidden = Command::KeepRows { tensor: self.hidden(), width: self.width, rows };
             self.submit(&[hidden, Command::KeepRows { tensor: other, width, rows }])?;
+            if self.sum == Sum::Last {
+                let (tensor, width) = (self.of_rows(self.shared.first_term), self.width);
+                self.submit(&[Command::KeepRows { tensor, width, rows }])?;
+            }
+            if self.groups.shares() {
+                for rope in 0..self.shared.rotations.len() {
+                    for tensor in self.rotation(Some(rope)) {
+                        let width = tensor.len() / self.rows;
+                        self.submit(&[Command::KeepRows { tensor, width, rows }])?;
+                    }
+                }
+            }
+            self.has_kept = true;
         }
         self.is_over = rows.is_empty();
         self.rows = count;

@@ -27,6 +27,8 @@ pub struct Routes {
     shared: Vec<f32>,
     /// The numbers that are added to the scores for the choice, `[experts]`. The list is empty if there are none.
     bias: Vec<f32>,
+    /// The factors that experts' weights are multiplied by at last, `[experts]`. The list is empty if there are none.
+    expert_factors: Vec<f32>,
     ones: Vec<f32>,
     /// The wanted experts, each with its best rank in any row's choice, ordered by this rank.
     ranked: Vec<(u32, u32)>,
@@ -42,6 +44,7 @@ impl Routes {
     /// If the inner value is `None`, these factors are 1.
     pub fn begin(&mut self, rows: usize, shared: Option<Option<&[f32]>>) {
         self.bias.clear();
+        self.expert_factors.clear();
         self.shared.clear();
         match shared {
             Some(Some(products)) => self.shared.extend(products.iter().map(|&product| sigmoid(product))),
@@ -56,6 +59,13 @@ impl Routes {
     pub fn bias(&mut self, experts: usize) -> &mut [f32] {
         self.bias.resize(experts, 0.0);
         &mut self.bias
+    }
+
+    /// Returns the slice, `[experts]`, into which the caller must write the learned factors of experts, by which the
+    /// weights of their results are multiplied.
+    pub fn expert_factors(&mut self, experts: usize) -> &mut [f32] {
+        self.expert_factors.resize(experts, 0.0);
+        &mut self.expert_factors
     }
 
     /// Chooses the experts of all rows from the router's products `logits`, `[rows, experts]`. The caller must have
@@ -170,6 +180,13 @@ impl Routes {
             weights.iter_mut().for_each(|weight| *weight /= sum);
         }
         weights.iter_mut().for_each(|weight| *weight *= router.scale);
+        if !self.expert_factors.is_empty() {
+            let chosen = &self.experts[self.experts.len() - chosen..];
+            weights
+                .iter_mut()
+                .zip(chosen)
+                .for_each(|(weight, &expert)| *weight *= self.expert_factors[expert as usize]);
+        }
     }
 
     /// Groups the rows by the experts through which they go.
@@ -259,6 +276,8 @@ mod tests {
         groups: None,
         normalise: None,
         scale: 1.0,
+        own_norm: None,
+        expert_factors: false,
         by_token: false,
     };
 

@@ -61,9 +61,23 @@ pub struct Router {
     pub normalise: Option<Floor>,
     /// Number that the weights of all experts are multiplied by.
     pub scale: f32,
+    /// The norm of what the router reads; `None` if the router reads what the experts read.
+    pub own_norm: Option<RouterNorm>,
+    /// Whether the weight of each expert's result is multiplied by a learned factor of the expert at last.
+    pub expert_factors: bool,
     /// Whether the experts of a token are read from a table by the token's id. If so, the scores only determine the
     /// weights of the experts' results.
     pub by_token: bool,
+}
+
+/// A root-mean-square norm of the hidden state, whose result a router reads. The result is multiplied by a learned
+/// vector and by a number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RouterNorm {
+    /// Number that is added to the mean square.
+    pub epsilon: f32,
+    /// Number that the result is multiplied by.
+    pub factor: f32,
 }
 
 /// How router logits become scores.
@@ -115,8 +129,10 @@ impl Mixture {
         let size = |value: usize| value as u64;
         let expert = hidden.checked_mul(size(self.expert_width))?.checked_mul(3)?;
         let of_biases = if self.biases { 2 * size(self.expert_width) + hidden + 1 } else { 0 };
-        let router = hidden + u64::from(self.router.choice_bias) + of_biases;
-        let experts = expert.checked_add(router)?.checked_mul(size(self.experts))?;
+        let of_each = u64::from(self.router.choice_bias) + u64::from(self.router.expert_factors);
+        let router = hidden + of_each + of_biases;
+        let of_norm = if self.router.own_norm.is_some() { hidden } else { 0 };
+        let experts = expert.checked_add(router)?.checked_mul(size(self.experts))?.checked_add(of_norm)?;
         let shared = match self.shared {
             Some(SharedExpert { width, gated }) => {
                 hidden.checked_mul(size(width))?.checked_mul(3)? + if gated { hidden } else { 0 }

@@ -1,6 +1,6 @@
 //! The parts of layers, and the states that they keep.
 
-use interbed_kernels::{DecayForm, KeySharing, KvShape};
+use interbed_kernels::{Activation, DecayForm, KeySharing, KvShape};
 
 use super::network::{Dense, Mixture};
 use super::{Branch, Norm};
@@ -221,8 +221,12 @@ pub struct ShortConvolution {
 pub struct TableLookup {
     /// Index of the table in [`Blueprint::tables`](super::Blueprint::tables).
     pub table: usize,
+    /// Index of the row among those that the table has for a token.
+    pub row: usize,
     /// Number of elements that the lookup yields for each token.
     pub width: usize,
+    /// The function that is applied to a projection of the hidden state, which then multiplies the row.
+    pub activation: Activation,
     /// The convolution over the results of the lookup: the number of rows that it reads for a token, and the distance
     /// in tokens between these rows. `None` means that there is no convolution.
     pub convolution: Option<(usize, usize)>,

@@ -1,6 +1,8 @@
 //! How many parameters a model has.
 
-use super::{Attention, Blueprint, Branch, GatedDelta, HeadNorms, Mixture, Part, Passage};
+use super::{
+    Attention, Blueprint, Branch, GatedDelta, HeadNorms, InputTable, KvRows, Mixture, Part, Passage, ValueSource,
+};
 
 impl Blueprint {
     /// Returns the number of parameters of the model. The matrix of a tied head is the embedding and is not counted
@@ -33,6 +35,10 @@ impl Blueprint {
         for branch in self.layers.iter().flat_map(|layer| &layer.branches) {
             sum = sum.checked_add(branch_parameters(branch, hidden)?)?;
         }
+        sum = sum.checked_add(self.layers.iter().filter(|layer| layer.has_factor).count() as u64)?;
+        for table in &self.tables {
+            sum = sum.checked_add(table_parameters(table, [self.vocab_size as u64, hidden])?)?;
+        }
         let embedding = (self.vocab_size as u64).checked_mul(hidden)?;
         let ends = embedding.checked_mul(if self.head.is_tied { 1 } else { 2 })?.checked_add(hidden)?;
         sum.checked_add(ends)
@@ -49,10 +55,20 @@ fn branch_parameters(branch: &Branch, hidden: u64) -> Option<u64> {
             each.sum::<Option<u64>>()?
         }
         Part::GatedDelta(delta) => delta_parameters(delta, hidden)?,
-        Part::Latent(_) | Part::Convolution(_) | Part::Table(_) => 0,
+        Part::Table(lookup) => (2 * hidden).checked_mul(lookup.width as u64)?,
+        Part::Latent(_) | Part::Convolution(_) => 0,
     };
     let norms = [branch.enter, branch.leave].iter().filter(|passage| has_weight(passage)).count() as u64;
     part.checked_add(norms * hidden)
+}
+
+/// Returns the number of elements of a table that has rows for each token id, and of the projection that is added to
+/// them. A table whose rows depend on several ids counts as nothing.
+fn table_parameters(table: &InputTable, [vocab, hidden]: [u64; 2]) -> Option<u64> {
+    let all = (table.rows as u64).checked_mul(table.width as u64)?;
+    let of_rows = if table.ids == 1 { all.checked_mul(vocab)? } else { 0 };
+    let of_projection = if table.projection.is_some() { all.checked_mul(hidden)? + table.width as u64 } else { 0 };
+    of_rows.checked_add(of_projection)
 }
 
 fn has_weight(passage: &Passage) -> bool {
@@ -61,16 +77,18 @@ fn has_weight(passage: &Passage) -> bool {
 
 fn attention_parameters(attention: &Attention, hidden: u64) -> Option<u64> {
     let width = |heads: usize, width: usize| (heads as u64).checked_mul(width as u64);
-    let (queries, keys) =
-        (width(attention.heads, attention.key_width)?, width(attention.kv_heads, attention.key_width)?);
-    let values = width(attention.kv_heads, attention.value_width)?;
+    let is_own = attention.rows == KvRows::Own;
+    let queries = width(attention.heads, attention.key_width)?;
+    let keys = if is_own { width(attention.kv_heads, attention.key_width)? } else { 0 };
+    let has_values = is_own && attention.values == ValueSource::Projection;
+    let values = if has_values { width(attention.kv_heads, attention.value_width)? } else { 0 };
     let results = width(attention.heads, attention.value_width)?;
     let gates = if attention.output_gate { results } else { 0 };
     let inputs = queries.checked_add(gates)?.checked_add(keys)?.checked_add(values)?;
     let matrices = hidden.checked_mul(inputs.checked_add(results)?)?;
     let normed = match attention.norms.map(|norms| norms.over) {
         None => 0,
-        Some(HeadNorms::EachBefore | HeadNorms::EachAfter) => 2 * attention.key_width as u64,
+        Some(HeadNorms::EachBefore | HeadNorms::EachAfter) => (1 + u64::from(is_own)) * attention.key_width as u64,
         Some(HeadNorms::Whole) => queries.checked_add(keys)?,
     };
     let flag = |value: bool| u64::from(value);

@@ -49,7 +49,16 @@ fn dense(width: usize, activation: Activation) -> Part {
 }
 
 fn router(scores: Scores) -> Router {
-    Router { scores, choice_bias: false, groups: None, normalise: Some(Floor::Plus(0.0)), scale: 1.0, by_token: false }
+    Router {
+        scores,
+        choice_bias: false,
+        groups: None,
+        normalise: Some(Floor::Plus(0.0)),
+        scale: 1.0,
+        own_norm: None,
+        expert_factors: false,
+        by_token: false,
+    }
 }
 
 fn mixture([experts, chosen, expert_width]: [usize; 3], router: Router, shared: Option<SharedExpert>) -> Mixture {
@@ -135,7 +144,9 @@ fn gemma_3_has_two_norms_a_branch_and_two_ropes() {
 
 #[test]
 fn gemma_4_shares_rows_between_layers_and_looks_up_rows_of_tokens() {
-    let ropes = vec![rope(10_000.0, RopeScaling::Default, 256), rope(1e6, RopeScaling::Default, 512)];
+    let factors = (0..256).map(|pair| if pair < 64 { 1.0 } else { f32::INFINITY }).collect();
+    let full = Rope { factors: Some(factors), ..rope(1e6, RopeScaling::Default, 512) };
+    let ropes = vec![full, rope(10_000.0, RopeScaling::Default, 256)];
     let is_full = |number: usize| (number + 1).is_multiple_of(6);
     let of_layer = |number: usize| {
         let (width, window) = if is_full(number) { (512, None) } else { (256, Some(512)) };
@@ -143,31 +154,66 @@ fn gemma_4_shares_rows_between_layers_and_looks_up_rows_of_tokens() {
             24.. => KvRows::Of(if is_full(number) { 23 } else { 22 }),
             _ => KvRows::Own,
         };
-        let rope = Some(usize::from(is_full(number)));
-        Attention { window, rope, rows, scale: 1.0, norms_values: true, ..attention([8, 2, width]) }
+        let norms = Some(NormsOfHeads { over: HeadNorms::EachBefore, epsilon: EPSILON, offset: 0.0 });
+        let rope = Some(usize::from(!is_full(number)));
+        Attention { window, rope, rows, scale: 1.0, norms, norms_values: true, ..attention([8, 2, width]) }
     };
-    let layers = (0..42).map(|number| DecoderLayer {
-        branches: vec![
-            branch("input_layernorm", Part::Attention(of_layer(number))),
-            branch("pre_feedforward_layernorm", dense(10_240, Activation::GeluTanh)),
-            Branch {
-                enter: Passage::Direct,
-                part: Part::Table(TableLookup { table: 0, width: 256, convolution: None }),
-                leave: before("post_per_layer_input_norm"),
-                factor: 1.0,
-            },
-        ],
-        has_factor: true,
+    let both = |name, part: Part, after| Branch { leave: before(after), ..branch(name, part) };
+    let layers = (0..42).map(|row| {
+        let (width, activation) = (256, Activation::GeluTanh);
+        let of_table = Part::Table(TableLookup { table: 0, row, width, activation, convolution: None });
+        let branches = vec![
+            both("input_layernorm", Part::Attention(of_layer(row)), "post_attention_layernorm"),
+            both("pre_feedforward_layernorm", dense(10_240, activation), "post_feedforward_layernorm"),
+            Branch { enter: Passage::Direct, ..both("", of_table, "post_per_layer_input_norm") },
+        ];
+        DecoderLayer { branches, has_factor: true }
     });
-    let gemma = Blueprint {
-        tables: vec![InputTable { rows: 42, width: 256, factor: 16.0, ids: 1 }],
+    let projection = RowProjection {
+        factor: 2560f64.sqrt().recip() as f32,
+        norm: norm("per_layer_projection_norm", 0.0),
+        sum_factor: 0.5f64.sqrt() as f32,
+    };
+    let mut gemma = Blueprint {
+        tables: vec![InputTable { rows: 42, width: 256, factor: 16.0, ids: 1, projection: Some(projection) }],
+        embedding_factor: 2560f64.sqrt() as f32,
         ..model([262_144, 2560, 131_072], ropes, layers.collect())
     };
+    (gemma.head.soft_cap, gemma.head.is_tied) = (Some(30.0), true);
     let of_its_own: usize =
         states(&gemma).iter().filter(|(state, _)| matches!(state, State::Kv { .. })).map(|(_, n)| n).sum();
     assert_eq!(of_its_own, 24);
     assert!(states(&gemma).contains(&(State::SharedKv { layer: 23 }, 3)));
-    assert_eq!(gemma.refuse_uncomputed(), Err("tables of rows beside the embedding"));
+    let published = ModelConfig::from_json(&preset("gemma-4-e4b").unwrap()).unwrap().blueprint;
+    assert!(published == gemma, "the published configuration says the same");
+    let changed = |change: &dyn Fn(&mut Blueprint)| {
+        let mut blueprint = gemma.clone();
+        change(&mut blueprint);
+        blueprint.refuse_uncomputed()
+    };
+    let attention = |layer: usize, change: &'static dyn Fn(&mut Attention)| {
+        changed(&move |blueprint| match &mut blueprint.layers[layer].branches[0].part {
+            Part::Attention(attention) => change(attention),
+            _ => unreachable!("attention comes first"),
+        })
+    };
+    assert_eq!(gemma.refuse_uncomputed(), Ok(()));
+    assert!(attention(30, &|attention| attention.rows = KvRows::Own).unwrap_err().contains("after layers"));
+    for wrong in [23, 24, 50] {
+        let refused = changed(&move |blueprint| match &mut blueprint.layers[40].branches[0].part {
+            Part::Attention(attention) => attention.rows = KvRows::Of(wrong),
+            _ => unreachable!("attention comes first"),
+        });
+        assert!(refused.unwrap_err().contains("of another kind"), "{wrong}");
+    }
+    assert!(attention(3, &|attention| attention.norms = None).unwrap_err().contains("norms of values"));
+    assert!(
+        attention(3, &|attention| (attention.values, attention.norms_values) = (ValueSource::Keys, false))
+            .unwrap_err()
+            .contains("without a norm")
+    );
+    assert!(changed(&|blueprint| blueprint.tables[0].rows = 41).unwrap_err().contains("does not describe"));
+    assert!(changed(&|blueprint| blueprint.tables[0].ids = 2).unwrap_err().contains("such tables"));
     // The mixture of its larger sister is added to a dense network, each with norms of its own.
     let sum = Part::Sum(vec![
         branch("pre_feedforward_layernorm", dense(2112, Activation::GeluTanh)),
@@ -175,7 +221,7 @@ fn gemma_4_shares_rows_between_layers_and_looks_up_rows_of_tokens() {
     ]);
     let sister =
         model([262_144, 2816, 262_144], gemma.ropes, vec![layer(vec![branch("pre_feedforward_layernorm", sum)])]);
-    assert_eq!((sister.mixtures().count(), sister.refuse_uncomputed()), (1, Err("sums of networks")));
+    assert_eq!((sister.mixtures().count(), sister.refuse_uncomputed()), (1, Err("models without attention")));
 }
 
 /// Three layers of the delta rule for each of attention.
@@ -319,7 +365,8 @@ fn flash_next_has_four_streams_and_selects_keys() {
     for branch in layers.iter_mut().flat_map(|layer| &mut layer.branches) {
         (branch.enter, branch.leave) = (Passage::Mixer(mixer(Some(320), 0)), Passage::Mixer(mixer(Some(320), 0)));
     }
-    let table = TableLookup { table: 0, width: 4 * 2560, convolution: Some((4, 3)) };
+    let table =
+        TableLookup { table: 0, row: 0, width: 4 * 2560, activation: Activation::Sigmoid, convolution: Some((4, 3)) };
     let of_table = Branch {
         enter: Passage::Mixer(mixer(Some(320), 0)),
         part: Part::Table(table),
@@ -330,7 +377,7 @@ fn flash_next_has_four_streams_and_selects_keys() {
     let plain = model([248_320, 2560, 262_144], vec![rope(1e7, RopeScaling::Default, 64)], layers);
     let next = Blueprint {
         streams: 4,
-        tables: vec![InputTable { rows: 16, width: 160, factor: 1.0, ids: 3 }],
+        tables: vec![InputTable { rows: 16, width: 160, factor: 1.0, ids: 3, projection: None }],
         head: Head { mixer: Some(mixer(Some(320), 0)), ..plain.head },
         ..plain
     };

@@ -88,6 +88,8 @@ fn router(keys: &Keys<'_>) -> Result<Router, ConfigProblem> {
         groups: (groups.count > 1).then_some(groups),
         normalise: normalises.then_some(Floor::Plus(1e-20)),
         scale: scale.filter(|&scale| scale != 0.0).unwrap_or(1.0) as f32,
+        own_norm: None,
+        expert_factors: false,
         by_token: false,
     })
 }

@@ -5,5 +5,5 @@ pub(super) mod experts;
 pub(super) mod habits;
 pub(super) mod refusals;
 pub(super) mod rope;
-mod sizes;
+pub(super) mod sizes;
 pub(super) mod windows;

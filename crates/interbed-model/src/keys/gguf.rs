@@ -128,6 +128,32 @@ impl<'a> GgufKeys<'a> {
         }
     }
 
+    /// Reads a number for each of `layers` layers, which is written once or for each. The file must have it.
+    pub(crate) fn in_layers(&self, key: &str, layers: usize) -> Result<Vec<u64>, ConfigProblem> {
+        let Some(MetadataValue::Numbers(numbers)) = self.metadata.get(&self.name(key)) else {
+            return Ok(vec![self.required(key)?; layers]);
+        };
+        let counts = numbers.iter().map(|number| u64::try_from(number.as_integer()?).ok());
+        match counts.collect::<Option<Vec<u64>>>().filter(|counts| counts.len() >= layers) {
+            Some(mut counts) => {
+                counts.truncate(layers);
+                Ok(counts)
+            }
+            None => {
+                let found = Value::from(format!("a list of {}", numbers.len()));
+                Err(self.unsupported(key, &found, "a whole number from 0 up is expected, or one for each layer"))
+            }
+        }
+    }
+
+    /// Reads a number that is written once or for each layer: that of the first layer.
+    pub(crate) fn in_first_layer(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
+        match self.metadata.get(&self.name(key)) {
+            None => Ok(None),
+            Some(_) => Ok(self.in_layers(key, 1)?.first().copied()),
+        }
+    }
+
     /// Reads a number of experts or of their size that is written once or for each layer; layers without experts have
     /// zeros, and all others must agree.
     pub(crate) fn of_experts(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
@@ -196,7 +222,8 @@ impl<'a> GgufKeys<'a> {
         }
         let read = self.catalog.read_f32(name, pairs);
         let factors = read.map_err(|error| wrong(format!("not to be read ({error})")))?.unwrap_or_default();
-        match factors.iter().find(|factor| !(1e-6..1e6).contains(*factor)) {
+        // Converters write 1e30 for pairs that do not rotate.
+        match factors.iter().find(|factor| !(1e-6..=1e30).contains(*factor)) {
             None => Ok(Some(factors)),
             Some(factor) => Err(wrong(format!("partly {factor}"))),
         }

@@ -5,10 +5,10 @@ use interbed_device::{Command, PassNeeds, Tensor, TensorArea};
 use interbed_kernels::Activation;
 use interbed_weights::{Access, GroupSpec, Role};
 
-use super::branch_norm::BranchNorm;
+use super::branch_norm::{BranchNorm, Seat};
 use super::tensors::LayerTensors;
 use super::{Layer, Place};
-use crate::blueprint::{Branch, Dense};
+use crate::blueprint::Dense;
 use crate::kept::Kept;
 use crate::pass::{ForwardError, Linear, Pass, PassSize};
 
@@ -24,10 +24,10 @@ pub(super) struct DenseFfn {
 
 impl DenseFfn {
     /// Makes the network of a branch at `place`, in a model whose hidden states are `hidden` wide.
-    pub(super) fn new(hidden: usize, (branch, dense): (&Branch, &Dense), place: Place) -> Self {
+    pub(super) fn new(hidden: usize, (seat, dense): (Seat<'_>, &Dense), place: Place) -> Self {
         let (inner, has_bias) = (dense.width, dense.bias);
         let mut tensors = LayerTensors::of_layer(place, "ffn", Role::FeedForward);
-        let norm = BranchNorm::new(branch, hidden, &mut tensors);
+        let norm = BranchNorm::new(seat, hidden, &mut tensors);
         let mut input = |name, access| tensors.linear(name, [inner, hidden], has_bias, access);
         let gate = dense.gated.then(|| input("mlp.gate_proj", Access::Sweep));
         // The activation takes a row of gate together with the same row of up.

@@ -1,6 +1,6 @@
 //! The embedding: looks up a row of a table for each token, at the beginning of a pass.
 
-use interbed_device::{Command, PassNeeds};
+use interbed_device::PassNeeds;
 use interbed_weights::{Access, GroupSpec, Role, TensorId};
 
 use super::Layer;
@@ -43,16 +43,6 @@ impl Layer for Embedding {
     fn plan(&self, _size: &PassSize, _needs: &mut PassNeeds) {}
 
     fn compute(&self, pass: &mut Pass<'_>) -> Result<(), ForwardError> {
-        let tokens = pass.batch.tokens();
-        let mut done = 0;
-        while done < tokens.len() {
-            let found = pass.weights.rows(self.table, &tokens[done..])?;
-            let count = found.numbers.len();
-            let out = pass.hidden().part(done * self.hidden..(done + count) * self.hidden);
-            let (table, rows, multiplier) = (&found.table, found.numbers, self.multiplier);
-            pass.submit(&[Command::Gather { table, rows, multiplier, out }])?;
-            done += count;
-        }
-        Ok(())
+        pass.look_up(self.table, self.multiplier, pass.hidden(), self.hidden)
     }
 }

@@ -4,10 +4,10 @@ use interbed_device::{Command, PassNeeds, Tensor, TensorArea};
 use interbed_kernels::{Activation, DeltaRule, StateShape};
 use interbed_weights::{Access, GroupSpec, Role, TensorId};
 
-use super::branch_norm::BranchNorm;
+use super::branch_norm::{BranchNorm, Seat};
 use super::tensors::LayerTensors;
 use super::{Layer, Place};
-use crate::blueprint::{self, Branch};
+use crate::blueprint;
 use crate::kept::{Kept, KeptPlace};
 use crate::pass::{ForwardError, Linear, NormWeight, Pass, PassSize};
 
@@ -50,11 +50,11 @@ struct Scratch {
 
 impl GatedDelta {
     /// Makes the rule of a branch at `place`, in a model whose hidden states are `hidden` wide.
-    pub(super) fn new(hidden: usize, (branch, delta): (&Branch, &blueprint::GatedDelta), place: Place) -> Self {
+    pub(super) fn new(hidden: usize, (seat, delta): (Seat<'_>, &blueprint::GatedDelta), place: Place) -> Self {
         let blueprint::GatedDelta { key_heads, value_heads, key_width, value_width, .. } = *delta;
         let (channels, values) = (delta.row_width(), delta.values_width());
         let mut tensors = LayerTensors::of_layer(place, "delta rule", Role::Attention);
-        let norm = BranchNorm::new(branch, hidden, &mut tensors);
+        let norm = BranchNorm::new(seat, hidden, &mut tensors);
         let mut input = |name: &str, rows| {
             tensors.linear(&format!("linear_attn.in_proj_{name}"), [rows, hidden], false, Access::Sweep)
         };

@@ -26,6 +26,8 @@ pub(super) struct Head {
     /// Number that the normed hidden states are multiplied by. Some models divide before the head and others after it;
     /// multiplying before is cheaper and just as exact.
     scale: f32,
+    /// The bound of the logits, if they have one.
+    cap: Option<f32>,
 }
 
 impl Head {
@@ -39,7 +41,7 @@ impl Head {
         let name = if head.is_tied { EMBEDDING_TENSOR } else { HEAD_TENSOR };
         let weight = tensors.matrix(name, [vocab, hidden], Access::Sweep);
         let matrix = Linear { weight, bias: None, rows: vocab, cols: hidden };
-        Self { spec: tensors.finish(), norm, head: matrix, scale: 1.0 / head.divisor }
+        Self { spec: tensors.finish(), norm, head: matrix, scale: 1.0 / head.divisor, cap: head.soft_cap }
     }
 
     /// Takes room for the normed hidden states and for the logits. The greatest logits later overwrite the hidden
@@ -99,6 +101,9 @@ impl Layer for Head {
             }
             pass.submit(&[norm, Command::Scale { x: normed, by: self.scale }])?;
             pass.products(normed, [&self.head], [logits], None)?;
+            if let Some(bound) = self.cap {
+                pass.submit(&[Command::Cap { x: logits, bound }])?;
+            }
             let count = count.map(|count| count.clamp(1, vocab));
             match count.filter(|&count| pass.prefers_best() && count <= BEST_MAX && vocab <= BEST_WIDTH_MAX) {
                 Some(count) => {

@@ -8,10 +8,11 @@ use interbed_device::{PassNeeds, Tensor, TensorArea};
 use interbed_kernels::Activation;
 use interbed_weights::{Access, EXPERT_MATRICES_MAX, GroupSpec, Role, TensorId};
 
+use super::branch_norm::Seat;
 use super::chooser::{Chooser, Outlook};
 use super::tensors::LayerTensors;
 use super::{Layer, Place};
-use crate::blueprint::{Branch, Mixture};
+use crate::blueprint::Mixture;
 use crate::kept::Kept;
 use crate::pass::{Choice, ForwardError, Linear, Pass, PassSize};
 
@@ -63,9 +64,9 @@ impl MoeFfn {
     /// mixture.
     pub(super) fn new(
         hidden: usize,
-        of: (&Branch, &Mixture),
+        of: (Seat<'_>, &Mixture),
         place: Place,
-        behind: Option<((&Branch, &Mixture), Place)>,
+        behind: Option<((Seat<'_>, &Mixture), Place)>,
     ) -> Self {
         let ((_, mixture), width) = (of, of.1.expert_width);
         let mut tensors = tensors_of(place);
@@ -123,8 +124,13 @@ impl MoeFfn {
     }
 
     /// Chooses experts for all rows, and computes the factors of the shared expert.
-    fn route(&self, pass: &mut Pass<'_>, x: Tensor, choice: &Choice) -> Result<(), ForwardError> {
-        self.chooser.multiply(pass, x, choice)?;
+    fn route(
+        &self,
+        pass: &mut Pass<'_>,
+        x: Tensor,
+        Scratch { choice, taken, .. }: &Scratch,
+    ) -> Result<(), ForwardError> {
+        self.chooser.multiply(pass, x, *taken, choice)?;
         if let (Some(shared), Some(Some(out))) = (&self.shared, choice.shared)
             && let Some(factor) = &shared.factor
         {
@@ -177,7 +183,7 @@ impl Layer for MoeFfn {
         let (rows, hidden, width) = (pass.rows(), self.hidden, self.expert_width);
         let scratch = self.scratch(rows, &mut pass.area());
         let x = self.chooser.norm.begin(pass)?;
-        self.route(pass, x, &scratch.choice)?;
+        self.route(pass, x, &scratch)?;
         pass.tell_routes(self.group, self.spec.layer, self.chooser.chosen);
         // Experts are read while everything that needs no expert is computed.
         pass.visit_experts(self.group)?;

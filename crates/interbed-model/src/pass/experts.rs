@@ -22,6 +22,9 @@ pub struct Choice {
     /// stored bias vector, and the second is the tensor to which the bias is copied, `[experts]`. `None` if the router
     /// has no such bias.
     pub bias: Option<(TensorId, Tensor)>,
+    /// The learned factors of the experts' weights, `[experts]`: the id of the stored vector, and the tensor to which
+    /// the vector is copied. `None` if the router has no such factors.
+    pub factors: Option<(TensorId, Tensor)>,
     /// The products from which the factors of the shared expert's results are computed, `[rows]`. The sigmoid of a
     /// row's product is the factor of this row. The outer value is `None` if there is no shared expert. The inner value
     /// is `None` if the shared expert's results have no factors.
@@ -63,8 +66,8 @@ impl Pass<'_> {
 
     /// Brings the numbers of `choice` to the host.
     fn bring(&mut self, choice: &Choice) -> Result<(), DeviceError> {
-        if let Some((bias, out)) = choice.bias {
-            let table = &self.weights.vector(bias);
+        for (vector, out) in choice.bias.into_iter().chain(choice.factors) {
+            let table = &self.weights.vector(vector);
             self.submit(&[Command::Gather { table, rows: &[0], multiplier: 1.0, out }])?;
         }
         self.download(choice.all)
@@ -196,6 +199,9 @@ fn find(
     routes.begin(rows, choice.shared.map(|factors| factors.map(part)));
     if let Some((_, bias)) = choice.bias {
         routes.bias(experts).copy_from_slice(part(bias));
+    }
+    if let Some((_, factors)) = choice.factors {
+        routes.expert_factors(experts).copy_from_slice(part(factors));
     }
     routes.find(router, chosen, experts, part(choice.logits));
     Ok(())

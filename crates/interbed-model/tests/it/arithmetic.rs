@@ -20,8 +20,10 @@ const FILE: &str = "tests/fixtures/arithmetic.txt";
 const QUANTISED: [DType; 3] = [DType::Q8_0, DType::Q4_0, DType::Q4K];
 
 /// Every kind of layer, type of weights and rope.
-const MODELS: [&str; 20] = [
+const MODELS: [&str; 22] = [
     "exaone4",
+    "gemma4",
+    "gemma4_moe",
     "glm4_moe_groups",
     "gpt_oss",
     "gpt_oss_mxfp4",

@@ -52,6 +52,7 @@ fn alone_in_chunks_and_among_logits() {
         ("llama3_bf16", KvDType::BF16),
         ("mistral_sliding", KvDType::F32),
         ("minicpm", KvDType::F32),
+        ("gemma4", KvDType::F32),
         ("qwen3_5", KvDType::F32),
     ] {
         let prompts: Vec<_> = (0..3).map(|seed| prompt(seed, 80 + seed as usize)).collect();

@@ -8,8 +8,9 @@ use crate::harness::{BLOCK_SIZE, Harness};
 
 /// One case of each kind: plain, sliding window, biases, q/k norm, scaled residuals, dynamic rope beyond its context,
 /// experts, experts with groups and a shared one, FP8, matrices in one piece with longrope, queries that grow, norms
-/// after rotation, sinks and biases of experts, delta rules and gated attention.
-const CASES: [(&str, KvDType); 19] = [
+/// after rotation, sinks and biases of experts, shared keys and values with rows of a table, values made from keys,
+/// experts beside a dense network, delta rules and gated attention.
+const CASES: [(&str, KvDType); 22] = [
     ("llama3_bf16", KvDType::BF16),
     ("mistral_sliding", KvDType::F32),
     ("qwen2_bf16", KvDType::BF16),
@@ -18,6 +19,9 @@ const CASES: [(&str, KvDType); 19] = [
     ("minicpm", KvDType::F32),
     ("rope_dynamic_long", KvDType::F32),
     ("gemma3", KvDType::F16),
+    ("gemma4", KvDType::F32),
+    ("gemma4_keys", KvDType::BF16),
+    ("gemma4_moe", KvDType::F16),
     ("qwen3_moe", KvDType::F16),
     ("glm4_moe_groups", KvDType::F32),
     ("qwen3_moe_fp8", KvDType::F16),

@@ -11,8 +11,9 @@ use crate::harness::{Harness, fixtures};
 use crate::logits::{distance, expected, unrounded};
 
 /// A language model by its fixture, the `model_type` of the model around it, and that of the part that sees.
-const WHOLE: [[&str; 3]; 3] = [
+const WHOLE: [[&str; 3]; 4] = [
     ["ministral3", "mistral3", "pixtral"],
+    ["gemma4", "gemma4", "gemma4_vision"],
     ["qwen3_5", "qwen3_5", "qwen3_5_vision"],
     ["qwen3_5_moe", "qwen3_5_moe", "qwen3_5_moe_vision"],
 ];

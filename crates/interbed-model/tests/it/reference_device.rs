@@ -20,8 +20,9 @@ use crate::harness::{BLOCKS_PER_SEQUENCE, Beside, Harness, blocks_of, fixtures, 
 use crate::logits::{distance, expected};
 
 /// Fixtures whose layers differ: biases, head norms, delta rules and gated attention, windows, scales, tied heads,
-/// experts beside a gated one, queries that grow, norms after rotation, sinks.
-const MODELS: [&str; 12] = [
+/// experts beside a gated one or a dense network, shared keys and values, queries that grow, norms after rotation,
+/// sinks.
+const MODELS: [&str; 14] = [
     "qwen2",
     "qwen3",
     "qwen3_5",
@@ -33,10 +34,12 @@ const MODELS: [&str; 12] = [
     "hunyuan_v1_moe",
     "gpt_oss",
     "gemma3",
+    "gemma4",
+    "gemma4_moe",
     "arcee",
 ];
 
-const MIXTURES: [&str; 4] = ["qwen2_moe", "qwen3_5_moe", "hunyuan_v1_moe", "gpt_oss"];
+const MIXTURES: [&str; 5] = ["qwen2_moe", "gemma4_moe", "qwen3_5_moe", "hunyuan_v1_moe", "gpt_oss"];
 
 /// How many random schedules a test goes through: `usual`, or as many as `INTERBED_SCHEDULES` says.
 fn schedules(usual: u64) -> u64 {

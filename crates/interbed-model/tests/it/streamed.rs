@@ -20,8 +20,8 @@ use interbed_weights::{
 use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, blocks_of, fixtures};
 
 /// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch,
-/// experts, matrices in one piece, experts that are rearranged on the way, convolutions and states.
-const CASES: [(&str, KvDType); 17] = [
+/// experts, rows of a table, matrices in one piece, experts that are rearranged on the way, convolutions and states.
+const CASES: [(&str, KvDType); 19] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -30,6 +30,8 @@ const CASES: [(&str, KvDType); 17] = [
     ("minicpm", KvDType::F32),
     ("mistral_sliding", KvDType::F32),
     ("gemma3", KvDType::F16),
+    ("gemma4", KvDType::F32),
+    ("gemma4_moe", KvDType::F16),
     ("arcee", KvDType::F32),
     ("qwen3_moe", KvDType::F16),
     ("qwen2_moe", KvDType::F32),

@@ -83,7 +83,7 @@ impl Decoder {
             windows::read_layer_types(fields, layers)?;
         }
         let heads = sizes::read_heads(keys, habits)?;
-        let kv_heads = sizes::read_kv_heads(keys, heads, habits.kv_heads)?;
+        let kv_heads = sizes::read_kv_heads(keys, heads, habits)?;
         let head_dim = sizes::read_head_dim(keys, habits, hidden, heads)?;
         let positions = keys.size(sizes::POSITIONS, habits.positions, Blueprint::POSITIONS_MAX)?;
         let epsilon = sizes::read_epsilon(keys, habits.epsilon)?;

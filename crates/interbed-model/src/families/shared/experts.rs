@@ -97,7 +97,16 @@ pub(in crate::families) fn normalises(keys: &Keys<'_>, default: bool, in_gguf: b
 
 /// A router that scores by a softmax over all experts.
 pub(in crate::families) fn softmax(normalise: Option<Floor>) -> Router {
-    Router { scores: Scores::Softmax, choice_bias: false, groups: None, normalise, scale: 1.0, by_token: false }
+    Router {
+        scores: Scores::Softmax,
+        choice_bias: false,
+        groups: None,
+        normalise,
+        scale: 1.0,
+        own_norm: None,
+        expert_factors: false,
+        by_token: false,
+    }
 }
 
 /// A shared expert as wide as `experts` of them, without a gate; `None` for no expert.
@@ -201,7 +210,11 @@ impl Decoder {
     }
 }
 
-fn check(keys: &Keys<'_>, mixture: &Mixture, layers: usize) -> Result<(), ConfigProblem> {
+/// Checks that the numbers of experts and groups of `mixture`, which `layers` layers have, fit each other.
+///
+/// # Errors
+/// Names the key of the first number that contradicts another or is too large.
+pub(in crate::families) fn check(keys: &Keys<'_>, mixture: &Mixture, layers: usize) -> Result<(), ConfigProblem> {
     let out_of_range = |json: &'static str, gguf: &'static str, found: usize, limit: String| {
         Err(keys.out_of_range(key(json, gguf), found, limit))
     };

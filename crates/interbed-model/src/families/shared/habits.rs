@@ -53,6 +53,11 @@ pub(in crate::families) struct Habits {
     /// Whether GGUF files of the family may hold layers that guess at further tokens, although they hold no experts.
     /// Such layers are not computed.
     pub has_guesses: bool,
+    /// Whether the logits of models of the family may be bounded. The family reads the bound.
+    pub caps_logits: bool,
+    /// Whether layers may differ in heads and in the widths of networks. The family reads what each layer has, and the
+    /// shared code takes the first layer's.
+    pub layers_differ: bool,
     /// Whether the usual key for the inner width of feed-forward networks states the inner width of an expert.
     pub inner_is_of_experts: bool,
     /// Returns whether the layer with this index has an attention window. This is used for GGUF files that state the
@@ -109,6 +114,8 @@ impl Habits {
         has_experts: false,
         has_recurrence: false,
         has_guesses: false,
+        caps_logits: false,
+        layers_differ: false,
         inner_is_of_experts: false,
         slides_in_gguf: |_| false,
     };

@@ -29,7 +29,8 @@ pub(super) fn refuse_uncomputed(keys: &Keys<'_>, habits: &Habits) -> Result<(), 
             let read = if habits.rope.grows { rope::TEMPERATURE.as_slice() } else { &[] };
             let guesses = [("nextn_predict_layers", 0.0)].into_iter().filter(|_| !habits.has_guesses);
             let of_mixtures = guesses.chain([("leading_dense_block_count", 0.0)]);
-            let numbers = NEUTRAL_NUMBERS.into_iter().filter(|(key, _)| !read.contains(key));
+            let is_read = |key: &str| read.contains(&key) || key == LOGIT_CAP && habits.caps_logits;
+            let numbers = NEUTRAL_NUMBERS.into_iter().filter(|(key, _)| !is_read(key));
             let flags = [("attention.causal", true), ("use_parallel_residual", false)];
             for (key, neutral) in flags {
                 if let Some(flag) = keys.flag(key)?.filter(|&flag| flag != neutral) {
@@ -50,12 +51,15 @@ pub(super) fn refuse_uncomputed(keys: &Keys<'_>, habits: &Habits) -> Result<(), 
 pub(in crate::families) const UNCOMPUTED: &str =
     "it changes what is computed, in a way that Interbed does not; use an engine that does";
 
+/// The key of GGUF files for the bound of logits.
+const LOGIT_CAP: &str = "final_logit_softcapping";
+
 /// Keys of GGUF files for computations that Interbed lacks, and the values that switch these off.
 const NEUTRAL_NUMBERS: [(&str, f64); 7] = [
     ("attention.clamp_kqv", 0.0),
     ("attention.max_alibi_bias", 0.0),
     ("attn_logit_softcapping", 0.0),
-    ("final_logit_softcapping", 0.0),
+    (LOGIT_CAP, 0.0),
     (rope::TEMPERATURE[0], 0.0),
     (rope::TEMPERATURE[1], 0.0),
     ("rope.scaling.yarn_ext_factor", 1.0),

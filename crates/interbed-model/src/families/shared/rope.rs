@@ -10,7 +10,7 @@ use crate::config_error::ConfigProblem;
 use crate::keys::{Key, Keys, key};
 
 pub(super) use in_gguf::read_factors;
-pub(in crate::families) use in_json::read_unrotated;
+pub(in crate::families) use in_json::{read_proportion, read_unrotated};
 
 /// Name of the tensor in GGUF files with the factors that frequencies are divided by.
 pub(crate) const FACTORS: &str = "rope_freqs.weight";
@@ -50,6 +50,9 @@ pub(in crate::families) enum Kinds {
     Usual,
     /// LongRoPE with two sets of factors. A model of the family may also have no scaling.
     LongRope,
+    /// The scalings of [`Kinds::Usual`], and one that rotates only the first pairs of each head, at the frequencies that
+    /// they would have if all pairs rotated. The family reads how many pairs these are.
+    Proportional,
     /// The scalings of [`Kinds::Usual`], with one exception: if a dynamic scaling has the key `alpha`, the base is
     /// multiplied by a factor that does not depend on the length of the sequence.
     Alpha,
@@ -63,6 +66,8 @@ pub(in crate::families) enum Rotated {
     Share(f64),
     /// The key of this name states the number of rotated elements, unless `partial_rotary_factor` states a share.
     Count(&'static str),
+    /// Layers differ. The family reads which elements each layer rotates, and the shared code takes whole heads.
+    ByLayer,
 }
 
 impl RopeRule {
@@ -90,7 +95,7 @@ pub(super) fn read(
             }
             let scaling = match rule.kinds {
                 Kinds::LongRope => in_gguf::read_factor_sets(gguf, [positions, rotated])?,
-                Kinds::Usual | Kinds::Alpha => in_gguf::read_scaling(gguf, rule, positions)?,
+                Kinds::Usual | Kinds::Alpha | Kinds::Proportional => in_gguf::read_scaling(gguf, rule, positions)?,
             };
             if scaling == RopeScaling::Default && rule.is_required {
                 let (key, why) = (gguf.name("rope.scaling.type"), "no model of this architecture is without scaling");

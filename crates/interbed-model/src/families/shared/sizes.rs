@@ -5,13 +5,14 @@ use serde_json::Value;
 use super::habits::{ActivationRule, Bias, Habits};
 use crate::blueprint::{Activation, Blueprint};
 use crate::config_error::ConfigProblem;
+use crate::keys::gguf::GgufKeys;
 use crate::keys::{Key, Keys, key};
 
 pub(super) const HIDDEN: Key = key("hidden_size", "embedding_length");
-pub(super) const INNER: Key = key("intermediate_size", "feed_forward_length");
+pub(in crate::families) const INNER: Key = key("intermediate_size", "feed_forward_length");
 pub(super) const LAYERS: Key = key("num_hidden_layers", "block_count");
 const HEADS: Key = key("num_attention_heads", "attention.head_count");
-pub(super) const KV_HEADS: Key = key("num_key_value_heads", "attention.head_count_kv");
+pub(in crate::families) const KV_HEADS: Key = key("num_key_value_heads", "attention.head_count_kv");
 pub(super) const HEAD_DIM: Key = key("head_dim", "attention.key_length");
 pub(super) const POSITIONS: Key = key("max_position_embeddings", "context_length");
 pub(super) const EPSILON: Key = key("rms_norm_eps", "attention.layer_norm_rms_epsilon");
@@ -21,7 +22,8 @@ pub(super) const VOCAB_SIZE: Key = key("vocab_size", "vocab_size");
 pub(super) fn read_inner(keys: &Keys<'_>, habits: &Habits) -> Result<usize, ConfigProblem> {
     let Keys::Gguf(gguf) = keys else { return keys.size(INNER, habits.inner, Blueprint::INNER_SIZE_MAX) };
     let of_expert = "expert_feed_forward_length";
-    let (inner, width) = (gguf.same_in_layers(INNER.gguf)?, gguf.of_experts(of_expert)?.filter(|_| habits.has_experts));
+    let inner = in_layers(gguf, INNER.gguf, habits)?;
+    let width = gguf.of_experts(of_expert)?.filter(|_| habits.has_experts);
     let limits = 1..=Blueprint::INNER_SIZE_MAX;
     match (inner, width) {
         (None, None) => Err(gguf.missing(INNER.gguf, "it shapes the model")),
@@ -45,15 +47,15 @@ pub(super) fn read_heads(keys: &Keys<'_>, habits: &Habits) -> Result<usize, Conf
     gguf.within(HEADS.gguf, heads, 1..=Blueprint::HEADS_MAX)
 }
 
-pub(super) fn read_kv_heads(keys: &Keys<'_>, heads: usize, default: Option<usize>) -> Result<usize, ConfigProblem> {
+pub(super) fn read_kv_heads(keys: &Keys<'_>, heads: usize, habits: &Habits) -> Result<usize, ConfigProblem> {
     let limits = 1..=Blueprint::HEADS_MAX;
     let kv_heads = match keys {
         Keys::Json(fields) => match fields.count(KV_HEADS.json, limits)? {
             Some(count) => count,
             None if fields.is_written(KV_HEADS.json) => heads,
-            None => default.unwrap_or(heads),
+            None => habits.kv_heads.unwrap_or(heads),
         },
-        Keys::Gguf(gguf) => match gguf.same_in_layers(KV_HEADS.gguf)? {
+        Keys::Gguf(gguf) => match in_layers(gguf, KV_HEADS.gguf, habits)? {
             Some(count) => gguf.within(KV_HEADS.gguf, count, limits)?,
             None => heads,
         },
@@ -63,6 +65,14 @@ pub(super) fn read_kv_heads(keys: &Keys<'_>, heads: usize, default: Option<usize
         return Err(keys.out_of_range(KV_HEADS, kv_heads, limit));
     }
     Ok(kv_heads)
+}
+
+/// Reads a number that is the same in all layers, or that of the first layer where layers may differ.
+fn in_layers(gguf: &GgufKeys<'_>, key: &str, habits: &Habits) -> Result<Option<u64>, ConfigProblem> {
+    match habits.layers_differ {
+        true => gguf.in_first_layer(key),
+        false => gguf.same_in_layers(key),
+    }
 }
 
 pub(super) fn read_head_dim(

@@ -7,6 +7,9 @@ use crate::blueprint::{QueryGrowth, RopeScaling};
 use crate::config_error::ConfigProblem;
 use crate::keys::json::Fields;
 
+/// The name of the scaling that rotates only some pairs of each head.
+const PROPORTIONAL: &str = "proportional";
+
 /// Reads the classic spelling (`rope_theta` beside `rope_scaling`) and that of transformers 5 (`rope_parameters`). If
 /// both are given, `rope_scaling` wins, or is refused beside parameters by type of layer. A `rope_theta` inside the
 /// object wins over one outside; without either, the base is `theta_default`.
@@ -65,8 +68,28 @@ pub(super) fn read(
         }
         return Ok((theta, RopeScaling::Default));
     }
+    if rule.kinds == Kinds::Proportional && kind == Some(PROPORTIONAL) {
+        let factor = positive(&rope, "factor")?.filter(|&factor| factor != 1.0);
+        return Ok((theta, factor.map_or(RopeScaling::Default, |factor| RopeScaling::Linear { factor })));
+    }
     let scaling = read_scaling(fields, &rope, max_positions, rotated)?;
     Ok((theta, scaling))
+}
+
+/// Reads the share of pairs that layers that see all rotate under a proportional scaling: all pairs under another
+/// scaling, and `default` if the configuration has no rope parameters.
+pub(in crate::families) fn read_proportion(fields: &Fields<'_>, default: f64) -> Result<f64, ConfigProblem> {
+    let Some([full, _]) = by_window(fields)? else { return Ok(default) };
+    let Some(rope) = full.filter(|rope| !rope.is_empty()) else { return Ok(1.0) };
+    let share = rope.number(ROTATED.json, |share| (0.0..=1.0).contains(&share), "a number from 0 to 1")?;
+    let is_proportional = rope.text("rope_type")?.or(rope.text("type")?) == Some(PROPORTIONAL);
+    match share.filter(|&share| share != 1.0) {
+        Some(share) if !is_proportional => {
+            let hint = "a part of each head is known to rotate under the rope type proportional only";
+            Err(rope.unsupported(ROTATED.json, &Value::from(share), hint))
+        }
+        share => Ok(share.unwrap_or(1.0)),
+    }
 }
 
 /// Reads the base and the scaling of layers with a window; without rope parameters by type of layer, these layers have
@@ -147,6 +170,7 @@ pub(super) fn read_rotated(
             Some(rotated) => rotated as f64 / head_dim as f64,
             None => 1.0,
         },
+        Rotated::ByLayer => return Ok(head_dim),
         Rotated::Whole => {
             let whole_hint = "1: this architecture is known with whole heads rotated only";
             let by_window = if rule.by_window { by_window(fields)? } else { None };
