@@ -356,6 +356,13 @@ def gemma4():
                enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=16),
         {"publish": as_it_is, "matters": matters},
     )
+    unified = {key: value for key, value in keys.items() if "per_layer_input" not in key}
+    yield (
+        "gemma4_unified", "as 12B: no table; types of layers and rotations are left out",
+        family("gemma4_unified_text", layers=6, **(unified | {
+            "architecture": "Gemma4UnifiedForCausalLM", "rope_parameters": ...}), num_global_key_value_heads=1),
+        {"exact": True, "matters": {"sliding_window": 9, "final_logit_softcapping": 5.0}},
+    )
 
 
 def qwen3_5():
@@ -605,7 +612,7 @@ def random_weights(model, seed):
         noise = torch.randn(tensor.shape, generator=generator)
         if "norm" in name:
             out[name] = neutral_norm(model, name) + 0.3 * noise
-            if type(model).__name__.startswith("Gemma4") and ".post_" in name and not model.config.enable_moe_block:
+            if type(model).__name__.startswith("Gemma4") and ".post_" in name and not hasattr(model.model.layers[0], "router"):
                 # With more than that, errors of a layer grow in those behind it.
                 out[name] *= 0.4
         elif name.endswith("e_score_correction_bias"):

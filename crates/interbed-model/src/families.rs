@@ -58,6 +58,7 @@ families!(
     gpt_oss,
     gemma3,
     gemma4,
+    gemma4_unified,
     qwen3_5,
     qwen3_5_moe,
 );

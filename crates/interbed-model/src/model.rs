@@ -12,7 +12,7 @@ use crate::below::{KvBelow, NothingBelow};
 use crate::blueprint::{Blueprint, QueryGrowth, ROPES_MAX};
 use crate::kept::{KeptGroups, TRUNK};
 use crate::layers::{Layer, layers_of};
-use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, SharedTensors};
+use crate::pass::{BatchRows, ForwardError, LogitSink, Pass, PassSize, SharedTensors, SharedWidths};
 use crate::rope::RopeTable;
 use crate::route_sink::RouteSink;
 use crate::routes::Routes;
@@ -29,6 +29,8 @@ pub struct Model {
     gated_heads: Option<usize>,
     /// How queries grow with their positions, if they grow.
     growth: Option<QueryGrowth>,
+    /// How large the tensors are that all layers use in common.
+    widths: SharedWidths,
     /// The table of each kind of rotation that layers have.
     ropes: ArrayVec<RopeTable, ROPES_MAX>,
     weights: Box<dyn WeightSource>,
@@ -55,8 +57,22 @@ impl Model {
         let gated = blueprint.attentions().filter(|attention| attention.output_gate);
         let gated_heads = gated.map(|attention| attention.heads).max();
         let (batch, routes) = (BatchRows::default(), <[Routes; 2]>::default());
-        let (route_sink, last) = (None, None);
-        Self { gated_heads, growth, blueprint, layers, blocks, groups, ropes, weights, batch, routes, route_sink, last }
+        let (route_sink, last, widths) = (None, None, SharedWidths::of(&blueprint));
+        Self {
+            gated_heads,
+            growth,
+            widths,
+            blueprint,
+            layers,
+            blocks,
+            groups,
+            ropes,
+            weights,
+            batch,
+            routes,
+            route_sink,
+            last,
+        }
     }
 
     /// Returns the blueprint, which describes what the model computes.
@@ -107,7 +123,8 @@ impl Model {
     /// Returns what a device must reserve for any forward pass of at most `max_tokens` tokens and at most
     /// `max_logit_rows` rows of logits or hidden states.
     pub fn pass_needs(blueprint: &Blueprint, max_tokens: usize, max_logit_rows: usize) -> PassNeeds {
-        needs(blueprint, &layers_of(blueprint), &PassSize { tokens: max_tokens, logit_rows: max_logit_rows })
+        let size = PassSize { tokens: max_tokens, logit_rows: max_logit_rows };
+        needs(&SharedWidths::of(blueprint), &layers_of(blueprint), &size)
     }
 
     /// Returns the memory, in bytes, that the CPU needs with `threads` threads for any forward pass of at most
@@ -170,10 +187,10 @@ impl Model {
         if size.tokens == 0 {
             return Ok(());
         }
-        let needed = needs(&self.blueprint, &self.layers, &size).tensors;
+        let needed = needs(&self.widths, &self.layers, &size).tensors;
         // A batch that is refused does not begin a pass.
         needed.check(device.tensor_capacity()).map_err(DeviceError::from)?;
-        let places = shared_tensors(&self.blueprint, size.tokens);
+        let places = shared_tensors(&self.widths, size.tokens);
         self.weights.begin_pass(size.tokens)?;
         below.begin(self.batch.frames());
         let (weights, batch) = (&mut *self.weights, &self.batch);
@@ -207,17 +224,17 @@ fn groups_of(layers: &[Box<dyn Layer>]) -> KeptGroups {
     KeptGroups::new(&kept)
 }
 
-fn needs(blueprint: &Blueprint, layers: &[Box<dyn Layer>], size: &PassSize) -> PassNeeds {
-    let (_, tensors) = shared_tensors(blueprint, size.tokens);
+fn needs(widths: &SharedWidths, layers: &[Box<dyn Layer>], size: &PassSize) -> PassNeeds {
+    let (_, tensors) = shared_tensors(widths, size.tokens);
     let mut needs = PassNeeds { tensors, tokens: size.tokens, ..PassNeeds::default() };
     layers.iter().for_each(|layer| layer.plan(size, &mut needs));
     needs
 }
 
 /// Returns the tensors that layers share, and the area after them.
-fn shared_tensors(blueprint: &Blueprint, tokens: usize) -> (SharedTensors, TensorArea) {
+fn shared_tensors(widths: &SharedWidths, tokens: usize) -> (SharedTensors, TensorArea) {
     let mut area = TensorArea::default();
-    let shared = SharedTensors::take(&mut area, tokens, blueprint);
+    let shared = SharedTensors::take(&mut area, tokens, widths);
     (shared, area)
 }
 

@@ -185,7 +185,13 @@ impl BatchRows {
         let KeptRows { spans, below } = &mut self.kept;
         spans.clear();
         below.clear();
-        if !groups.shares() || self.wanted.len() == self.tokens.len() {
+        if !groups.shares() {
+            return;
+        }
+        // As many as there can be, whatever a pass wants.
+        spans.reserve(self.spans.len() / self.num_sequences.max(1) * self.tokens.len());
+        below.reserve(self.tokens.len());
+        if self.wanted.len() == self.tokens.len() {
             return;
         }
         for of_group in self.spans.chunks_exact(self.num_sequences.max(1)) {
@@ -265,6 +271,7 @@ impl BatchRows {
         let Self { of_table: [of_all, of_kept], wanted_rows, tokens, .. } = self;
         of_all.clear();
         of_kept.clear();
+        of_kept.reserve(tokens.len() * count);
         for row in 0..count as u32 {
             of_all.extend((0..tokens.len() as u32).map(|token| token * count as u32 + row));
             // Where no row is wanted, one is left.
@@ -360,19 +367,39 @@ pub struct SharedTensors {
     table_rows: Tensor,
 }
 
-impl SharedTensors {
-    /// Reserves the tensors for `tokens` rows in `area`.
-    pub fn take(area: &mut TensorArea, tokens: usize, blueprint: &Blueprint) -> Self {
+/// How many elements the tensors that all layers use in common have for each token.
+#[derive(Debug, Clone)]
+pub struct SharedWidths {
+    hidden: usize,
+    /// For each kind of rotation in the model, how many elements of a head are rotated.
+    rotated: ArrayVec<usize, ROPES_MAX>,
+    first_term: usize,
+    table_rows: usize,
+}
+
+impl SharedWidths {
+    /// Returns the widths of a model.
+    pub fn of(blueprint: &Blueprint) -> Self {
         let hidden = blueprint.hidden_size;
         let has_sums = blueprint.parts().any(|part| matches!(part, Part::Sum(_)));
-        let of_tables: usize = blueprint.tables.iter().map(|table| table.rows * table.width).sum();
+        let first_term = if has_sums { hidden } else { 0 };
+        let table_rows = blueprint.tables.iter().map(|table| table.rows * table.width).sum();
+        let rotated = blueprint.ropes.iter().map(|rope| rope.rotated).collect();
+        Self { hidden, rotated, first_term, table_rows }
+    }
+}
+
+impl SharedTensors {
+    /// Reserves the tensors for `tokens` rows in `area`.
+    pub fn take(area: &mut TensorArea, tokens: usize, widths: &SharedWidths) -> Self {
+        let hidden = widths.hidden;
         Self {
             hidden: area.take(tokens * hidden),
             normed: area.take(tokens * hidden),
             branch: area.take(tokens * hidden),
-            rotations: blueprint.ropes.iter().map(|rope| area.take(tokens * rope.rotated)).collect(),
-            first_term: area.take(if has_sums { tokens * hidden } else { 0 }),
-            table_rows: area.take(tokens * of_tables),
+            rotations: widths.rotated.iter().map(|rotated| area.take(tokens * rotated)).collect(),
+            first_term: area.take(tokens * widths.first_term),
+            table_rows: area.take(tokens * widths.table_rows),
         }
     }
 }

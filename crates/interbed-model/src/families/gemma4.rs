@@ -24,61 +24,74 @@ use shape::Shape;
 /// The base of the rotation of layers with a window, unless the configuration says otherwise.
 const THETA_OF_WINDOWS: f64 = 10_000.0;
 
+pub(super) const HABITS: Habits = Habits {
+    vocab_size: 262_144,
+    hidden: 2304,
+    inner: 9216,
+    layers: 30,
+    heads: 8,
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    positions: 131_072,
+    theta: 1_000_000.0,
+    bos: Some(2),
+    eos: Some(1),
+    is_tied: true,
+    input_bias: Bias::Stated("attention_bias", false),
+    output_bias: Bias::Stated("attention_bias", false),
+    rotated: Rotated::ByLayer,
+    rope: RopeRule { by_window: true, kinds: Kinds::Proportional, ..RopeRule::USUAL },
+    activation: ActivationRule::NamedBy("hidden_activation", Activation::GeluTanh),
+    has_experts: true,
+    caps_logits: true,
+    layers_differ: true,
+    slides_in_gguf: shape::slides,
+    ..Habits::PLAIN
+};
+
+/// What absent keys of a `config.json` mean in a family.
+pub(super) struct Absent {
+    /// How many tokens a layer with a window sees.
+    pub window: usize,
+    /// The width of the rows of the table; `None` if there is no table.
+    pub row_width: Option<usize>,
+}
+
 pub(super) static FAMILY: Family = Family {
     name: "Gemma4",
     model_types: &["gemma4_text"],
     within: &["gemma4"],
     gguf: Some(GgufForm::new(&["gemma4"], RopeStyle::Halves)),
-    habits: Habits {
-        vocab_size: 262_144,
-        hidden: 2304,
-        inner: 9216,
-        layers: 30,
-        heads: 8,
-        kv_heads: Some(4),
-        head_dim: Some(256),
-        positions: 131_072,
-        theta: 1_000_000.0,
-        bos: Some(2),
-        eos: Some(1),
-        is_tied: true,
-        input_bias: Bias::Stated("attention_bias", false),
-        output_bias: Bias::Stated("attention_bias", false),
-        rotated: Rotated::ByLayer,
-        rope: RopeRule { by_window: true, kinds: Kinds::Proportional, ..RopeRule::USUAL },
-        activation: ActivationRule::NamedBy("hidden_activation", Activation::GeluTanh),
-        has_experts: true,
-        caps_logits: true,
-        layers_differ: true,
-        slides_in_gguf: shape::slides,
-        ..Habits::PLAIN
-    },
-    read: |keys, mut decoder| {
-        if let Some(fields) = keys.json() {
-            refuse_other(fields)?;
-            decoder.windows = shape::windows_in_json(fields, decoder.layers)?;
-        }
-        decoder.norms = NormPlaces::Both;
-        decoder.norm_heads(HeadNorms::EachBefore);
-        decoder.attention.norms_values = true;
-        decoder.attention.scale = 1.0;
-        decoder.embedding_factor = (decoder.hidden as f64).sqrt();
-        let shape = Shape::read(keys, &decoder)?;
-        rotate(keys, &mut decoder, &shape)?;
-        let cap = key("final_logit_softcapping", "final_logit_softcapping");
-        let soft_cap = keys.number(cap, |cap| cap == 0.0 || cap >= 1e-6, "a number above 0")?.filter(|&cap| cap > 0.0);
-        let epsilon = decoder.norm_epsilon;
-        let mut blueprint = decoder.blueprint();
-        blueprint.head.soft_cap = soft_cap.map(|cap| cap as f32);
-        blueprint.tables = shape.row_width.map(|width| table(&blueprint, width, epsilon)).into_iter().collect();
-        for (number, layer) in blueprint.layers.iter_mut().enumerate() {
-            complete(layer, number, &shape, epsilon);
-        }
-        Ok(blueprint)
-    },
+    habits: HABITS,
+    read: |keys, decoder| read(keys, decoder, &Absent { window: 512, row_width: Some(256) }),
     presets: sizes::PRESETS,
     ..Family::PLAIN
 };
+
+/// Makes the blueprint of a model from what `decoder` has read; `absent` says what absent keys mean.
+pub(super) fn read(keys: &Keys<'_>, mut decoder: Decoder, absent: &Absent) -> Result<Blueprint, ConfigProblem> {
+    if let Some(fields) = keys.json() {
+        refuse_other(fields)?;
+        decoder.windows = shape::windows_in_json(fields, decoder.layers, absent.window)?;
+    }
+    decoder.norms = NormPlaces::Both;
+    decoder.norm_heads(HeadNorms::EachBefore);
+    decoder.attention.norms_values = true;
+    decoder.attention.scale = 1.0;
+    decoder.embedding_factor = (decoder.hidden as f64).sqrt();
+    let shape = Shape::read(keys, &decoder, absent)?;
+    rotate(keys, &mut decoder, &shape)?;
+    let cap = key("final_logit_softcapping", "final_logit_softcapping");
+    let soft_cap = keys.number(cap, |cap| cap == 0.0 || cap >= 1e-6, "a number above 0")?.filter(|&cap| cap > 0.0);
+    let epsilon = decoder.norm_epsilon;
+    let mut blueprint = decoder.blueprint();
+    blueprint.head.soft_cap = soft_cap.map(|cap| cap as f32);
+    blueprint.tables = shape.row_width.map(|width| table(&blueprint, width, epsilon)).into_iter().collect();
+    for (number, layer) in blueprint.layers.iter_mut().enumerate() {
+        complete(layer, number, &shape, epsilon);
+    }
+    Ok(blueprint)
+}
 
 /// Refuses attention to later tokens.
 fn refuse_other(fields: &Fields<'_>) -> Result<(), ConfigProblem> {

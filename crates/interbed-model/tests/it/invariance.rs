@@ -130,7 +130,7 @@ fn keys_under_another_rope_scale_have_another_namespace() {
 
 #[test]
 fn a_pass_allocates_nothing_after_warm_up() {
-    for name in ["qwen3", "gpt_oss", "qwen3_5"] {
+    for name in ["qwen3", "gpt_oss", "gemma4", "gemma4_moe", "qwen3_5"] {
         let mut harness = Harness::load(name, KvDType::F32, 2, 2);
         let mut sequence = harness.sequence(0, &prompt(1, 40));
         let mut pass = |start: usize, end: usize| {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::Decoder;
+use super::{Absent, Decoder};
 use crate::blueprint::{Blueprint, Mixture, RouterNorm};
 use crate::config_error::ConfigProblem;
 use crate::families::shared::windows::{self, Windows};
@@ -14,12 +14,8 @@ use crate::keys::{Keys, key};
 
 /// All layers but every sixth have a window, unless the configuration says otherwise.
 const PERIOD: u64 = 6;
-/// How many tokens a layer with a window sees, unless the configuration says otherwise.
-const WINDOW: usize = 512;
 /// The width of heads in layers that see all, unless the configuration says otherwise.
 const FULL_WIDTH: usize = 512;
-/// The width of the rows of the table, unless the configuration says otherwise.
-const ROW_WIDTH: usize = 256;
 /// The configuration's key for exceptions of single layers.
 const PER_LAYER: &str = "per_layer_config";
 
@@ -54,7 +50,7 @@ pub(super) struct Heads {
 
 impl Shape {
     /// Reads what the configuration says of the layers of `decoder`, whose windows have been read.
-    pub(super) fn read(keys: &Keys<'_>, decoder: &Decoder) -> Result<Self, ConfigProblem> {
+    pub(super) fn read(keys: &Keys<'_>, decoder: &Decoder, absent: &Absent) -> Result<Self, ConfigProblem> {
         let layers = decoder.layers;
         let limits = 0..=layers - 1;
         let shared = key("num_kv_shared_layers", "attention.shared_kv_layers");
@@ -76,7 +72,7 @@ impl Shape {
         };
         let row_width = key("hidden_size_per_layer_input", "embedding_length_per_layer_input");
         let row_width = match keys.count(row_width, 0..=Blueprint::HIDDEN_SIZE_MAX)? {
-            None if keys.json().is_some_and(|fields| !fields.is_written(row_width.json)) => Some(ROW_WIDTH),
+            None if keys.json().is_some_and(|fields| !fields.is_written(row_width.json)) => absent.row_width,
             width => width.filter(|&width| width > 0),
         };
         if let (Some(_), Some(fields)) = (row_width, keys.json()) {
@@ -105,9 +101,13 @@ pub(super) fn slides(layer: usize) -> bool {
     windows::slides_by(PERIOD, layer)
 }
 
-/// Reads the windows of a `config.json`. The last layer sees all, whatever the configuration says.
-pub(super) fn windows_in_json(fields: &Fields<'_>, layers: usize) -> Result<Windows, ConfigProblem> {
-    let window = windows::read(fields)?.unwrap_or(WINDOW);
+/// Reads the windows of a `config.json`, which are `window` tokens long if it does not say. The last layer sees all, whatever the configuration says.
+pub(super) fn windows_in_json(
+    fields: &Fields<'_>,
+    layers: usize,
+    window: usize,
+) -> Result<Windows, ConfigProblem> {
+    let window = windows::read(fields)?.unwrap_or(window);
     let mut windows = windows::in_layers(fields, Some(window), layers, slides)?;
     windows.last_mut().into_iter().for_each(|last| *last = None);
     Ok(windows)
