@@ -18,6 +18,8 @@ use crate::tokenizer::Tokenizer;
 /// message, after which the answer goes on.
 pub(crate) const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
 pub(crate) const MESSAGE_END: &str = "<|end|>";
+/// The token with which a model that writes calls within its turn asks for their results, and so ends its answer.
+pub(crate) const RESULT_BEGIN: &str = "<|tool_response>";
 
 /// A short answer, which no template writes by itself.
 const ANSWER: &str = "interbed9417";
@@ -39,6 +41,7 @@ pub fn end_tokens(
     if let Some(tokenizer) = tokenizer {
         ids.extend(tokenizer.eos_id());
         ids.extend(template.and_then(|template| turn_end(template, tokenizer)));
+        ids.extend(tokenizer.id_of(RESULT_BEGIN).filter(|&id| tokenizer.is_special(id)));
         let of_harmony = HARMONY_ENDS.map(|name| tokenizer.id_of(name).filter(|&id| tokenizer.is_special(id)));
         if let [Some(_), Some(_)] = of_harmony {
             let message_end = tokenizer.id_of(MESSAGE_END);
@@ -143,6 +146,16 @@ mod tests {
             assert_eq!(of(behind), [99, 1], "{behind:?}");
         }
         assert_eq!(of("{{ raise_exception('no') }}"), [99, 1]);
+    }
+
+    #[test]
+    fn an_answer_ends_where_the_results_of_its_calls_follow() {
+        let ends = |names: &[&str]| {
+            let (nothing, config) = (generation(json!({})), config(json!({"eos_token_id": 9})));
+            end_tokens(&nothing, &config, Some(&tokenizer(names, "</s>")), None)
+        };
+        assert_eq!(ends(&["<s>", "</s>", "<|tool_response>"]), [9, 2, 3]);
+        assert_eq!(ends(&["<s>", "</s>", "<tool_response>"]), [9, 2]);
     }
 
     #[test]

@@ -497,6 +497,26 @@ fn texts_end_at_tokens_that_keys_or_names_tell() {
 }
 
 #[test]
+fn texts_with_marked_spaces_end_where_results_of_calls_follow() {
+    let mut metadata = shape("llama");
+    metadata.set("tokenizer.ggml.model", "gemma4");
+    metadata.set(
+        "tokenizer.ggml.tokens",
+        ["<unk>", "<eos>", "<turn|>", "<|tool_response>", "a"].into_iter().collect::<Texts>(),
+    );
+    metadata.set("tokenizer.ggml.token_type", Numbers::from_i32([2, 3, 3, 4, 1]));
+    metadata.set("tokenizer.ggml.eos_token_id", 1u32);
+    assert_eq!(tokenizer::end_ids(&metadata), Ok(vec![1, 2, 3]));
+    assert_eq!(tokenizer::bos_id(&metadata), Ok(None), "there are no usual ids");
+    assert!(tokenizer(&metadata).unwrap_err().contains("tokenizer.ggml.merges"));
+    metadata.set("tokenizer.ggml.merges", Texts::default());
+    assert!(tokenizer(&metadata).unwrap().is_special(3));
+    // With neither a token for what is unknown nor tokens of bytes, texts could not be encoded.
+    metadata.set("tokenizer.ggml.token_type", Numbers::from_i32([1, 3, 3, 4, 1]));
+    assert!(tokenizer(&metadata).unwrap_err().contains("tokenizer.ggml.unknown_token_id"));
+}
+
+#[test]
 fn where_messages_end_answers_of_harmony_go_on() {
     let mut metadata = vocabulary("gpt-4o");
     let mut tokens = metadata.texts("tokenizer.ggml.tokens").unwrap().unwrap().clone();

@@ -1,5 +1,7 @@
 //! Conversion of a GGUF file's vocabulary to `tokenizer.json`.
 
+mod marked_spaces;
+
 use std::collections::HashMap;
 
 use interbed_weights::{GgufProblem, Metadata, Number, Texts};
@@ -7,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::sentencepiece::{Piece, merges};
 use super::{GgufModel, TokenizerFiles, pre_tokenizer};
-use crate::end_tokens::{HARMONY_ENDS, MESSAGE_END};
+use crate::end_tokens::{HARMONY_ENDS, MESSAGE_END, RESULT_BEGIN};
 use crate::families::Family;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, TokenizerConfig, TokenizerError};
 
@@ -26,7 +28,7 @@ const SENTENCEPIECE_IDS: [(&str, usize); 3] = [(UNKNOWN, 0), (BOS, 1), (EOS, 2)]
 const OTHER_ENDS: [&str; 2] = ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 /// Tokens that end a text in every model that has them, with or without a key, and whatever type a converter gave them:
 /// these names do not occur as text.
-const END_NAMES: [&str; 9] = [
+const END_NAMES: [&str; 11] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -35,6 +37,8 @@ const END_NAMES: [&str; 9] = [
     "<|endoftext|>",
     "<|end_of_turn|>",
     "<end_of_turn>",
+    "<turn|>",
+    RESULT_BEGIN,
     "<EOT>",
 ];
 
@@ -103,22 +107,27 @@ pub(super) fn read(model: &GgufModel<'_>) -> Result<TokenizerFiles, TokenizerErr
                     known.join(", ")
                 )));
             };
-            let merges = merge_texts.ok_or_else(|| {
-                let (key, why) = (MERGES.to_owned(), "byte-pair encoding needs it");
-                problem(GgufProblem::Missing { key, why })
-            })?;
-            byte_level_json(metadata, &vocabulary, merges, &pre).map_err(unsupported)?
+            byte_level_json(metadata, &vocabulary, needed(merge_texts).map_err(problem)?, &pre).map_err(unsupported)?
+        }
+        "gemma4" => {
+            let merges = needed(merge_texts).map_err(problem)?;
+            marked_spaces::json(metadata, &vocabulary, merges).map_err(unsupported)?
         }
         "llama" => sentencepiece_json(metadata, &vocabulary).map_err(unsupported)?,
         other => {
             let shown: String = other.chars().take(80).collect();
             return Err(unsupported(format!(
-                "{MODEL} is {shown:?}; supported are \"gpt2\" (byte-level BPE) and \"llama\" (SentencePiece): use \
-                 the Hugging Face directory of this model instead"
+                "{MODEL} is {shown:?}; supported are \"gpt2\" (byte-level BPE), \"gemma4\" (BPE with marks for \
+                 spaces) and \"llama\" (SentencePiece): use the Hugging Face directory of this model instead"
             )));
         }
     };
     Ok(TokenizerFiles { tokenizer, config: names(model)? })
+}
+
+/// Returns the merges, which byte-pair encoding needs.
+fn needed(merges: Option<&Texts>) -> Result<&Texts, GgufProblem> {
+    merges.ok_or_else(|| GgufProblem::Missing { key: MERGES.to_owned(), why: "byte-pair encoding needs it" })
 }
 
 /// Makes `tokenizer_config.json`, with the texts of the special tokens.
@@ -241,6 +250,11 @@ impl<'a> Vocabulary<'a> {
         ids
     }
 
+    /// Returns whether each byte has a token.
+    fn has_bytes(&self, ids: &HashMap<&str, u32>) -> bool {
+        (0..=255u8).all(|byte| ids.contains_key(format!("<0x{byte:02X}>").as_str()))
+    }
+
     /// Makes `model.vocab` of `tokenizer.json`, in the order of ids.
     fn json(&self, ids: &HashMap<&str, u32>) -> Value {
         let first = |(id, token): &(usize, &str)| ids.get(token) == Some(&(*id as u32));
@@ -288,6 +302,30 @@ fn kind(number: Number) -> Kind {
     }
 }
 
+/// Returns the two parts of each merge.
+fn pairs(merges: &Texts) -> Result<Vec<(&str, &str)>, String> {
+    let both = |(index, merge): (usize, &'_ str)| {
+        // A token may begin with a space in vocabularies that are not of bytes; none is one alone.
+        let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ');
+        at.map(|(at, _)| at).ok_or_else(|| format!("{MERGES}[{index}] is no pair of tokens"))
+    };
+    let merges = merges.iter().enumerate();
+    merges.map(|(index, merge)| both((index, merge)).map(|at| (&merge[..at], &merge[at + 1..]))).collect()
+}
+
+/// Returns the text of the token for what no other token stands for, if there is one. A token with the right type is
+/// preferred to one at the usual id.
+fn unknown<'v>(metadata: &Metadata, vocabulary: &'v Vocabulary<'_>) -> Result<Option<&'v str>, String> {
+    let text = |problem: GgufProblem| problem.to_string();
+    let marked = vocabulary.entries().find(|(_, kind)| *kind == Kind::Unknown).map(|(token, _)| token);
+    Ok(match (metadata.count(UNKNOWN).map_err(text)?, marked) {
+        (None, Some(marked)) => Some(marked),
+        _ => {
+            special_id(metadata, UNKNOWN).map_err(text)?.and_then(|id| vocabulary.tokens.get(usize::try_from(id).ok()?))
+        }
+    })
+}
+
 fn byte_level_json(
     metadata: &Metadata,
     vocabulary: &Vocabulary<'_>,
@@ -295,13 +333,6 @@ fn byte_level_json(
     pre: &pre_tokenizer::PreTokenizer,
 ) -> Result<Value, String> {
     let ids = vocabulary.ids();
-    let mut pairs = Vec::with_capacity(merges.len());
-    for (index, merge) in merges.iter().enumerate() {
-        // A token may begin with a space in vocabularies that are not of bytes; none is one alone.
-        let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ');
-        let Some((at, _)) = at else { return Err(format!("{MERGES}[{index}] is no pair of tokens")) };
-        pairs.push(json!([&merge[..at], &merge[at + 1..]]));
-    }
     Ok(json!({
         "version": "1.0",
         "truncation": null,
@@ -309,12 +340,12 @@ fn byte_level_json(
         "added_tokens": vocabulary.added(&ids, strips(metadata)?),
         "normalizer": pre.normalizer,
         "pre_tokenizer": pre.json,
-        "post_processor": surroundings(metadata, vocabulary, pre.add_bos)?,
+        "post_processor": surroundings(metadata, vocabulary, if pre.add_bos { Bos::UnlessTold } else { Bos::IfTold })?,
         "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-            "ignore_merges": pre.ignore_merges, "vocab": vocabulary.json(&ids), "merges": pairs,
+            "ignore_merges": pre.ignore_merges, "vocab": vocabulary.json(&ids), "merges": pairs(merges)?,
         },
     }))
 }
@@ -331,15 +362,7 @@ fn sentencepiece_json(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Resul
         .map(|((text, _), score)| Piece { text, score: score.as_f64() as f32 })
         .collect();
     let merges: Vec<_> = merges(&pieces, &ids)?.into_iter().map(|(left, right)| json!([left, right])).collect();
-    // A token with the right type is preferred to one at the usual id.
-    let marked = vocabulary.entries().find(|(_, kind)| *kind == Kind::Unknown).map(|(token, _)| token);
-    let unknown = match (metadata.count(UNKNOWN).map_err(text)?, marked) {
-        (None, Some(marked)) => Some(marked),
-        _ => {
-            special_id(metadata, UNKNOWN).map_err(text)?.and_then(|id| vocabulary.tokens.get(usize::try_from(id).ok()?))
-        }
-    };
-    let has_bytes = (0..=255u8).all(|byte| ids.contains_key(format!("<0x{byte:02X}>").as_str()));
+    let unknown = unknown(metadata, vocabulary)?;
     let prefix = metadata.flag("tokenizer.ggml.add_space_prefix").map_err(text)?.unwrap_or(true);
     let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
     let normalizer = match prefix {
@@ -361,14 +384,26 @@ fn sentencepiece_json(metadata: &Metadata, vocabulary: &Vocabulary<'_>) -> Resul
         "added_tokens": vocabulary.added(&ids, strips(metadata)?),
         "normalizer": normalizer,
         "pre_tokenizer": null,
-        "post_processor": surroundings(metadata, vocabulary, true)?,
+        "post_processor": surroundings(metadata, vocabulary, Bos::UnlessTold)?,
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {
             "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": has_bytes, "ignore_merges": false,
+            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": vocabulary.has_bytes(&ids),
+            "ignore_merges": false,
             "vocab": vocabulary.json(&ids), "merges": merges,
         },
     }))
+}
+
+/// Says when texts begin with BOS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bos {
+    /// In every model of this kind; files of early converters say otherwise.
+    Always,
+    /// Unless the file says otherwise.
+    UnlessTold,
+    /// If the file says so.
+    IfTold,
 }
 
 /// Decides whether white space behind special tokens is dropped: `None` if it is kept, otherwise the tokens that are
@@ -380,16 +415,17 @@ fn strips(metadata: &Metadata) -> Result<Option<&'static [&'static str]>, String
     Ok(Family::strips_white_space(&name, architecture, text(MODEL)? == Some("llama")))
 }
 
-/// Makes `post_processor`, which puts BOS before and EOS after a text if the file says so.
-fn surroundings(metadata: &Metadata, vocabulary: &Vocabulary<'_>, bos_default: bool) -> Result<Value, String> {
-    let token = |flag: &str, default: bool, key: &str| {
-        let wanted = metadata.flag(flag).map_err(|problem| problem.to_string())?.unwrap_or(default);
+/// Makes `post_processor`, which puts BOS before and EOS after a text if the file or the kind of model says so.
+fn surroundings(metadata: &Metadata, vocabulary: &Vocabulary<'_>, bos: Bos) -> Result<Value, String> {
+    let token = |flag: &str, kind: Bos, key: &str| {
+        let told = metadata.flag(flag).map_err(|problem| problem.to_string())?;
+        let wanted = kind == Bos::Always || told.unwrap_or(kind == Bos::UnlessTold);
         let id = special_id(metadata, key).map_err(|problem| problem.to_string())?.filter(|_| wanted);
         let token = id.and_then(|id| vocabulary.tokens.get(usize::try_from(id).ok()?));
         Ok::<_, String>(id.zip(token.filter(|token| !token.is_empty())))
     };
-    let bos = token("tokenizer.ggml.add_bos_token", bos_default, BOS)?;
-    let eos = token("tokenizer.ggml.add_eos_token", false, EOS)?;
+    let bos = token("tokenizer.ggml.add_bos_token", bos, BOS)?;
+    let eos = token("tokenizer.ggml.add_eos_token", Bos::IfTold, EOS)?;
     if bos.is_none() && eos.is_none() {
         return Ok(Value::Null);
     }

@@ -10,6 +10,7 @@ mod hidden;
 mod invariance;
 mod kv_cache;
 mod logits;
+mod marked_spaces;
 mod nested;
 mod reference_device;
 mod streamed;
