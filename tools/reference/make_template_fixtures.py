@@ -190,6 +190,98 @@ RAISES = """\
     {{ message.content }}
 {%- endfor -%}"""
 
+# Calls and results within the model's turn, as dictionaries with marks around texts, and thinking in a channel.
+DICTIONARIES = """\
+{%- macro value(item) -%}
+    {%- if item is string -%}{{ '<|"|>' ~ item ~ '<|"|>' }}
+    {%- elif item is boolean -%}{{ 'true' if item else 'false' }}
+    {%- elif item is mapping -%}{{ members(item) }}
+    {%- elif item is sequence -%}[{% for one in item %}{{ value(one) }}{{ ',' if not loop.last }}{% endfor %}]
+    {%- else -%}{{ 'null' if item is none else item }}
+    {%- endif -%}
+{%- endmacro -%}
+{%- macro members(item) -%}
+    { {%- for key, one in item | dictsort -%}{{ key }}:{{ value(one) }}{{ ',' if not loop.last }}{%- endfor -%} }
+{%- endmacro -%}
+{%- macro schema(item) -%}
+    {
+    {%- for key, one in item | dictsort -%}
+        {{- key ~ ':' -}}
+        {%- if key == 'type' -%}{{ value(one | upper) if one is string else value(one | map('upper') | list) }}
+        {%- elif one is mapping -%}{{ schema(one) }}
+        {%- else -%}{{ value(one) }}
+        {%- endif -%}
+        {{- ',' if not loop.last -}}
+    {%- endfor -%}
+    }
+{%- endmacro -%}
+{%- macro result(name, response) -%}
+    <|tool_response>response:{{ name ~ (members(response) if response is mapping else members({'value': response})) }}<tool_response|>
+{%- endmacro -%}
+{%- macro said(text) -%}
+    {%- set kept = namespace(text='') -%}
+    {%- for part in text.split('<channel|>') -%}
+        {%- set kept.text = kept.text ~ part.split('<|channel>')[0] -%}
+    {%- endfor -%}
+    {{- kept.text | trim -}}
+{%- endmacro -%}
+{%- set thinks = enable_thinking is defined and enable_thinking -%}
+{%- set system = messages[0].role in ['system', 'developer'] -%}
+{{- bos_token -}}
+{%- if thinks or tools or system -%}
+    {{- '<|turn>system\\n' ~ ('<|think|>\\n' if thinks else '') ~ (messages[0].content | trim if system else '') -}}
+    {%- for tool in tools or [] -%}
+        {{- '<|tool>declaration:' ~ tool.function.name ~ '{description:' ~ value(tool.function.description | default('')) -}}
+        {{- ',parameters:' ~ schema(tool.function.parameters | default({})) ~ '}<tool|>' -}}
+    {%- endfor -%}
+    {{- '<turn|>\\n' -}}
+{%- endif -%}
+{%- set state = namespace(user=-1, last='', turn='') -%}
+{%- for message in messages if message.role == 'user' -%}{%- set state.user = messages.index(message) -%}{%- endfor -%}
+{%- for message in messages -%}
+    {%- set role = 'model' if message.role == 'assistant' else message.role -%}
+    {%- if message.role != 'tool' and not (loop.first and system) -%}
+        {{- '' if role == 'model' and state.turn == 'model' else '<|turn>' ~ role ~ '\\n' -}}
+        {%- set state.turn = role -%}
+        {%- set state.last = '' -%}
+        {%- if message.tool_calls and message.reasoning_content and loop.index0 > state.user -%}
+            {{- '<|channel>thought\\n' ~ message.reasoning_content ~ '\\n<channel|>' -}}
+        {%- endif -%}
+        {%- for call in message.tool_calls or [] -%}
+            {{- '<|tool_call>call:' ~ call.function.name -}}
+            {{- members(call.function.arguments) if call.function.arguments is mapping -}}
+            {{- '{' ~ call.function.arguments ~ '}' if call.function.arguments is string -}}
+            {{- '<tool_call|>' -}}
+            {%- set state.last = 'call' -%}
+        {%- endfor -%}
+        {%- for response in message.tool_responses or [] -%}
+            {{- result(response.name, response.response) -}}
+            {%- set state.last = 'result' -%}
+        {%- endfor -%}
+        {%- if message.tool_calls and not message.tool_responses -%}
+            {%- for follow in messages[loop.index:] -%}
+                {%- if follow.role != 'tool' -%}{%- break -%}{%- endif -%}
+                {%- set named = namespace(name=follow.name | default('unknown')) -%}
+                {%- for call in message.tool_calls if call.id is defined and call.id == follow.tool_call_id -%}
+                    {%- set named.name = call.function.name -%}
+                {%- endfor -%}
+                {{- result(named.name, follow.content) -}}
+                {%- set state.last = 'result' -%}
+            {%- endfor -%}
+        {%- endif -%}
+        {%- if message.content is string -%}
+            {{- said(message.content) if role == 'model' else message.content | trim -}}
+        {%- endif -%}
+        {%- if state.last == 'call' -%}{{ '<|tool_response>' }}
+        {%- elif message.content or state.last != 'result' -%}{{ '<turn|>\\n' }}
+        {%- endif -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and not state.last -%}
+    {{- '<|turn>model\\n' ~ ('' if thinks else '<|channel>thought\\n<channel|>') -}}
+{%- endif -%}
+"""
+
 TOOL_CHAT = [
     {"role": "user", "content": "How is the weather in Köln?"},
     {
@@ -215,6 +307,32 @@ PARTS_CHAT = [
     {"role": "user", "content": "Never reached."},
 ]
 
+CALLS = [
+    {"role": "system", "content": " Be brief. "},
+    {"role": "user", "content": " Weather in Köln and Rome? "},
+    {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "Two calls.",
+        "tool_calls": [
+            {"id": "1", "type": "function", "function": {
+                "name": "get_weather", "arguments": {"city": "Köln", "exact": True, "Days": 1, "at": {"z": [1, None, "a\"b"], "a": {}}}}},
+            {"id": "2", "type": "function", "function": {"name": "noop", "arguments": {}}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": "{\"sky\": \"clear\"}"},
+    {"role": "tool", "tool_call_id": "2", "content": "rain,\n2 days"},
+]
+CALLED = CALLS + [
+    {"role": "assistant", "content": "<|channel>thought\nEasy.\n<channel|>Sunny, then rain."},
+    {"role": "user", "content": "Thanks"},
+]
+OWN_RESULTS = [
+    CALLS[1],
+    CALLS[2] | {"tool_responses": [
+        {"name": "get_weather", "response": {"sky": "clear", "degrees": 21.5}}, {"name": "noop", "response": "ok"}]},
+]
+
 CASES = {
     "loops": (LOOPS, CHAT, True, None),
     "loops_raise": (LOOPS, CHAT + [CHAT[-1]], False, None),
@@ -227,14 +345,20 @@ CASES = {
     "generation": (GENERATION, CHAT, True, None),
     "controls": (CONTROLS, PARTS_CHAT, False, None),
     "raises": (RAISES, CHAT, False, None),
+    "dictionaries": (DICTIONARIES, CALLS, True, TOOLS, {"enable_thinking": True}),
+    "dictionaries_plain": (DICTIONARIES, CALLED, True, None),
+    "dictionaries_results": (DICTIONARIES, OWN_RESULTS, True, TOOLS),
+    "dictionaries_asking": (DICTIONARIES, CALLS[:3], True, TOOLS[1:], {"enable_thinking": True}),
 }
 
 
-def render(template, messages, add_generation_prompt, tools):
+def render(template, messages, add_generation_prompt, tools, kwargs=None):
     case = {"template": template, "bos_token": "<s>", "eos_token": "</s>", "messages": messages}
     case["add_generation_prompt"] = add_generation_prompt
     if tools is not None:
         case["tools"] = tools
+    if kwargs is not None:
+        case["kwargs"] = kwargs
     try:
         rendered, _ = render_jinja_template(
             [messages],
@@ -243,6 +367,7 @@ def render(template, messages, add_generation_prompt, tools):
             add_generation_prompt=add_generation_prompt,
             bos_token=case["bos_token"],
             eos_token=case["eos_token"],
+            **(kwargs or {}),
         )
         return case | {"expected": rendered[0]}
     except jinja2.exceptions.TemplateError as error:
@@ -254,8 +379,8 @@ def main():
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="directory of the fixtures (default: the tests')")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for name, (template, messages, add_generation_prompt, tools) in CASES.items():
-        case = render(template, messages, add_generation_prompt, tools)
+    for name, given in CASES.items():
+        case = render(*given)
         (args.out / f"{name}.json").write_text(json.dumps(case, indent=2, ensure_ascii=False) + "\n")
         print(f"== {name}\n{case.get('expected', 'error: ' + str(case.get('expected_error')))}")
 

@@ -20,12 +20,14 @@ use crate::tokenizer::{TokenizerConfig, TokenizerError, read_limited};
 
 mod arguments;
 mod contents;
+mod results;
 mod strftime;
 mod systems;
 
 pub use arguments::ArgumentsForm;
 use contents::CallContents;
 pub use contents::NoContent;
+pub use results::ResultsForm;
 pub use systems::SystemPlaces;
 
 /// Maximum length of a template's source, in bytes. Templates in use are up to about 20 KiB long.
@@ -148,6 +150,8 @@ pub struct ChatTemplate {
     arguments: OnceLock<ArgumentsForm>,
     /// The content that the template expects in messages with calls, once this has been tried.
     contents: OnceLock<CallContents>,
+    /// Where the template expects the results of calls, once this has been tried.
+    results: OnceLock<ResultsForm>,
     /// The places in which the template accepts system messages, once this has been tried.
     systems: OnceLock<SystemPlaces>,
     /// Whether the template accepts a text that is not JSON as the arguments of a call, once this has been tried.
@@ -250,6 +254,7 @@ impl ChatTemplate {
             tool_use,
             arguments: OnceLock::new(),
             contents: OnceLock::new(),
+            results: OnceLock::new(),
             systems: OnceLock::new(),
             text_arguments: OnceLock::new(),
         })
@@ -276,6 +281,17 @@ impl ChatTemplate {
     /// async thread.
     pub fn shows_calls_beside_text(&self) -> bool {
         self.call_contents().beside_text
+    }
+
+    /// Returns where the template expects the results of tool calls. On the first call, this function renders test
+    /// conversations to find out. Rendering keeps a CPU busy, so the function must not run on an async thread.
+    pub fn results_form(&self) -> ResultsForm {
+        let (arguments, content) = (self.arguments_form(), self.no_content());
+        *self.results.get_or_init(|| {
+            results::probe(arguments, content, |messages, tools| {
+                self.render(messages, Some(tools), false, &Map::new()).ok()
+            })
+        })
     }
 
     /// Returns where in a conversation the template accepts system messages. On the first call, this function renders

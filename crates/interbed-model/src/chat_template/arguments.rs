@@ -62,16 +62,20 @@ pub(super) fn conversation(arguments: &Json, content: Option<Json>, calls: usize
     [json!({"role": "user", "content": "u"}), calling].into_iter().chain(ids().map(result)).collect()
 }
 
-/// Rates how well a text shows the arguments: 3 as JSON, 2 in another way, 1 in quotes within quotes, and 0 not at all.
+/// Rates how well a text shows the arguments: 3 as JSON, 2 in another way, 1 in quotes within quotes or in brackets
+/// that are no JSON, and 0 not at all.
 pub(super) fn quality(text: &str, arguments: &Json) -> u8 {
     let is_shown = |at: usize| {
         let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Json>();
         matches!(values.next(), Some(Ok(value)) if value == *arguments || value["arguments"] == *arguments
             || value["parameters"] == *arguments || value["function"]["arguments"] == *arguments)
     };
-    if text.match_indices('{').any(|(at, _)| is_shown(at)) {
+    // A template that writes brackets of its own around the members gets them twice if the arguments are a text.
+    let is_doubled = |at: usize| text[..at].ends_with('{') && is_shown(at);
+    let mut brackets = text.match_indices('{').map(|(at, _)| at);
+    if brackets.clone().any(|at| is_shown(at) && !is_doubled(at)) {
         3
-    } else if text.contains(&format!("{KEY}\\\"")) {
+    } else if text.contains(&format!("{KEY}\\\"")) || brackets.any(is_doubled) {
         1
     } else if text.contains(KEY) && text.contains(VALUE) {
         2

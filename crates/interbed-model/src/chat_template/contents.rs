@@ -64,7 +64,7 @@ impl NoContent {
         }
     }
 
-    fn content(self) -> Option<Json> {
+    pub(super) fn content(self) -> Option<Json> {
         match self {
             Self::Empty => Some("".into()),
             Self::Null => Some(Json::Null),

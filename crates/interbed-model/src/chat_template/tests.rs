@@ -416,10 +416,40 @@ fn arguments_come_in_the_form_that_the_template_shows_best() {
              {{ '<sep>' + c.function.arguments + '<end>' }}",
             ArgumentsForm::Text,
         ),
+        // Brackets of the template's own, with members in a form of its own or a text as it comes.
+        (
+            "{% if c.function.arguments is mapping %}{{ '{' }}{% for k, v in c.function.arguments | items %}\
+             {{ k }}:'{{ v }}',{% endfor %}{{ '}' }}{% else %}{{ '{' ~ c.function.arguments ~ '}' }}{% endif %}",
+            ArgumentsForm::Object,
+        ),
     ] {
         let template = ChatTemplate::new(&calls(inner), SpecialTokens::default()).expect("a template");
         assert_eq!(template.arguments_form(), expected, "{inner}");
     }
+}
+
+#[test]
+fn results_come_where_the_template_shows_them() {
+    let form = |of_message: &str| {
+        let source = format!(
+            "{{% for m in messages %}}<{{{{ m.role }}}}>{{{{ m.content or '' }}}}{{% for c in m.tool_calls or [] %}}\
+             {{{{ c.function | tojson }}}}{{% endfor %}}{of_message}{{% endfor %}}"
+        );
+        ChatTemplate::new(&source, SpecialTokens::default()).expect("a template").results_form()
+    };
+    let own = "{% for r in m.tool_responses or [] %}({{ r.name }}: {{ r.response }}){% endfor %}";
+    assert_eq!(form(""), ResultsForm::Messages);
+    assert_eq!(form(own), ResultsForm::WithCalls);
+    assert_eq!(
+        form(&format!("{{% if m.role == 'tool' %}}{{{{ raise_exception('no') }}}}{{% endif %}}{own}")),
+        ResultsForm::WithCalls
+    );
+    // Where both are shown alike, messages stay as they are sent.
+    let fixture = include_str!("../../tests/fixtures/templates/dictionaries.json");
+    let fixture: Json = serde_json::from_str(fixture).expect("JSON");
+    let source = fixture["template"].as_str().expect("a template");
+    let template = ChatTemplate::new(source, SpecialTokens::default()).expect("a template");
+    assert_eq!((template.results_form(), template.arguments_form()), (ResultsForm::Messages, ArgumentsForm::Object));
 }
 
 #[test]

@@ -17,6 +17,8 @@ struct Fixture {
     add_generation_prompt: bool,
     #[serde(default)]
     tools: Option<Vec<Value>>,
+    #[serde(default)]
+    kwargs: Map<String, Value>,
     expected: Option<String>,
     /// What the template says by `raise_exception`.
     expected_error: Option<String>,
@@ -41,7 +43,7 @@ fn renderings_equal_those_of_transformers() {
         let rendered = ChatTemplate::new(&fixture.template, SpecialTokens { tokens: tokens.collect() })
             .and_then(|template| {
                 let tools = fixture.tools.as_deref();
-                template.render(&fixture.messages, tools, fixture.add_generation_prompt, &Map::new())
+                template.render(&fixture.messages, tools, fixture.add_generation_prompt, &fixture.kwargs)
             })
             .map_err(|error| match error {
                 TemplateError::Raised { message } => message,
