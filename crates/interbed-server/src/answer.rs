@@ -14,7 +14,7 @@ use crate::random::random;
 use crate::sampling::Common;
 use crate::schemas::Bond;
 use crate::speech::Speech;
-use crate::thinking::{Begins, Thinking};
+use crate::thinking::{Begins, Said, Thinking};
 use crate::tool_calls::{Family, JsonScan, Part, ToolParser};
 use crate::tool_list::{CallForm, begun_text_of_arguments, text_of_arguments};
 use crate::tool_use::ToolUse;
@@ -205,18 +205,19 @@ impl Answer {
         let parts = match &mut self.reader {
             Reader::Harmony(parser) => parser.push(text, ended),
             Reader::Tagged { thinking, tools } => {
-                let (thought, text) = match thinking {
+                let said = match thinking {
                     Some(thinking) => thinking.push(text, ended),
-                    None => (String::new(), text.to_owned()),
+                    None => vec![Said::Text(text.to_owned())],
                 };
-                let mut parts = vec![Part::Reasoning(thought)];
-                match tools {
-                    Some(tools) => {
-                        parts.extend(tools.push(&text));
-                        parts.extend(if ended { tools.finish() } else { Vec::new() });
+                let mut parts = Vec::new();
+                for part in said {
+                    match (part, tools.as_mut()) {
+                        (Said::Thought(text), _) => parts.push(Part::Reasoning(text)),
+                        (Said::Text(text), Some(tools)) => parts.extend(tools.push(&text)),
+                        (Said::Text(text), None) => parts.push(Part::Text(text)),
                     }
-                    None => parts.push(Part::Text(text)),
                 }
+                parts.extend(tools.as_mut().filter(|_| ended).map(ToolParser::finish).unwrap_or_default());
                 parts
             }
         };
