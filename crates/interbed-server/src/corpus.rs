@@ -144,10 +144,7 @@ impl Way {
     /// Returns the grammar of an answer that is a tool call, for a tokenizer without tokens for markers.
     fn grammar(self, functions: &[Function]) -> String {
         match self {
-            Self::Family(family) => {
-                let opening = if family.needs_no_marker() { String::new() } else { quoted(family.marker()) };
-                family.answer_grammar(&opening, functions, false, None)
-            }
+            Self::Family(family) => family.answer_grammar(functions, false, None, &|text| quoted(text)),
             Self::Harmony => harmony::answer_grammar(functions, None, quoted, false),
         }
     }
@@ -157,6 +154,7 @@ impl Way {
         match self.name() {
             "qwen3-coder" => &["</parameter>"],
             "glm" => &["</arg_value>"],
+            "gemma4" => &["<|\"|>"],
             harmony::NAME => &["<|end|>"],
             _ => &[],
         }

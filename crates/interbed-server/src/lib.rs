@@ -10,6 +10,7 @@ mod auth;
 mod blocks;
 mod body;
 mod browsers;
+mod call_results;
 mod caller;
 mod charge;
 mod config;

@@ -7,6 +7,9 @@
 
 mod body;
 mod deepseek;
+mod dictionary;
+mod dictionary_schema;
+mod gemma4;
 mod glm;
 mod hermes;
 mod llama3;
@@ -48,6 +51,9 @@ impl Function {
     }
 }
 
+/// Writes a text in Lark's syntax: a special token as its id, and any other text as a quoted string.
+pub(crate) type Mark<'m> = &'m dyn Fn(&str) -> String;
+
 /// The tool-call syntax of a family of models.
 pub(crate) struct Family {
     /// The name of the family for `--tool-parser`.
@@ -62,12 +68,15 @@ pub(crate) struct Family {
     between: &'static str,
     /// The markers around calls, which are not part of the text.
     around: &'static [&'static str],
+    /// The texts that end a turn and begin the model's. A template of this family may leave out the latter where the
+    /// model is to answer behind a turn of its own.
+    pub(crate) turn: Option<[&'static str; 2]>,
     /// Parses a call after its marker, up to its arguments.
     read: fn(&str) -> Reading,
     /// Checks the schema of a function's arguments, and returns it in the form that the grammar accepts.
     checked: fn(&Value) -> Result<Value, GrammarError>,
     /// The grammar of a call after the marker, in Lark's syntax.
-    grammar: fn(&[Function]) -> String,
+    grammar: fn(&[Function], Mark<'_>) -> String,
     /// Writes a call as the grammar describes it: with its marker, unless a call may be [bare](Self::bare).
     write: fn(&str, &Map<String, Value>) -> String,
 }
@@ -94,12 +103,19 @@ pub(crate) struct Begun {
 }
 
 /// All families, in order. A chat template belongs to the first family whose signs it has.
-pub(crate) const FAMILIES: [&Family; 6] =
-    [&qwen3_coder::FAMILY, &glm::FAMILY, &deepseek::FAMILY, &mistral::FAMILY, &hermes::FAMILY, &llama3::FAMILY];
+pub(crate) const FAMILIES: [&Family; 7] = [
+    &gemma4::FAMILY,
+    &qwen3_coder::FAMILY,
+    &glm::FAMILY,
+    &deepseek::FAMILY,
+    &mistral::FAMILY,
+    &hermes::FAMILY,
+    &llama3::FAMILY,
+];
 
 impl Family {
     /// Returns whether a call may begin at the start of an answer without a marker.
-    pub(crate) fn needs_no_marker(&self) -> bool {
+    fn needs_no_marker(&self) -> bool {
         self.bare.is_some()
     }
 
@@ -132,21 +148,25 @@ impl Family {
         (self.write)(name, arguments)
     }
 
-    /// Returns the grammar of an answer that is a call from its first token on. The text `opening` is the marker as a
-    /// terminal. With `several`, further calls may follow.
+    /// Returns the grammar of an answer that is a call from its first token on, in Lark's syntax. With `several`,
+    /// further calls may follow where calls have markers. The answer may also be a text that satisfies the schema
+    /// `text`.
     pub(crate) fn answer_grammar(
         &self,
-        opening: &str,
         functions: &[Function],
         several: bool,
         text: Option<&Value>,
+        mark: Mark<'_>,
     ) -> String {
+        let opening = if self.needs_no_marker() { String::new() } else { mark(self.marker) };
+        let several = several && !self.needs_no_marker();
         let more = if several { format!(" (\"\\n\"? {opening} call)*") } else { String::new() };
         let (or_text, text) = match text {
-            Some(schema) => (" | text", format!("text: %json {schema}\n")),
+            // Families have rules called `text`.
+            Some(schema) => (" | plain", format!("plain: %json {schema}\n")),
             None => ("", String::new()),
         };
-        format!("start: {opening} call{more}{or_text}\n{text}{}", self.grammar(functions))
+        format!("start: {opening} call{more}{or_text}\n{text}{}", self.grammar(functions, mark))
     }
 
     /// Checks the schema of a function's arguments, and returns it in the form that [`grammar`](Self::grammar) accepts.
@@ -158,8 +178,8 @@ impl Family {
     }
 
     /// Returns the grammar of a call after its marker, in Lark's syntax: a rule `call` and the rules that it uses.
-    pub(crate) fn grammar(&self, functions: &[Function]) -> String {
-        (self.grammar)(functions)
+    pub(crate) fn grammar(&self, functions: &[Function], mark: Mark<'_>) -> String {
+        (self.grammar)(functions, mark)
     }
 }
 

@@ -172,7 +172,7 @@ impl Way {
     fn call(self, app: &App, functions: &[Function]) -> String {
         match self {
             Self::Harmony => harmony::call_grammar(functions, |text| app.mark(text)),
-            Self::Family(family) => family.grammar(functions),
+            Self::Family(family) => family.grammar(functions, &|text| app.mark(text)),
         }
     }
 
@@ -183,8 +183,7 @@ impl Way {
             let is_special = app.is_special("<|end|>");
             return harmony::answer_grammar(functions, text, |text| app.mark(text), is_special);
         };
-        let opening = if family.needs_no_marker() { String::new() } else { app.mark(family.marker()) };
-        family.answer_grammar(&opening, functions, several && !family.needs_no_marker(), text)
+        family.answer_grammar(functions, several, text, &|text| app.mark(text))
     }
 }
 

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use interbed_engine::text::StopCause;
 use interbed_engine::{TokenId, json_value};
-use interbed_model::chat_template::{ArgumentsForm, ChatTemplate, NoContent};
+use interbed_model::chat_template::{ArgumentsForm, ChatTemplate, NoContent, ResultsForm};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Handle;
@@ -15,6 +15,7 @@ use crate::answer::{Called, Form, Piece, Whole};
 use crate::app::{App, unix_seconds};
 use crate::blocks::refuse;
 use crate::body::{Preparing, Received, ReceivedBody, receive};
+use crate::call_results::with_calls;
 use crate::charge::tokens_unasked;
 use crate::contents::{Media, text_of};
 use crate::endpoints::completions::{stop_reason, unique_id};
@@ -245,6 +246,11 @@ impl Rendering {
         }
         if told.is_none() {
             messages = apart(messages, template);
+            if messages.iter().any(|message| message["role"] == "tool")
+                && template.results_form() == ResultsForm::WithCalls
+            {
+                messages = with_calls(messages, continued.is_some());
+            }
         }
         for message in messages.iter_mut().filter_map(Value::as_object_mut) {
             name_thinking(message, app.speech.harmony);
@@ -268,6 +274,9 @@ impl Rendering {
             |messages: &[Value]| template.render_within(messages, tools, add_generation_prompt, &kwargs, rendered_max);
         let prefill = continued.map(|field| begun_by(field, &mut messages)).transpose()?;
         let mut text = render(&messages)?;
+        if add_generation_prompt && let Some([end, begin]) = app.speech.family.and_then(|family| family.turn) {
+            text.push_str(if text.ends_with(end) { begin } else { "" });
+        }
         let tags = app.speech.thinking;
         let mut begins = tags.map_or(Begins::Before, |tags| tags.begins(&text));
         if let (Some(field), Some(prefill)) = (continued, prefill) {

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Function;
+use super::dictionary::Dictionary;
 use super::values::typed;
 
 /// The state of parsing a call after its name: the arguments, and the text that closes the call.
@@ -27,6 +28,8 @@ enum Step {
     Json(JsonScan),
     /// The parser is in arguments that are parameters between tags.
     Tagged(Tagged),
+    /// The parser is in arguments that are a dictionary.
+    Dictionary(Dictionary),
     /// The parser is after the arguments, in the object around them.
     Object(JsonScan),
     /// The parser expects the text with this index in `Closing::ends`.
@@ -89,6 +92,11 @@ impl Body {
         Self { step: Step::Tagged(Tagged { read, function: function.to_owned(), keys: Vec::new() }), closing }
     }
 
+    /// Starts with arguments that are a [dictionary](super::dictionary).
+    pub(super) fn dictionary(closing: Closing) -> Self {
+        Self { step: Step::Dictionary(Dictionary::default()), closing }
+    }
+
     /// Starts after the arguments, which are all known.
     pub(super) fn known(closing: Closing) -> Self {
         Self { step: Step::Ends(0), closing }
@@ -134,6 +142,14 @@ impl Body {
                         return (arguments, Progress::Ended);
                     }
                 },
+                Step::Dictionary(dictionary) => {
+                    let (taken, is_whole) = dictionary.read(held, &mut arguments);
+                    held.drain(..taken);
+                    if !is_whole {
+                        return (arguments, Progress::More);
+                    }
+                    self.step = Step::Ends(0);
+                }
                 Step::Object(scan) => {
                     let end = scan.end(held);
                     held.drain(..end.unwrap_or(held.len()));

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::body::Closing;
 use super::reading::{begun, json_calls, json_of, reading, until};
-use super::{Family, Function, Reading};
+use super::{Family, Function, Mark, Reading};
 
 pub(super) const FAMILY: Family = Family {
     name: "deepseek",
@@ -15,6 +15,7 @@ pub(super) const FAMILY: Family = Family {
     bare: None,
     between: "",
     around: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
+    turn: None,
     read,
     checked: checked_schema,
     grammar,
@@ -40,7 +41,7 @@ fn read(text: &str) -> Reading {
     })
 }
 
-fn grammar(functions: &[Function]) -> String {
+fn grammar(functions: &[Function], _: Mark<'_>) -> String {
     json_calls(functions, "", BETWEEN, END)
 }
 

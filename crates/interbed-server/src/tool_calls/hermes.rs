@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::body::Closing;
 use super::reading::{json_calls, json_of, object_call};
-use super::{Family, Function, Reading};
+use super::{Family, Function, Mark, Reading};
 
 pub(super) const FAMILY: Family = Family {
     name: "hermes",
@@ -14,6 +14,7 @@ pub(super) const FAMILY: Family = Family {
     bare: None,
     between: "",
     around: &[],
+    turn: None,
     read,
     checked: checked_schema,
     grammar,
@@ -24,7 +25,7 @@ fn read(text: &str) -> Reading {
     object_call(text, Closing { ends: &["</tool_call>"], ..Closing::default() }, false)
 }
 
-fn grammar(functions: &[Function]) -> String {
+fn grammar(functions: &[Function], _: Mark<'_>) -> String {
     json_calls(functions, "\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>")
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::body::Closing;
 use super::reading::{json_of, object_call};
-use super::{Family, Function, Reading};
+use super::{Family, Function, Mark, Reading};
 
 pub(super) const FAMILY: Family = Family {
     name: "llama3",
@@ -15,6 +15,7 @@ pub(super) const FAMILY: Family = Family {
     bare: Some("{"),
     between: ";",
     around: &[],
+    turn: None,
     read,
     checked: checked_schema,
     grammar,
@@ -27,7 +28,7 @@ fn read(text: &str) -> Reading {
 
 /// Returns the grammar of a call. White space may stand between the fields as between arguments, and some models state
 /// the type first.
-fn grammar(functions: &[Function]) -> String {
+fn grammar(functions: &[Function], _: Mark<'_>) -> String {
     let one = |function: &Function| format!("{} MIDDLE %json {} END", quoted(&function.name), function.parameters);
     let calls: Vec<_> = functions.iter().map(one).collect();
     format!(

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::body::Closing;
 use super::reading::{after, begun, json_calls, json_of, object_call, reading, until};
-use super::{Begun, Family, Function, Reading};
+use super::{Begun, Family, Function, Mark, Reading};
 
 pub(super) const FAMILY: Family = Family {
     name: "mistral",
@@ -15,6 +15,7 @@ pub(super) const FAMILY: Family = Family {
     bare: None,
     between: "",
     around: &[],
+    turn: None,
     read,
     checked: checked_schema,
     grammar,
@@ -40,7 +41,7 @@ fn read(text: &str) -> Reading {
 }
 
 /// Uses the older syntax, which newer models know too.
-fn grammar(functions: &[Function]) -> String {
+fn grammar(functions: &[Function], _: Mark<'_>) -> String {
     json_calls(functions, "[{\"name\": \"", "\", \"arguments\": ", "}]")
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::body::{Body, Closing, Parameter};
 use super::reading::{after, raw, reading, until, value};
 use super::tagged::{TagForm, calls, checked};
-use super::{Begun, Family, Function, Reading};
+use super::{Begun, Family, Function, Mark, Reading};
 
 pub(super) const FAMILY: Family = Family {
     name: "qwen3-coder",
@@ -17,6 +17,7 @@ pub(super) const FAMILY: Family = Family {
     bare: None,
     between: "",
     around: &[],
+    turn: None,
     read,
     checked,
     grammar,
@@ -52,7 +53,7 @@ fn parameter<'t>(text: &'t str, function: Option<&Function>) -> Parameter<'t> {
     Parameter::of(text, read())
 }
 
-fn grammar(functions: &[Function]) -> String {
+fn grammar(functions: &[Function], _: Mark<'_>) -> String {
     let form =
         TagForm { open: ["<parameter=", ">\n"], close: ["\n", "</parameter>", "\n"], end: "</function>\n</tool_call>" };
     calls(functions, |name| quoted(&format!("\n<function={name}>\n")), &form)

@@ -201,7 +201,11 @@ fn other_forms_of_the_same_families() {
     assert!(matches!(&parsed(of("llama3"), &format!("\u{a0}{bare}"))[..], [Told::Text(_)]));
     let block = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\":\"a\"}\n```\
         <｜tool▁call▁end｜><｜tool▁calls▁end｜>";
-    assert_eq!(parsed(of("deepseek"), block), [call]);
+    assert_eq!(parsed(of("deepseek"), block), std::slice::from_ref(&call));
+    let loose = "<|tool_call>call: weather {city:a}\n<tool_call|>\n<|tool_call>call:get_time-2{}<tool_call|>";
+    assert_eq!(parsed(of("gemma4"), loose), [call.clone(), called("get_time-2", &json!({}))]);
+    let cut = "<|tool_call>call:weather {city:<|\"|>a<|\"|>}<tool_";
+    assert_eq!(parsed(of("gemma4"), cut), std::slice::from_ref(&call));
     let functions = vec![Function { name: "function".into(), parameters: json!({"type": "object"}) }];
     let text = of("deepseek").written("function", &object(json!({"a": "```json"})));
     for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {
@@ -291,6 +295,7 @@ fn numbers_stay_as_they_are_written() {
 #[test]
 fn templates_tell_their_family() {
     for (sign, name) in [
+        ("'<|tool_call>call:' + name + '{' <tool_call|>", "gemma4"),
         ("<tool_call>\\n<function=example><parameter=a>", "qwen3-coder"),
         ("<tool_call>{name}<arg_key>k</arg_key><arg_value>", "glm"),
         ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "deepseek"),

@@ -4,6 +4,7 @@ mod agents;
 mod api;
 mod choices;
 mod context;
+mod dictionaries;
 mod embeddings;
 mod fixture;
 mod fuzz;

@@ -111,6 +111,7 @@ async fn what_must_be_called_binds_the_answer_from_its_first_token() {
                 "<tool_call>\n<function={name}>\n<parameter=city>\n{city}\n</parameter>\n</function>\n</tool_call>"
             ),
             "glm" => format!("<tool_call>{name}\n<arg_key>city</arg_key>\n<arg_value>{city}</arg_value>\n</tool_call>"),
+            "gemma4" => format!("<|tool_call>call:{name}{{city:<|\"|>{city}<|\"|>}}<tool_call|>"),
             "harmony" => format!(
                 "<|channel|>analysis<|message|>Well.<|end|><|start|>assistant<|channel|>commentary \
                  to=functions.{name} <|constrain|>json<|message|>{{\"city\": \"{city}\"}}"
