@@ -1,5 +1,5 @@
-//! A vocabulary in which a mark stands for each space, out of a `tokenizer.json` and out of a GGUF file, beside what the
-//! package `tokenizers` makes of texts (`tools/reference/make_marked_spaces_fixture.py`).
+//! A vocabulary in which a mark stands for each space, out of a `tokenizer.json` and out of a GGUF file, beside what
+//! the package `tokenizers` makes of texts (`tools/reference/make_marked_spaces_fixture.py`).
 
 use std::path::Path;
 

@@ -42,9 +42,12 @@ fn prompt(server: &Server) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
+fn call(id: &str, name: &str, arguments: &str) -> Value {
+    json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+}
+
 /// A conversation in which the model has called two tools.
 fn called(text: &Value) -> Vec<Value> {
-    let call = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
     vec![
         json!({"role": "user", "content": "a"}),
         json!({"role": "assistant", "content": text,
