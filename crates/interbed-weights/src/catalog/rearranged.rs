@@ -1,4 +1,4 @@
-//! Presents experts that files hold in another arrangement than kernels read, as a file in which they lie as they
+//! Presents tensors that files hold in another arrangement than kernels read, as a file in which they lie as they
 //! should. Reads of this file are reads of the model's files, whose bytes are rearranged on the way. No rearranged byte
 //! is kept.
 //!
@@ -7,8 +7,11 @@
 //! | `gate_up_proj` `[E, H, 2I]`, gate and up in turns; `down_proj` `[E, I, H]` | rows of gate, up and down |
 //! | `…_blocks` `[E, rows, n, 16]`, `…_scales` `[E, rows, n]`, rows of gate and up in turns | rows of MXFP4 blocks |
 //! | `gate_up_proj_bias` `[E, 2I]`, gate and up in turns | those of gate, then those of up |
+//! | inputs of delta rules, grouped by key heads (`grouped.rs`) | each input by itself |
 //!
 //! The matrices of an expert lie together, from a page on, so that they are read at once.
+
+mod grouped;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -61,6 +64,8 @@ enum Origin {
     /// A transposed tensor, `[cols, rows]`, in which the rows of several matrices may alternate. The number is the size
     /// of an element in bytes.
     Turned(Place, usize),
+    /// Groups of `group_rows` rows, of each of which `run` rows belong to the part, the first of them at the place.
+    Grouped { place: Place, run: usize, group_rows: usize },
     /// Two tensors that form MXFP4 matrices: codes `[rows, blocks, 16]` and scales `[rows, blocks]`. The rows of
     /// several matrices may alternate.
     Mxfp4 { blocks: Place, scales: Place },
@@ -102,6 +107,12 @@ struct RearrangedDirect {
 /// Takes the tensors out of `entries` that have to be rearranged, and returns them with the places they get in file
 /// number `file`. Tensors that do not belong together stay; loading will report what is missing.
 pub(super) fn take(entries: &mut Vec<(String, CatalogEntry)>, file: usize) -> (Vec<Rearranged>, Arrangement) {
+    let (mut found, mut arrangement) = take_experts(entries, file);
+    grouped::take(entries, file, &mut found, &mut arrangement);
+    (found, arrangement)
+}
+
+fn take_experts(entries: &mut Vec<(String, CatalogEntry)>, file: usize) -> (Vec<Rearranged>, Arrangement) {
     const FUSED: &str = "mlp.experts.gate_up_proj_bias";
     let layers: BTreeMap<u32, String> = entries
         .iter()
@@ -370,6 +381,9 @@ impl Part {
         }
         match self.from {
             Origin::Turned(place, size) => self.turn(filled, (place, size), first..end, &wanted, read),
+            Origin::Grouped { place, run, group_rows } => {
+                self.gather(filled, (place, run, group_rows), first..end, read)
+            }
             _ => {
                 let each = (CHUNK_BYTES / (self.woven * self.row_bytes)).max(1);
                 for from in (first..end).step_by(each) {
@@ -396,7 +410,9 @@ impl Part {
         let blocks = self.cols / BLOCK;
         let (bytes, scales) = match self.from {
             Origin::Mxfp4 { blocks: codes, scales } => (rows_of(codes, blocks * CODES)?, rows_of(scales, blocks)?),
-            Origin::Rows(place) | Origin::Turned(place, _) => (rows_of(place, self.row_bytes)?, Vec::new()),
+            Origin::Rows(place) | Origin::Turned(place, _) | Origin::Grouped { place, .. } => {
+                (rows_of(place, self.row_bytes)?, Vec::new())
+            }
         };
         let mut block_row = vec![0; if scales.is_empty() { 0 } else { self.row_bytes }];
         for (index, wanted) in wanted.iter().enumerate() {
@@ -419,6 +435,28 @@ impl Part {
                 }
                 filled.put(self.row(index, row), &block_row);
             }
+        }
+        Ok(())
+    }
+
+    /// Fills in rows that lie in runs in the model's file.
+    fn gather(
+        &self,
+        filled: &mut Filled<'_>,
+        (place, run, group_rows): (Place, usize, usize),
+        rows: Range<usize>,
+        read: &mut Read<'_>,
+    ) -> Result<(), IoError> {
+        let each = (CHUNK_BYTES / self.row_bytes).max(1);
+        let mut row = rows.start;
+        let mut bytes = Vec::new();
+        while row < rows.end {
+            let (group, within) = (row / run, row % run);
+            let count = (run - within).min(rows.end - row).min(each);
+            bytes.resize(count * self.row_bytes, 0);
+            read(place.file, &mut bytes, place.offset + ((group * group_rows + within) * self.row_bytes) as u64)?;
+            filled.put(self.row(0, row), &bytes);
+            row += count;
         }
         Ok(())
     }

@@ -220,3 +220,82 @@ fn what_does_not_belong_together_stays_as_it_is() {
     entries.retain(|(name, _)| !name.ends_with("_bias"));
     assert!(take(&mut entries, 1).0.is_empty() && entries.len() == 2);
 }
+
+/// Two key heads of width 3, each with two value heads, and rows of 5 numbers, by the names of either format.
+#[test]
+fn inputs_grouped_by_key_heads_become_matrices() {
+    const COLS: usize = 5;
+    let (keys, each, width) = (2, 2, 3);
+    let group = 2 * width + 2 * each * width;
+    let row_of = |row: usize| (0..COLS).flat_map(move |col| ((row * COLS + col) as f32).to_le_bytes());
+    let groups = |skip: usize, run: usize, group: usize| {
+        (0..keys).flat_map(move |key| (0..run).map(move |row| key * group + skip + row)).collect::<Vec<_>>()
+    };
+    let [q, k] = [0, width].map(|skip| groups(skip, width, group));
+    let [v, z] = [2 * width, 2 * width + each * width].map(|skip| groups(skip, each * width, group));
+    let [b, a] = [0, each].map(|skip| groups(skip, each, 2 * each));
+    for names in [
+        [
+            "model.layers.7.linear_attn.in_proj_qkvz.weight",
+            "model.layers.7.linear_attn.in_proj_ba.weight",
+            "model.layers.7.linear_attn.A_log",
+            "model.layers.7.linear_attn.norm.weight",
+            "model.layers.7.linear_attn.conv1d.weight",
+        ],
+        [
+            "blk.7.ssm_in.weight",
+            "blk.7.ssm_ba.weight",
+            "blk.7.ssm_a",
+            "blk.7.ssm_norm.weight",
+            "blk.7.ssm_conv1d.weight",
+        ],
+    ] {
+        let channels = 2 * keys * width + keys * each * width;
+        let shapes: [&[usize]; 5] =
+            [&[keys * group, COLS], &[keys * 2 * each, COLS], &[keys * each], &[width], &[channels, 4]];
+        let mut layer = Layer::default();
+        layer.bytes.extend([9; 5]);
+        for (name, shape) in names.into_iter().zip(shapes) {
+            layer.add_numbers("", shape, |i| i as f32);
+            layer.entries.last_mut().unwrap().0 = name.to_owned();
+        }
+        let (mut entries, bytes) = (layer.entries, layer.bytes);
+        let (found, arrangement) = take(&mut entries, 1);
+        assert_eq!(entries.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), names[2..]);
+        let file = RearrangedFile::new(&[Arc::new(Bytes(bytes)) as Arc<dyn RandomAccessFile>], arrangement);
+        for (matrix, rows) in
+            [("qkv", [q.clone(), k.clone(), v.clone()].concat()), ("z", z.clone()), ("b", b.clone()), ("a", a.clone())]
+        {
+            let name = format!("model.layers.7.linear_attn.in_proj_{matrix}.weight");
+            let Rearranged { entry, .. } = found.iter().find(|found| found.name == name).unwrap();
+            assert_eq!(entry.shape, [rows.len(), COLS]);
+            let want: Vec<u8> = rows.iter().flat_map(|&row| row_of(row)).collect();
+            for (start, end) in [(0, want.len()), (1, want.len() - 1), (COLS * 4 * 2 + 3, COLS * 4 * 2 + 9)] {
+                let mut part = vec![7; end - start];
+                file.read_exact_at(&mut part, entry.offset + start as u64).unwrap();
+                assert!(part == want[start..end], "{name}: {start}..{end}");
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_that_do_not_fit_stay() {
+    let name = |within: &str| format!("model.layers.7.linear_attn.{within}");
+    for (rates, norm, channels, rows) in
+        [(4, 3, 24, 35), (4, 3, 25, 36), (4, 0, 24, 36), (3, 3, 24, 36), (4, 3, 12, 36)]
+    {
+        let mut layer = Layer::default();
+        for (within, shape) in [
+            ("in_proj_qkvz.weight", &[rows, 5][..]),
+            ("A_log", &[rates]),
+            ("norm.weight", &[norm]),
+            ("conv1d.weight", &[channels, 1, 4]),
+        ] {
+            layer.add_numbers("", shape, |i| i as f32);
+            layer.entries.last_mut().unwrap().0 = name(within);
+        }
+        let (found, arrangement) = take(&mut layer.entries, 1);
+        assert!(found.is_empty() && arrangement.is_empty() && layer.entries.len() == 4, "{rates} {norm} {channels}");
+    }
+}
