@@ -35,6 +35,7 @@ ARCHITECTURES = {
     "gemma4_text": ("gemma4", False),
     "qwen3_5_text": ("qwen35", False),
     "qwen3_5_moe_text": ("qwen35moe", False),
+    "qwen3_next": ("qwen3next", False),
 }
 
 MODELS = [
@@ -43,7 +44,7 @@ MODELS = [
     "smollm3", "phi3", "phi3_long", "mistral_small", "ministral3", "olmo2", "olmo3", "exaone4", "seed_oss",
     "arcee", "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62", "gemma4", "gemma4_plain",
     "gemma4_keys", "gemma4_moe", "qwen3_5", "qwen3_5_tied", "qwen3_5_bf16",
-    "qwen3_5_moe", "qwen3_5_moe_apart",
+    "qwen3_5_moe", "qwen3_5_moe_apart", "qwen3_next",
 ]
 
 
@@ -215,6 +216,29 @@ def add_gemma4(writer, config):
     writer.add_tensor("rope_freqs.weight", np.array(factors, dtype=np.float32))
 
 
+def qwen3_next(tensors, config):
+    """Takes the inputs of delta rules apart, as far as the converter does."""
+    keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    width, shared = config["linear_key_head_dim"], values // keys * config["linear_value_head_dim"]
+    out = {}
+    for name, tensor in tensors.items():
+        part = name.partition(".linear_attn.")[2].removesuffix(".weight")
+        if part == "A_log":
+            tensor = -torch.exp(tensor.to(torch.float32))
+        elif part == "conv1d":
+            tensor = tensor.reshape(tensor.shape[0], tensor.shape[-1])
+        elif name.endswith("norm.weight") and part != "norm":
+            tensor = tensor.to(torch.float32) + 1
+        if part == "in_proj_qkvz":
+            groups = tensor.reshape(keys, 2 * width + 2 * shared, -1).split([width, width, shared, shared], dim=1)
+            *qkv, z = [rows.reshape(-1, tensor.shape[-1]) for rows in groups]
+            out[name.replace("qkvz", "qkv")] = torch.cat(qkv)
+            out[name.replace("qkvz", "z")] = z
+        else:
+            out[name.replace("dt_bias", "dt_proj.bias")] = tensor
+    return out
+
+
 def add_parameters(writer, config, kind):
     heads, hidden, layers = (config[k] for k in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
     predicting = config.get("num_nextn_predict_layers", config.get("mtp_num_hidden_layers", 0))
@@ -262,9 +286,9 @@ def add_parameters(writer, config, kind):
     if config.get("scoring_func") == "sigmoid":
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
-    if kind in ("qwen2_moe", "qwen3_moe", "qwen3_5_moe_text"):
+    if kind in ("qwen2_moe", "qwen3_moe", "qwen3_5_moe_text", "qwen3_next"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-    if kind in ("qwen2_moe", "qwen3_5_moe_text"):
+    if kind in ("qwen2_moe", "qwen3_5_moe_text", "qwen3_next"):
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if kind in ("mixtral", "granitemoe", "smollm3", "mistral", "ministral3", "arcee"):
         writer.add_vocab_size(config["vocab_size"])
@@ -333,7 +357,7 @@ def add_parameters(writer, config, kind):
         writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(length / original) / math.log(original)))
         writer.add_tensor("rope_factors_long.weight", np.array(rope["long_factor"], dtype=np.float32))
         writer.add_tensor("rope_factors_short.weight", np.array(rope["short_factor"], dtype=np.float32))
-    if kind.startswith("qwen3_5"):
+    if kind.startswith(("qwen3_5", "qwen3_next")):
         values = config["linear_num_value_heads"]
         writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
         writer.add_ssm_state_size(config["linear_key_head_dim"])
@@ -341,7 +365,8 @@ def add_parameters(writer, config, kind):
         writer.add_ssm_time_step_rank(values)
         writer.add_ssm_inner_size(values * config["linear_value_head_dim"])
         writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
-        writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
+        if "mrope_section" in rope:
+            writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
         if "layer_types" in config:
             recurrent = [kind == "linear_attention" for kind in config["layer_types"]]
             writer.add_array(f"{writer.arch}.attention.recurrent_layers", recurrent + [False] * predicting)
@@ -369,7 +394,9 @@ def write_family(directory, out):
     blocks = add_parameters(writer, config, kind)
     names = tensor_names(architecture, blocks)
 
-    if kind.startswith("qwen3_5"):
+    if kind == "qwen3_next":
+        tensors = experts_together(qwen3_next(tensors, config))
+    elif kind.startswith("qwen3_5"):
         tensors = experts_together(qwen3_5(tensors, config))
     elif kind == "gemma4_text":
         tensors = gemma4(tensors)

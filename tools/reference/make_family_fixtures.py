@@ -417,6 +417,25 @@ def qwen3_5():
         {"matters": {"rope_parameters": other}},
     )
 
+    following = mixed | {
+        "architecture": "Qwen3NextForCausalLM", "intermediate_size": 24, "attn_output_gate": ..., "mamba_ssm_dtype": ...,
+    }
+    next_rope = {"partial_rotary_factor": 0.25}
+    yield (
+        "qwen3_next", "as 80B-A3B: inputs of two value heads a key head are grouped; a tensor of each expert",
+        family("qwen3_next", **following, modern=True, rope=next_rope, head_dim=16, num_key_value_heads=1,
+               layer_types=types[:4], linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+               linear_value_head_dim=8, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[]),
+        {"prompt_len": 60, "matters": {"norm_topk_prob": False}},
+    )
+    yield (
+        "qwen3_next_dense_layer", "every fourth layer by the interval, a layer without experts, as many value heads as key heads",
+        family("qwen3_next", **following, modern=True, rope=next_rope, head_dim=8, full_attention_interval=4,
+               linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=8, linear_value_head_dim=8,
+               norm_topk_prob=..., decoder_sparse_step=1, mlp_only_layers=[1]),
+        {"matters": {"norm_topk_prob": False}},
+    )
+
 
 def fp8():
     """As `mixtures`: the matrices of these are in FP8, with a scale for each block of 128 rows and columns."""
@@ -597,7 +616,7 @@ def qwen3_5_mtp(config, published, seed):
 
 def neutral_norm(model, name):
     """The weight that a norm multiplies nothing by: 1, or 0 where 1 is added to it."""
-    adds_one = type(model).__name__.startswith(("Gemma3", "Qwen3_5")) and not name.endswith("linear_attn.norm.weight")
+    adds_one = type(model).__name__.startswith(("Gemma3", "Qwen3_5", "Qwen3Next")) and not name.endswith("linear_attn.norm.weight")
     return 0.0 if adds_one else 1.0
 
 
@@ -638,7 +657,7 @@ def random_weights(model, seed):
             out[name] = noise * 2.5 / math.sqrt(tensor.shape[-1])
         else:
             size = 1.5 / math.sqrt(tensor.shape[-1])
-            if type(model).__name__.startswith("Qwen3_5") and name.endswith(OUTPUTS):
+            if type(model).__name__.startswith(("Qwen3_5", "Qwen3Next")) and name.endswith(OUTPUTS):
                 # With more than that, errors of a layer grow in those behind it.
                 size *= 0.3
             if "gpt_oss" in type(model).__module__ and tensor.dim() == 3:

@@ -61,6 +61,7 @@ families!(
     gemma4_unified,
     qwen3_5,
     qwen3_5_moe,
+    qwen3_next,
 );
 
 /// A family of models that Interbed supports: how its configurations are recognised and how they are read.

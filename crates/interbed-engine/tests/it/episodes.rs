@@ -604,6 +604,11 @@ fn states_beside_experts() {
 }
 
 #[test]
+fn states_whose_inputs_are_grouped() {
+    play_fixture("qwen3_next");
+}
+
+#[test]
 fn a_model_from_elsewhere() {
     let Some(path) = std::env::var_os("INTERBED_EPISODES_MODEL") else {
         return eprintln!("left out: INTERBED_EPISODES_MODEL names no model");

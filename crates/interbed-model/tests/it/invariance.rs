@@ -10,7 +10,7 @@ use crate::harness::{BLOCK_SIZE, Harness};
 /// experts, experts with groups and a shared one, FP8, matrices in one piece with longrope, queries that grow, norms
 /// after rotation, sinks and biases of experts, shared keys and values with rows of a table, values made from keys,
 /// experts beside a dense network, delta rules and gated attention.
-const CASES: [(&str, KvDType); 22] = [
+const CASES: [(&str, KvDType); 23] = [
     ("llama3_bf16", KvDType::BF16),
     ("mistral_sliding", KvDType::F32),
     ("qwen2_bf16", KvDType::BF16),
@@ -33,6 +33,7 @@ const CASES: [(&str, KvDType); 22] = [
     ("qwen3_5", KvDType::F32),
     ("qwen3_5_bf16", KvDType::BF16),
     ("qwen3_5_moe", KvDType::F32),
+    ("qwen3_next", KvDType::F16),
 ];
 
 fn cases_by_level() -> impl Iterator<Item = (Level, (&'static str, KvDType))> {

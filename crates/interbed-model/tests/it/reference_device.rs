@@ -22,11 +22,12 @@ use crate::logits::{distance, expected};
 /// Fixtures whose layers differ: biases, head norms, delta rules and gated attention, windows, scales, tied heads,
 /// experts beside a gated one or a dense network, shared keys and values, queries that grow, norms after rotation,
 /// sinks.
-const MODELS: [&str; 14] = [
+const MODELS: [&str; 15] = [
     "qwen2",
     "qwen3",
     "qwen3_5",
     "qwen3_5_moe",
+    "qwen3_next",
     "mistral_sliding",
     "granite",
     "qwen2_moe",

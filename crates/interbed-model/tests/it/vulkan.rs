@@ -189,6 +189,7 @@ fn logits_on_a_gpu_are_the_same_in_chunks_to_the_bit() {
         ("llama_head_dim_20", KvDType::Q8),
         ("qwen3_5", KvDType::F16),
         ("qwen3_5_moe", KvDType::F16),
+        ("qwen3_next", KvDType::F32),
     ] {
         let prompt = expected(name).prompt;
         let bits = |chunk| {
