@@ -14,7 +14,7 @@ use crate::{KvBytesMut, Level, Matrix, Share, StateLayer, StateSpan};
 pub const TAPS_MAX: usize = 8;
 
 /// The number of channels that are computed at a time: their last inputs stay in the L1 cache.
-const BLOCK: usize = 512;
+pub(crate) const BLOCK: usize = 512;
 
 /// The cost of an activation, in multiply-adds.
 const ACTIVATION_COST: usize = 16;
@@ -67,26 +67,26 @@ struct Operands<'a> {
 }
 
 /// One number for each channel of a block.
-type Row = [[f32; LANES]; BLOCK / LANES];
+pub(crate) type Row = [[f32; LANES]; BLOCK / LANES];
 
 /// A thread's working memory.
-struct Work {
+pub(crate) struct Work {
     /// The taps of a block's channels, `[tap, channel]`.
-    taps: [Row; TAPS_MAX],
+    pub(crate) taps: [Row; TAPS_MAX],
     /// The last inputs. The input of row `t` of a span is in place `(t + taps - 1) % taps`.
-    inputs: [Row; TAPS_MAX],
-    result: Row,
+    pub(crate) inputs: [Row; TAPS_MAX],
+    pub(crate) result: Row,
 }
 
 impl Work {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         const ROW: Row = [[0.0; LANES]; BLOCK / LANES];
         Self { taps: [ROW; TAPS_MAX], inputs: [ROW; TAPS_MAX], result: ROW }
     }
 
     /// Reads the taps of some channels.
     #[inline(always)]
-    fn read_taps(&mut self, weights: Matrix<'_>, own: &Range<usize>, count: usize) {
+    pub(crate) fn read_taps(&mut self, weights: Matrix<'_>, own: &Range<usize>, count: usize) {
         let mut widened = [0.0; LANES * TAPS_MAX];
         for (vector, first) in own.clone().step_by(LANES).enumerate() {
             let channels = LANES.min(own.end - first);
@@ -156,7 +156,7 @@ fn convolve_block<S: Simd>(s: S, operands: &Operands<'_>, own: Range<usize>, wor
 ///
 /// # Safety
 /// The elements are readable and writable, and nothing else touches them while they are in use.
-unsafe fn piece<'a>(start: *mut f32, at: usize, own: &Range<usize>) -> &'a mut [f32] {
+pub(crate) unsafe fn piece<'a>(start: *mut f32, at: usize, own: &Range<usize>) -> &'a mut [f32] {
     // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts_mut(start.add(at + own.start), own.len()) }
 }

@@ -13,6 +13,7 @@ mod probe;
 mod quantized;
 mod quantized_product;
 mod rows;
+mod short_convolution;
 mod states;
 mod store_kv;
 mod support;
