@@ -243,6 +243,24 @@ pub enum Command<'a> {
         /// The inputs, and the result: `[tokens, channels]`.
         x: Tensor,
     },
+    /// Convolves the product of two projections of each token, and multiplies the result by a third: see
+    /// [`short_convolution`](interbed_kernels::short_convolution). Continues from the rows of the sequence's state, and
+    /// leaves the last rows there.
+    ShortConvolution {
+        /// The place of the layer's state in a block of states.
+        layer: StateLayer,
+        /// The sequences of the batch, in the order of their rows.
+        sequences: &'a [StateSpan],
+        /// The taps, `[channels, taps]`, oldest input first.
+        weights: &'a Weights,
+        /// Added to each result of the convolution, if the model has it: `[channels]`.
+        bias: Option<&'a Weights>,
+        /// The projections: `[tokens, b | c | x]`, that is `[channels]` three times. The products of `b` and `x` are
+        /// convolved, and `c` multiplies the result.
+        projections: Tensor,
+        /// The result, `[tokens, channels]`.
+        out: Tensor,
+    },
     /// Computes the gated delta rule for each token, and changes the matrices of the sequences' states: see
     /// [`delta_rule`](interbed_kernels::delta_rule).
     DeltaRule {
@@ -443,6 +461,9 @@ impl Command<'_> {
                 uses.writes(state).writes(out)
             }
             Self::Convolve { weights, x, .. } => uses.reads_weights(weights).writes(x).writes(Operand::Kv),
+            Self::ShortConvolution { weights, bias, projections, out, .. } => {
+                uses.reads_weights(weights).reads_weights(bias).reads(projections).writes(out).writes(Operand::Kv)
+            }
             Self::DeltaRule { rates, bias, qkv, a, b, out, .. } => {
                 uses.reads_weights(rates).reads_weights(bias).writes(qkv).writes(a).writes(b).writes(out);
                 uses.writes(Operand::Kv)

@@ -7,14 +7,15 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use interbed_kernels::{
     Activation, Activations, AttentionLayer, BlockGroups, Columns, DeltaOperands, Level, Matrix, Pool, PreparedForm,
-    Product, Rotation, activate, add_and_norm, add_scaled, attention, cap, combine_rows, convolve, delta_rule,
-    gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate, rotate_and_store, scale,
+    Product, Rotation, ShortConvolutionOperands, activate, add_and_norm, add_scaled, attention, cap, combine_rows,
+    convolve, delta_rule, gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate,
+    rotate_and_store, scale, short_convolution,
 };
 
 use crate::command::best_of_row;
 use crate::{
     AllocError, BandProduct, Command, Cpu, Device, DeviceError, HostBuffer, KvPool, KvSequences, KvStrips, OUTS_MAX,
-    Operand, PRODUCTS_MAX, Queue, Tensor, TensorArea, Token,
+    Operand, PRODUCTS_MAX, Queue, Tensor, TensorArea, Token, Weights,
 };
 
 /// What a device must reserve for the largest pass.
@@ -193,7 +194,9 @@ impl CpuDevice {
                 let (layer, sinks) = (AttentionLayer { kv, ..layer }, sinks.map(|sinks| sinks.matrix()));
                 attention(pool, level, &layer, blocks, spans, tables, sinks, q, parts, state, out);
             }
-            Command::Convolve { .. } | Command::DeltaRule { .. } => advance_states(pool, level, kv, numbers, command),
+            Command::Convolve { .. } | Command::ShortConvolution { .. } | Command::DeltaRule { .. } => {
+                advance_states(pool, level, kv, numbers, command);
+            }
             Command::Best { x, width, count, out } => {
                 let [x, out] = apart(numbers, [x, out]);
                 x.chunks_exact(width).zip(out.chunks_exact_mut(2 * count)).for_each(|(row, out)| best_of_row(row, out));
@@ -311,6 +314,12 @@ fn advance_states(pool: &Pool, level: Level, kv: &mut KvPool, numbers: &mut [f32
     match *command {
         Command::Convolve { ref layer, sequences, weights, x } => {
             convolve(pool, level, layer, kv.states(), sequences, weights.matrix(), &mut numbers[x.range()]);
+        }
+        Command::ShortConvolution { ref layer, sequences, weights, bias, projections, out } => {
+            let [projections, out] = apart(numbers, [projections, out]);
+            let (weights, bias) = (weights.matrix(), bias.map(Weights::matrix));
+            let operands = ShortConvolutionOperands { weights, bias, projections, out };
+            short_convolution(pool, level, layer, kv.states(), sequences, operands);
         }
         Command::DeltaRule { ref layer, sequences, ref rule, rates, bias, qkv, a, b, out } => {
             let [qkv, a, b, out] = apart(numbers, [qkv, a, b, out]);

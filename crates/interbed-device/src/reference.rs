@@ -199,7 +199,9 @@ impl Device for ReferenceDevice {
                 Command::StoreKv { sequences, .. } | Command::Attend { sequences, .. } => {
                     self.expect_memory(sequences.tables.iter().copied());
                 }
-                Command::Convolve { sequences, .. } | Command::DeltaRule { sequences, .. } => {
+                Command::Convolve { sequences, .. }
+                | Command::ShortConvolution { sequences, .. }
+                | Command::DeltaRule { sequences, .. } => {
                     self.expect_memory(sequences.iter().flat_map(|span| span.from.into_iter().chain([span.to])));
                 }
                 Command::CopyBlocks { copies } => {

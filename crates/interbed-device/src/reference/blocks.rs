@@ -72,11 +72,13 @@ fn places(layout: &KvLayout, block: u32) -> impl Iterator<Item = (Slot, usize, u
     })
 }
 
-/// Returns the parts of a block of states, with the first byte of each in the block and the number of its bytes.
+/// Returns the parts of a block of states that have bytes, with the first byte of each in the block and the number of
+/// its bytes.
 fn parts(layout: &StateLayout) -> impl Iterator<Item = (usize, usize)> {
     let layers = (0..layout.num_layers()).map(|layer| layout.layer(layer));
     layers.flat_map(|layer| {
         let shape = layer.shape();
-        [(layer.rows_offset(), shape.row_bytes()), (layer.matrices_offset(), shape.matrix_bytes())]
+        let parts = [(layer.rows_offset(), shape.row_bytes()), (layer.matrices_offset(), shape.matrix_bytes())];
+        parts.into_iter().filter(|&(_, bytes)| bytes > 0)
     })
 }

@@ -12,7 +12,6 @@ use interbed_kernels::{Activation, Matrix};
 use crate::command::best_of_row;
 use crate::{BandProduct, Command, HostBuffer, PlacedBytes, Tensor, Weights};
 use attention::{attend, rotate, store_kv};
-use states::{convolve, delta_rule};
 
 /// A command to be executed later. It owns, or keeps alive, everything that the command borrowed.
 pub type Operation = Box<dyn FnOnce(&mut DeviceMemory) + Send>;
@@ -141,10 +140,7 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
         Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
             attend(layer, frame, sequences, sinks, [q, state, out])
         }
-        Command::Convolve { layer, sequences, weights, x } => convolve(layer, sequences, weights, x),
-        Command::DeltaRule { layer, sequences, rule, rates, bias, qkv, a, b, out } => {
-            delta_rule(layer, sequences, rule, [rates, bias], [qkv, a, b], out)
-        }
+        Command::Convolve { .. } | Command::ShortConvolution { .. } | Command::DeltaRule { .. } => states::of(command),
         Command::CopyWeights { from, ref range, to, at } => copy_weights(from, range.clone(), to, at, shares),
         Command::CopyBlocks { copies } => copy_blocks(copies.to_vec()),
         Command::Discard { tensor } => Box::new(move |memory| memory.numbers[tensor.range()].fill(f32::NAN)),

@@ -56,6 +56,8 @@ pub(super) enum Kernel {
     Merge(u32),
     /// `convolve.comp`
     Convolve { taps: u32 },
+    /// `short_convolution.comp`
+    ShortConvolution { taps: u32 },
     /// `delta_gates.comp`
     DeltaGates,
     /// `delta_rule.comp`, and the numbers of a key.
@@ -430,6 +432,9 @@ impl Kernels {
             }
             Kernel::Merge(head_dim) => (include_bytes!("../../shaders/merge.spv"), vec![THREADS, head_dim]),
             Kernel::Convolve { taps } => (include_bytes!("../../shaders/convolve.spv"), vec![THREADS, taps]),
+            Kernel::ShortConvolution { taps } => {
+                (include_bytes!("../../shaders/short_convolution.spv"), vec![THREADS, taps])
+            }
             Kernel::DeltaGates => (include_bytes!("../../shaders/delta_gates.spv"), vec![THREADS]),
             Kernel::DeltaRule { height } => {
                 let constants = vec![SUBGROUPS * subgroup, height, delta_lanes(subgroup), subgroup];

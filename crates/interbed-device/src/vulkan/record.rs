@@ -108,6 +108,9 @@ impl Recorder<'_> {
             Command::Convolve { ref layer, sequences, weights, x } => {
                 self.convolve(uses, layer, sequences, weights, x)?;
             }
+            Command::ShortConvolution { ref layer, sequences, weights, bias, projections, out } => {
+                self.short_convolution(uses, layer, sequences, (weights, bias), [projections, out])?;
+            }
             Command::DeltaRule { ref layer, sequences, rule, rates, bias, qkv, a, b, out } => {
                 self.delta_rule(uses, layer, sequences, rule, [rates, bias], [qkv, a, b, out])?;
             }

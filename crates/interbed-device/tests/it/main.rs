@@ -4,6 +4,7 @@ mod best;
 mod devices;
 mod groups;
 mod shaders;
+mod short_convolution;
 mod states;
 mod vulkan;
 mod windows;

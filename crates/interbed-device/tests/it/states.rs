@@ -17,7 +17,7 @@ const CAPACITY: usize = 1 << 19;
 const STATES: usize = 6;
 
 /// Numbers in -1 .. 1 from a linear congruential generator.
-fn numbers(seed: u64, count: usize) -> Vec<f32> {
+pub fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -26,11 +26,11 @@ fn numbers(seed: u64, count: usize) -> Vec<f32> {
     std::iter::repeat_with(next).take(count).collect()
 }
 
-fn bits(numbers: &[f32]) -> Vec<u32> {
+pub fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 
-fn weights(dtype: DType, rows: usize, cols: usize, numbers: &[f32]) -> Weights {
+pub fn weights(dtype: DType, rows: usize, cols: usize, numbers: &[f32]) -> Weights {
     let bytes: Vec<u8> = match dtype {
         DType::F32 => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
         _ => numbers.iter().flat_map(|&number| half::bf16::from_f32(number).to_le_bytes()).collect(),
@@ -191,7 +191,7 @@ impl Case {
     }
 }
 
-fn assert_close(got: &[f32], want: &[f32], what: &str) {
+pub fn assert_close(got: &[f32], want: &[f32], what: &str) {
     assert_eq!(got.len(), want.len());
     let largest = want.iter().fold(1e-6f32, |largest, value| largest.max(value.abs()));
     for (at, (got, want)) in got.iter().zip(want).enumerate() {

@@ -5,10 +5,24 @@ use std::ops::Range;
 use interbed_kernels::{DecayForm, DeltaRule, StateLayer, StateSpan};
 
 use super::{DeviceMemory, Operation, dot, widened};
-use crate::{Tensor, Weights};
+use crate::{Command, Tensor, Weights};
+
+/// Prepares a command that goes on from states.
+pub fn of(command: &Command<'_>) -> Operation {
+    match *command {
+        Command::Convolve { layer, sequences, weights, x } => convolve(layer, sequences, weights, x),
+        Command::ShortConvolution { layer, sequences, weights, bias, projections, out } => {
+            short_convolution(layer, sequences, weights, bias, projections, out)
+        }
+        Command::DeltaRule { layer, sequences, rule, rates, bias, qkv, a, b, out } => {
+            delta_rule(layer, sequences, rule, [rates, bias], [qkv, a, b], out)
+        }
+        _ => unreachable!("no other command knows states"),
+    }
+}
 
 /// Convolves the rows of each sequence.
-pub fn convolve(layer: StateLayer, sequences: &[StateSpan], weights: &Weights, x: Tensor) -> Operation {
+fn convolve(layer: StateLayer, sequences: &[StateSpan], weights: &Weights, x: Tensor) -> Operation {
     let (sequences, weights, channels) = (sequences.to_vec(), weights.clone(), layer.shape().channels);
     Box::new(move |memory| {
         let (rows, at) = (layer.shape().rows, layer.rows_offset());
@@ -34,8 +48,48 @@ pub fn convolve(layer: StateLayer, sequences: &[StateSpan], weights: &Weights, x
     })
 }
 
+/// Convolves the gated rows of each sequence, and gates the result.
+fn short_convolution(
+    layer: StateLayer,
+    sequences: &[StateSpan],
+    weights: &Weights,
+    bias: Option<&Weights>,
+    projections: Tensor,
+    out: Tensor,
+) -> Operation {
+    let (sequences, channels) = (sequences.to_vec(), layer.shape().channels);
+    let (weights, bias) = (weights.clone(), bias.cloned());
+    Box::new(move |memory| {
+        let (rows, at) = (layer.shape().rows, layer.rows_offset());
+        let taps: Vec<_> = (0..weights.rows()).flat_map(|row| widened(&weights, row)).collect();
+        let bias = bias.map_or_else(|| vec![0.0; channels], |bias| widened(&bias, 0));
+        let all = memory.get(projections);
+        let mut results = Vec::new();
+        for (span, own) in with_rows(&sequences) {
+            let own = &all[own.start * 3 * channels..own.end * 3 * channels];
+            let mut inputs = memory.state(span.from, at, rows * channels);
+            inputs.extend(own.chunks(3 * channels).flat_map(|row| {
+                let [b, x] = [0, 2].map(|part| &row[part * channels..][..channels]);
+                b.iter().zip(x).map(|(b, x)| b * x).collect::<Vec<_>>()
+            }));
+            for (token, row) in own.chunks(3 * channels).enumerate() {
+                for channel in 0..channels {
+                    let taps = taps[channel * (rows + 1)..][..=rows].iter().enumerate();
+                    let terms = taps.map(|(tap, weight)| weight * inputs[(token + tap) * channels + channel]);
+                    results.push(row[channels + channel] * (bias[channel] + terms.sum::<f32>()));
+                }
+            }
+            if rows > 0 {
+                let last = inputs[span.stored_after * channels..][..rows * channels].to_vec();
+                memory.states.insert((span.to, at), last);
+            }
+        }
+        memory.set(out, &results);
+    })
+}
+
 /// Computes the gated delta rule; `constants` are the heads' rates and biases.
-pub fn delta_rule(
+fn delta_rule(
     layer: StateLayer,
     sequences: &[StateSpan],
     rule: DeltaRule,

@@ -33,6 +33,38 @@ impl Recorder<'_> {
         self.run(uses, Kernel::Convolve { taps: taps as u32 }, &push, groups)
     }
 
+    pub(super) fn short_convolution(
+        &mut self,
+        uses: &[Use],
+        layer: &StateLayer,
+        sequences: &[StateSpan],
+        (weights, bias): (&Weights, Option<&Weights>),
+        [projections, out]: [Tensor; 2],
+    ) -> Result<(), GpuError> {
+        let (channels, taps) = (layer.shape().channels, layer.shape().rows + 1);
+        let tokens = tokens_of(sequences);
+        assert!(taps <= TAPS_MAX && weights.rows() * weights.cols() == channels * taps);
+        assert!(bias.is_none_or(|bias| bias.rows() * bias.cols() == channels));
+        assert!(projections.len() == tokens * 3 * channels && out.len() == tokens * channels);
+        let (bias, bias_type) = match bias {
+            Some(bias) => (self.weights(bias)?, Number::of(bias.dtype())?.get()),
+            None => (0, 0),
+        };
+        let push = ShortConvolutionPush {
+            projections: self.address(projections),
+            out: self.address(out),
+            weights: self.weights(weights)?,
+            bias,
+            spans: self.state_spans(layer, sequences, layer.rows_offset())?,
+            channels: channels as u32,
+            weight_type: Number::of(weights.dtype())?.get(),
+            bias_type,
+            sequences: sequences.len() as u32,
+        };
+        let groups = [channels.div_ceil(self.kernels.threads()), sequences.len().min(GROUPS_MAX)];
+        self.run(uses, Kernel::ShortConvolution { taps: taps as u32 }, &push, groups)
+    }
+
     pub(super) fn delta_rule(
         &mut self,
         uses: &[Use],
@@ -133,6 +165,21 @@ struct ConvolvePush {
     weight_type: u32,
     sequences: u32,
     unused: u32,
+}
+
+/// The arguments of `short_convolution.comp`. `bias` is 0 if there is none.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct ShortConvolutionPush {
+    projections: u64,
+    out: u64,
+    weights: u64,
+    bias: u64,
+    spans: u64,
+    channels: u32,
+    weight_type: u32,
+    bias_type: u32,
+    sequences: u32,
 }
 
 /// The arguments of `delta_gates.comp`.
