@@ -16,7 +16,11 @@
 //! | | `experts.down_proj` `[E, H, I]` |
 //! | `mlp.shared_experts.{gate,up,down}_proj.weight` | `mlp.shared_expert.…`, `mlp.shared_mlp.…` |
 //! | `self_attn.{q,k}_norm.weight` | `self_attn.{query,key}_layernorm.weight` |
-//! | `linear_attn.conv1d.weight` `[C, 1, taps]` | the same in the shape `[C, taps]` |
+//! | `self_attn.{q,k}_norm.weight` | `self_attn.{q,k}_layernorm.weight` |
+//! | `self_attn.o_proj.weight` | `self_attn.out_proj.weight` |
+//! | `input_layernorm.weight`, `post_attention_layernorm.weight` | `operator_norm.weight`, `ffn_norm.weight` |
+//! | `mlp.…` | `feed_forward.…` as in `block_sparse_moe.…`, with `expert_bias` for the bias of the choice |
+//! | `linear_attn.conv1d.weight`, `conv.conv.weight` `[C, 1, taps]` | the same in the shape `[C, taps]` |
 //!
 //! GGUF's names have become the left ones when these rules are applied. The names `mlp.experts.all.…` stand for tensors
 //! in which GGUF stores all experts.
@@ -24,7 +28,7 @@
 use super::CatalogEntry;
 
 /// Names of tensors within a layer: the one in files, and the one used here.
-const RENAMED: [(&str, &str); 13] = [
+const RENAMED: [(&str, &str); 23] = [
     ("mlp.router.weight", "mlp.gate.weight"),
     ("mlp.router.bias", "mlp.gate.bias"),
     ("block_sparse_moe.gate.weight", "mlp.gate.weight"),
@@ -38,15 +42,27 @@ const RENAMED: [(&str, &str); 13] = [
     ("block_sparse_moe.e_score_correction_bias", CHOICE_BIAS),
     ("mlp.moe_statics.e_score_correction_bias", CHOICE_BIAS),
     ("mlp.gate.e_score_correction_bias", CHOICE_BIAS),
+    ("operator_norm.weight", "input_layernorm.weight"),
+    ("ffn_norm.weight", "post_attention_layernorm.weight"),
+    ("self_attn.q_layernorm.weight", "self_attn.q_norm.weight"),
+    ("self_attn.k_layernorm.weight", "self_attn.k_norm.weight"),
+    ("self_attn.out_proj.weight", "self_attn.o_proj.weight"),
+    ("feed_forward.w1.weight", "mlp.gate_proj.weight"),
+    ("feed_forward.w3.weight", "mlp.up_proj.weight"),
+    ("feed_forward.w2.weight", "mlp.down_proj.weight"),
+    ("feed_forward.gate.weight", "mlp.gate.weight"),
+    ("feed_forward.expert_bias", CHOICE_BIAS),
 ];
 
 const CHOICE_BIAS: &str = "mlp.gate.e_score_correction_bias";
 
 /// Tensors that hold matrices of all experts: the name within a layer, and which matrices of an expert follow each
 /// other in the tensor.
-const OF_ALL: [(&str, &[&str]); 10] = [
+const OF_ALL: [(&str, &[&str]); 12] = [
     ("mlp.experts.gate_up_proj", &["gate_proj.weight", "up_proj.weight"]),
     ("mlp.experts.down_proj", &["down_proj.weight"]),
+    ("feed_forward.experts.gate_up_proj", &["gate_proj.weight", "up_proj.weight"]),
+    ("feed_forward.experts.down_proj", &["down_proj.weight"]),
     ("block_sparse_moe.input_linear.weight", &["gate_proj.weight", "up_proj.weight"]),
     ("block_sparse_moe.output_linear.weight", &["down_proj.weight"]),
     ("experts.gate_up_proj", &["gate_proj.weight", "up_proj.weight"]),
@@ -86,7 +102,7 @@ pub(super) fn known_here(name: &str, entry: &CatalogEntry) -> Vec<(String, Catal
     if within == "mlp.shared_expert_gate.weight" && entry.shape.len() == 1 {
         return named(within, CatalogEntry { shape: vec![1, entry.shape[0]], ..entry.clone() });
     }
-    if within == "linear_attn.conv1d.weight"
+    if matches!(within, "linear_attn.conv1d.weight" | "conv.conv.weight")
         && let &[channels, taps] = entry.shape.as_slice()
     {
         return named(within, CatalogEntry { shape: vec![channels, 1, taps], ..entry.clone() });
@@ -94,8 +110,9 @@ pub(super) fn known_here(name: &str, entry: &CatalogEntry) -> Vec<(String, Catal
     if let Some(rest) = ["mlp.shared_expert.", "mlp.shared_mlp."].iter().find_map(|other| within.strip_prefix(other)) {
         return named(&format!("mlp.shared_experts.{rest}"), entry.clone());
     }
-    if let Some((expert, matrix)) =
-        within.strip_prefix("block_sparse_moe.experts.").and_then(|rest| rest.split_once('.'))
+    let of_experts = ["block_sparse_moe.experts.", "feed_forward.experts."];
+    let of_expert = of_experts.iter().find_map(|prefix| within.strip_prefix(prefix));
+    if let Some((expert, matrix)) = of_expert.and_then(|rest| rest.split_once('.'))
         && let Some((_, here)) = NUMBERED.iter().find(|(file, _)| *file == matrix)
     {
         return named(&format!("mlp.experts.{expert}.{here}"), entry.clone());
@@ -154,6 +171,9 @@ mod tests {
             ("block_sparse_moe.experts.7.w3.weight", "mlp.experts.7.up_proj.weight"),
             ("block_sparse_moe.gate.weight", "mlp.gate.weight"),
             ("mlp.shared_expert.down_proj.weight", "mlp.shared_experts.down_proj.weight"),
+            ("feed_forward.experts.7.w2.weight", "mlp.experts.7.down_proj.weight"),
+            ("feed_forward.w1.weight", "mlp.gate_proj.weight"),
+            ("ffn_norm.weight", "post_attention_layernorm.weight"),
         ] {
             let known = known_here(&format!("model.layers.3.{file}"), &entry(&[4, 6]));
             assert_eq!(known, [(format!("model.layers.3.{here}"), entry(&[4, 6]))]);
@@ -163,8 +183,10 @@ mod tests {
         }
         let flat = known_here("model.layers.3.mlp.moe_statics.e_score_correction_bias", &entry(&[1, 6]));
         assert_eq!(flat[0].1.shape, [6]);
-        let convolution = known_here("model.layers.3.linear_attn.conv1d.weight", &entry(&[6, 4]));
-        assert_eq!(convolution[0].1.shape, [6, 1, 4]);
+        for name in ["linear_attn.conv1d.weight", "conv.conv.weight"] {
+            let convolution = known_here(&format!("model.layers.3.{name}"), &entry(&[6, 4]));
+            assert_eq!(convolution[0].1.shape, [6, 1, 4]);
+        }
         assert!(known_here("model.layers.3.linear_attn.conv1d.weight", &entry(&[6, 1, 4])).is_empty());
     }
 

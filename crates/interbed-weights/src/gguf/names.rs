@@ -5,17 +5,19 @@
 use std::collections::HashSet;
 
 /// Names outside layers: GGUF's, Hugging Face's.
-const OUTSIDE: [(&str, &str); 6] = [
+const OUTSIDE: [(&str, &str); 7] = [
     ("token_embd.weight", "model.embed_tokens.weight"),
     ("output_norm.weight", "model.norm.weight"),
     ("output.weight", "lm_head.weight"),
+    // A last norm that some call a norm of embeddings.
+    ("token_embd_norm.weight", "model.embedding_norm.weight"),
     ("per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"),
     ("per_layer_model_proj.weight", "model.per_layer_model_projection.weight"),
     ("per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"),
 ];
 
 /// Names within a layer, without `.weight` or `.bias`.
-const INSIDE: [(&str, &str); 37] = [
+const INSIDE: [(&str, &str); 40] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -55,6 +57,9 @@ const INSIDE: [(&str, &str); 37] = [
     (CONVOLUTION, "linear_attn.conv1d"),
     ("ssm_norm", "linear_attn.norm"),
     ("ssm_out", "linear_attn.out_proj"),
+    ("shortconv.in_proj", "conv.in_proj"),
+    ("shortconv.conv", "conv.conv"),
+    ("shortconv.out_proj", "conv.out_proj"),
 ];
 
 /// Vectors within a layer whose names end as no others do.
@@ -130,7 +135,9 @@ fn hugging_face_name(name: &str) -> Option<String> {
         }
     }
     let (layer, tensor, part) = parts(within)?;
-    if let Some((matrix, expert)) = tensor.split_once('.') {
+    if let Some((matrix, expert)) = tensor.split_once('.')
+        && number(expert).is_some()
+    {
         let (_, known) = OF_ONE.iter().find(|(gguf, _)| *gguf == matrix)?;
         return number(expert).map(|expert| format!("model.layers.{layer}.mlp.experts.{expert}.{known}.{part}"));
     }
@@ -194,6 +201,9 @@ mod tests {
             ("blk.3.ssm_alpha.weight", "model.layers.3.linear_attn.in_proj_a.weight"),
             ("blk.3.ssm_a", "model.layers.3.linear_attn.A_log"),
             ("blk.3.ssm_dt.bias", "model.layers.3.linear_attn.dt_bias"),
+            ("blk.3.shortconv.in_proj.bias", "model.layers.3.conv.in_proj.bias"),
+            ("blk.3.shortconv.conv.weight", "model.layers.3.conv.conv.weight"),
+            ("token_embd_norm.weight", "model.embedding_norm.weight"),
         ] {
             assert_eq!(hugging_face_name(gguf).as_deref(), Some(face));
             assert_eq!(gguf_name(face).as_deref(), Some(gguf));
