@@ -10,6 +10,7 @@ mod embedding;
 mod gated_delta;
 mod head;
 mod moe_ffn;
+mod short_convolution;
 mod table_gate;
 mod table_rows;
 mod tensors;
@@ -27,6 +28,7 @@ use embedding::Embedding;
 use gated_delta::GatedDelta;
 use head::Head;
 use moe_ffn::MoeFfn;
+use short_convolution::ShortConvolution;
 use table_gate::TableGate;
 use table_rows::TableRows;
 
@@ -89,6 +91,9 @@ pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
                 Box::new(Attention::new(blueprint, (seat, attention), place, source).last_if(is_last))
             }
             Part::GatedDelta(delta) => Box::new(GatedDelta::new(hidden, (seat, delta), place).last_if(is_last)),
+            Part::Convolution(convolution) => {
+                Box::new(ShortConvolution::new(hidden, (seat, convolution), place).last_if(is_last))
+            }
             Part::Dense(dense) => Box::new(DenseFfn::new(hidden, (seat, dense), place)),
             Part::Table(lookup) => Box::new(TableGate::new(hidden, (seat, lookup), place)),
             Part::Mixture(mixture) => {

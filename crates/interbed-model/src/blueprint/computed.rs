@@ -104,7 +104,9 @@ fn computed(part: &Part) -> Uncomputed {
         Part::Mixture(mixture) => refuse(mixture.router.by_token, "routers that look up experts by token"),
         Part::Latent(_) => Err("latent attentions"),
         Part::GatedDelta(delta) => refuse(delta.convolution > TAPS_MAX, "convolutions of so many rows"),
-        Part::Convolution(_) => Err("short convolutions"),
+        Part::Convolution(convolution) => {
+            refuse(!(2..=TAPS_MAX).contains(&convolution.rows), "short convolutions of so many rows")
+        }
         Part::Table(lookup) => refuse(lookup.convolution.is_some(), "convolutions of rows of tables"),
         Part::Sum(terms) => {
             let is_nested = terms.iter().any(|term| matches!(term.part, Part::Sum(_)));

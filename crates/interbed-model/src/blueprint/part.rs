@@ -212,7 +212,7 @@ pub struct ShortConvolution {
     pub rows: usize,
     /// Number of elements of a row.
     pub width: usize,
-    /// Whether the projections have biases.
+    /// Whether the convolution and the projections before and after it have biases.
     pub bias: bool,
 }
 

@@ -1,7 +1,8 @@
 //! How many parameters a model has.
 
 use super::{
-    Attention, Blueprint, Branch, GatedDelta, HeadNorms, InputTable, KvRows, Mixture, Part, Passage, ValueSource,
+    Attention, Blueprint, Branch, GatedDelta, HeadNorms, InputTable, KvRows, Mixture, Part, Passage, ShortConvolution,
+    ValueSource,
 };
 
 impl Blueprint {
@@ -55,8 +56,9 @@ fn branch_parameters(branch: &Branch, hidden: u64) -> Option<u64> {
             each.sum::<Option<u64>>()?
         }
         Part::GatedDelta(delta) => delta_parameters(delta, hidden)?,
+        Part::Convolution(convolution) => convolution_parameters(convolution, hidden)?,
         Part::Table(lookup) => (2 * hidden).checked_mul(lookup.width as u64)?,
-        Part::Latent(_) | Part::Convolution(_) => 0,
+        Part::Latent(_) => 0,
     };
     let norms = [branch.enter, branch.leave].iter().filter(|passage| has_weight(passage)).count() as u64;
     part.checked_add(norms * hidden)
@@ -109,4 +111,12 @@ fn delta_parameters(delta: &GatedDelta, hidden: u64) -> Option<u64> {
     let convolution = row.checked_mul(size(delta.convolution))?;
     let vectors = 2 * size(delta.value_heads) + size(delta.value_width);
     hidden.checked_mul(rows)?.checked_add(convolution)?.checked_add(vectors)
+}
+
+fn convolution_parameters(convolution: &ShortConvolution, hidden: u64) -> Option<u64> {
+    let (width, taps) = (convolution.width as u64, convolution.rows as u64);
+    // Three projections before the convolution, and one after it.
+    let matrices = hidden.checked_mul(width)?.checked_mul(4)?;
+    let biases = if convolution.bias { (4 * width).checked_add(hidden)? } else { 0 };
+    matrices.checked_add(width.checked_mul(taps)?)?.checked_add(biases)
 }
