@@ -36,6 +36,8 @@ ARCHITECTURES = {
     "qwen3_5_text": ("qwen35", False),
     "qwen3_5_moe_text": ("qwen35moe", False),
     "qwen3_next": ("qwen3next", False),
+    "lfm2": ("lfm2", False),
+    "lfm2_moe": ("lfm2moe", False),
 }
 
 MODELS = [
@@ -44,12 +46,12 @@ MODELS = [
     "smollm3", "phi3", "phi3_long", "mistral_small", "ministral3", "olmo2", "olmo3", "exaone4", "seed_oss",
     "arcee", "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62", "gemma4", "gemma4_plain",
     "gemma4_keys", "gemma4_moe", "qwen3_5", "qwen3_5_tied", "qwen3_5_bf16",
-    "qwen3_5_moe", "qwen3_5_moe_apart", "qwen3_next",
+    "qwen3_5_moe", "qwen3_5_moe_apart", "qwen3_next", "lfm2", "lfm2_bf16", "lfm2_moe",
 ]
 
 
 # Ends of the names of tensors in 32 bits, beside vectors.
-WIDE = (".bias", "_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight")
+WIDE = (".bias", "_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "shortconv.conv.weight")
 
 
 def neighbours(rows, heads):
@@ -239,6 +241,26 @@ def qwen3_next(tensors, config):
     return out
 
 
+def lfm2(tensors):
+    """Takes out the dimension of the taps that is 1, and gives names that the package knows."""
+    out = {}
+    for name, tensor in tensors.items():
+        if name.endswith(".conv.conv.weight"):
+            tensor = tensor.squeeze(1)
+        name = name.replace(".expert_bias", ".expert_bias.bias")
+        out[name.removeprefix("model.") if ".experts." in name else name] = tensor
+    return out
+
+
+def lfm2_network_width(config):
+    """The width of a dense network, which converters work out."""
+    width = config.get("block_ff_dim", config.get("intermediate_size"))
+    if not config.get("block_auto_adjust_ff_dim"):
+        return width
+    width = int(config["block_ffn_dim_multiplier"] * int(2 * width / 3))
+    return -(-width // config["block_multiple_of"]) * config["block_multiple_of"]
+
+
 def add_parameters(writer, config, kind):
     heads, hidden, layers = (config[k] for k in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
     predicting = config.get("num_nextn_predict_layers", config.get("mtp_num_hidden_layers", 0))
@@ -251,11 +273,16 @@ def add_parameters(writer, config, kind):
     writer.add_embedding_length(hidden)
     # Layers of this kind differ.
     differ = kind == "gemma4_text"
-    if "intermediate_size" in config and not differ:
+    if kind.startswith("lfm2"):
+        writer.add_feed_forward_length(lfm2_network_width(config))
+    elif "intermediate_size" in config and not differ:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
+    kv_heads = config["num_key_value_heads"]
+    if kind.startswith("lfm2"):
+        kv_heads = [kv_heads if layer == "full_attention" else 0 for layer in config["layer_types"]]
     if not differ:
-        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_head_count_kv(kv_heads)
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-5))
     theta = rope.get("rope_theta", config.get("rope_theta"))
     if config.get("head_dim") and not differ:
@@ -374,6 +401,13 @@ def add_parameters(writer, config, kind):
             writer.add_full_attention_interval(config["full_attention_interval"])
         if predicting:
             writer.add_nextn_predict_layers(predicting)
+    if kind.startswith("lfm2"):
+        writer.add_vocab_size(config["vocab_size"])
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
+    if kind == "lfm2_moe":
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if rope_type == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(config, head_dim))
     writer.add_rope_freq_base(theta)
@@ -400,6 +434,8 @@ def write_family(directory, out):
         tensors = experts_together(qwen3_5(tensors, config))
     elif kind == "gemma4_text":
         tensors = gemma4(tensors)
+    elif kind.startswith("lfm2"):
+        tensors = lfm2(experts_together(tensors))
     else:
         tensors = gpt_oss(tensors) if kind == "gpt_oss" else experts_together(tensors)
     for name, values in tensors.items():

@@ -437,6 +437,52 @@ def qwen3_5():
     )
 
 
+def lfm2():
+    """As `mixtures`; some layers have a gated convolution in place of attention."""
+    left_out = {"rms_norm_eps": ..., "norm_eps": 1e-5, "hidden_act": ..., "tie_word_embeddings": ..., "theta": 100.0}
+    small = left_out | {"architecture": "Lfm2ForCausalLM", "intermediate_size": ..., "conv_bias": False}
+    conv, full = "conv", "full_attention"
+    yield (
+        "lfm2", "as 1.2B: three taps, the width of a network by the rule, tied",
+        family("lfm2", layers=5, **small, layer_types=[conv, conv, full, conv, conv], conv_L_cache=3, block_dim=32,
+               block_ff_dim=34, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.0, block_multiple_of=8,
+               conv_dim=32, tie_embedding=True),
+        {"steady": True, "prompt_len": 60, "matters": {"rope_theta": 50.0, "norm_eps": 0.01}},
+    )
+    yield (
+        "lfm2_bias", "biases around the convolution, five taps; a list of the layers that attend, a head of its own",
+        family("lfm2", layers=4, **(small | {"conv_bias": True}), modern=True, full_attn_idxs=[1, 3], conv_L_cache=5,
+               block_ff_dim=24, block_auto_adjust_ff_dim=False, block_ffn_dim_multiplier=1.0, block_multiple_of=256,
+               tie_embedding=False),
+        {"steady": True, "matters": {"norm_eps": 0.01}},
+    )
+    yield (
+        "lfm2_bf16", "as 700M: three query heads a key head; bfloat16",
+        family("lfm2", layers=4, **(small | {"intermediate_size": 24, "tie_word_embeddings": True}), modern=True,
+               layer_types=[conv, full, conv, conv], conv_L_cache=3, block_auto_adjust_ff_dim=False,
+               block_ffn_dim_multiplier=1.0, block_multiple_of=256, num_attention_heads=6, num_key_value_heads=2,
+               hidden_size=48, dtype="bfloat16"),
+        {"steady": True, "prepare": bf16_numbers, "publish": in_bf16, "matters": {"norm_eps": 0.01}},
+    )
+
+    mixed = left_out | {
+        "architecture": "Lfm2MoeForCausalLM", "layers": 4, "intermediate_size": 24, "moe_intermediate_size": 16,
+        "layer_types": [conv, full, conv, conv], "conv_bias": False, "conv_L_cache": 3,
+    }
+    yield (
+        "lfm2_moe", "sigmoid and a bias for the choice, a dense layer first",
+        family("lfm2_moe", **mixed, num_dense_layers=1, num_experts=5, num_experts_per_tok=2, use_expert_bias=True,
+               norm_topk_prob=True, routed_scaling_factor=1.0, tie_embedding=True),
+        {"publish": lfm2_moe, "matters": {"norm_topk_prob": False, "rope_theta": 50.0}},
+    )
+    yield (
+        "lfm2_moe_fused", "no bias, no sum of one, a scale; experts of a layer in one tensor, experts in each layer",
+        family("lfm2_moe", **mixed, modern=True, num_dense_layers=0, num_experts=4, num_experts_per_tok=2,
+               use_expert_bias=False, norm_topk_prob=False, routed_scaling_factor=1.5),
+        {"publish": as_it_is, "matters": {"norm_topk_prob": True, "routed_scaling_factor": 1.0}},
+    )
+
+
 def fp8():
     """As `mixtures`: the matrices of these are in FP8, with a scale for each block of 128 rows and columns."""
     layers, ignored = 2, ["lm_head", "model.norm", "model.embed_tokens"]
@@ -488,6 +534,10 @@ def granitemoe(name, tensor):
 
 def ernie(name, tensor):
     yield from an_expert_a_tensor(name.replace(".gate.moe_statics.", ".moe_statics."), tensor)
+
+
+def lfm2_moe(name, tensor):
+    yield from an_expert_a_tensor(name, tensor, gate="w1", up="w3", down="w2")
 
 
 def gpt_oss_mxfp4(name, tensor):
@@ -597,6 +647,10 @@ def bf16_numbers(weights, seed):
     return {name: tensor.to(torch.bfloat16).to(torch.float32) for name, tensor in weights.items()}
 
 
+def in_bf16(name, tensor):
+    yield name, tensor.to(torch.bfloat16)
+
+
 def qwen3_5_in_bf16(name, tensor):
     """The logarithms of the rates are in 32 bits beside matrices of 16."""
     yield name, tensor if name.endswith("A_log") else tensor.to(torch.bfloat16)
@@ -634,7 +688,7 @@ def random_weights(model, seed):
             if type(model).__name__.startswith("Gemma4") and ".post_" in name and not hasattr(model.model.layers[0], "router"):
                 # With more than that, errors of a layer grow in those behind it.
                 out[name] *= 0.4
-        elif name.endswith("e_score_correction_bias"):
+        elif name.endswith(("e_score_correction_bias", "expert_bias")):
             out[name] = 0.2 * noise
         elif name.endswith("sinks"):
             out[name] = noise
@@ -653,7 +707,7 @@ def random_weights(model, seed):
         elif "embed_tokens" in name:
             # What is multiplied before it is added up must not drown the layers.
             out[name] = noise * (0.15 if type(model).__name__.startswith("Gemma") else 1.0)
-        elif name.endswith(("mlp.gate.weight", "router.weight", "wg.weight")):
+        elif name.endswith(("mlp.gate.weight", "feed_forward.gate.weight", "router.weight", "wg.weight")):
             out[name] = noise * 2.5 / math.sqrt(tensor.shape[-1])
         else:
             size = 1.5 / math.sqrt(tensor.shape[-1])
@@ -684,6 +738,8 @@ def scores_of(router, arguments, logits):
         return groups.masked_fill(~chosen.unsqueeze(-1), -torch.inf).flatten(1)
     if kind == "MiniMaxM2TopKRouter":
         return logits.sigmoid() + arguments[1]
+    if kind == "Lfm2MoeTopKRouter":
+        return logits.sigmoid() + (arguments[1] if router.use_expert_bias else 0.0)
     scores = logits.softmax(-1)
     return router.moe_statics(scores) if kind == "Ernie4_5_MoeTopKRouter" else scores
 
@@ -823,6 +879,7 @@ def cases():
     yield from gemma3()
     yield from gemma4()
     yield from qwen3_5()
+    yield from lfm2()
     yield from fp8()
 
 

@@ -85,6 +85,7 @@ VIKING = r" ?[^(\s|[.,!?" "\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c" r"])]+"
 # Each name, the pre-tokenizer of its models, and whether they compose text first.
 FAMILIES = {
     "llama-bpe": (words(LLAMA3), False),
+    "lfm2": (words(LLAMA3), False),
     "midm-2.0": (words(LLAMA3, behavior="removed", invert=True), False),
     "glm4": (words(LLAMA3), False),
     "minicpm5": (Sequence([split(r"\p{N}{1,3}"), split(LLAMA3.replace("{1,3}", "+")), bytes_only()]), False),

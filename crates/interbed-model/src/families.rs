@@ -62,6 +62,8 @@ families!(
     qwen3_5,
     qwen3_5_moe,
     qwen3_next,
+    lfm2,
+    lfm2_moe,
 );
 
 /// A family of models that Interbed supports: how its configurations are recognised and how they are read.
@@ -144,6 +146,8 @@ pub(crate) struct GgufWriting {
     pub has_attention_factor: bool,
     /// Whether GGUF files state the inner width of an expert under a separate key.
     pub has_expert_width: bool,
+    /// Whether GGUF readers use the key for the number of layers without experts before those with experts.
+    pub has_leading_layers: bool,
     /// What GGUF readers call the norm before a feed-forward network; `None` stands for `ffn_norm`.
     pub network_norm: Option<&'static str>,
 }
@@ -157,6 +161,7 @@ impl GgufWriting {
         has_factors: false,
         has_attention_factor: false,
         has_expert_width: false,
+        has_leading_layers: false,
         network_norm: None,
     };
 }

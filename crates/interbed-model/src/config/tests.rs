@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod hybrids;
+mod short_convolutions;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -547,6 +548,10 @@ fn presets_have_the_sizes_their_names_promise() {
         ("qwen3-30b-a3b", 30.532_122_624),
         ("mixtral-8x7b", 46.702_792_704),
         ("olmoe-1b-7b", 6.919_161_856),
+        ("lfm2-350m", 0.354_483_968),
+        ("lfm2-700m", 0.742_489_344),
+        ("lfm2-1.2b", 1.170_340_608),
+        ("lfm2-2.6b", 2.569_272_320),
     ] {
         assert_eq!(billions(name), expected, "{name}");
     }

@@ -4,10 +4,13 @@ use interbed_kernels::RopeStyle;
 use interbed_weights::{Metadata, MetadataValue, Numbers, Texts};
 use serde_json::Value;
 
-use crate::blueprint::{Attention, Blueprint, DecoderLayer, GatedDelta, Part, Rope, RopeScaling};
+use crate::blueprint::{Attention, Blueprint, DecoderLayer, GatedDelta, Part, Rope, RopeScaling, Scores};
 use crate::config::ModelConfig;
 use crate::families::{FACTORS, GgufWriting};
 use crate::rope::RopeTable;
+
+/// The number by which GGUF files name routers that score by sigmoids.
+const SIGMOID: u32 = 2;
 
 /// What a GGUF file states about a model, and contains in addition to its weights.
 pub(crate) struct Description {
@@ -41,7 +44,6 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
         ("block_count", blueprint.layers.len()),
         ("feed_forward_length", blueprint.inner_size()),
         ("attention.head_count", attention.heads),
-        ("attention.head_count_kv", attention.kv_heads),
         ("attention.key_length", attention.key_width),
         ("attention.value_length", attention.value_width),
         ("rope.dimension_count", rope.rotated),
@@ -49,6 +51,7 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
     ] {
         metadata.set(key(name), count as u32);
     }
+    describe_layers(blueprint, attention, &mut metadata, key);
     metadata.set(key("attention.layer_norm_rms_epsilon"), blueprint.head.norm.epsilon);
     metadata.set(key("rope.freq_base"), rope.theta as f32);
     if let Some(mixture) = blueprint.mixture() {
@@ -56,6 +59,12 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
         metadata.set(key("expert_used_count"), mixture.chosen as u32);
         if writing.has_expert_width {
             metadata.set(key("expert_feed_forward_length"), mixture.expert_width as u32);
+        }
+        if mixture.router.scores == Scores::Sigmoid {
+            metadata.set(key("expert_gating_func"), SIGMOID);
+        }
+        if writing.has_leading_layers {
+            metadata.set(key("leading_dense_block_count"), leading_layers(blueprint) as u32);
         }
         if let Some(shared) = mixture.shared {
             metadata.set(key("expert_shared_feed_forward_length"), shared.width as u32);
@@ -94,6 +103,37 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
     }
     let rope_factors = factors.map(|factors| (FACTORS, factors));
     Ok(Description { metadata, rope_factors, style, network_norm: writing.network_norm })
+}
+
+/// Describes how many key heads the layers have, and the gated convolutions that some layers have in place of
+/// attention.
+fn describe_layers(
+    blueprint: &Blueprint,
+    attention: &Attention,
+    metadata: &mut Metadata,
+    key: impl Fn(&str) -> String,
+) {
+    let kv_heads = attention.kv_heads as u32;
+    let convolution = |layer: &DecoderLayer| {
+        layer.branches.iter().find_map(|branch| match branch.part {
+            Part::Convolution(convolution) => Some(convolution),
+            _ => None,
+        })
+    };
+    let Some(first) = blueprint.layers.iter().find_map(convolution) else {
+        metadata.set(key("attention.head_count_kv"), kv_heads);
+        return;
+    };
+    // Layers without attention have no heads, by which readers know them.
+    let heads = blueprint.layers.iter().map(|layer| if convolution(layer).is_some() { 0 } else { kv_heads as i32 });
+    metadata.set(key("attention.head_count_kv"), Numbers::from_i32(heads));
+    metadata.set(key("shortconv.l_cache"), first.rows as u32);
+}
+
+/// Returns the number of layers before the first that has experts.
+fn leading_layers(blueprint: &Blueprint) -> usize {
+    let has_experts = |layer: &DecoderLayer| layer.branches.iter().any(|of| matches!(of.part, Part::Mixture(_)));
+    blueprint.layers.iter().take_while(|layer| !has_experts(layer)).count()
 }
 
 /// Describes the rotation, and returns the factors that a tensor has to hold, if there are any.
@@ -152,7 +192,8 @@ fn check(blueprint: &Blueprint, writing: &GgufWriting) -> Result<(), &'static st
     if router.is_some_and(|router| router.normalise.is_some() != writing.normalises) {
         return Err("weights of experts that are divided by their sum where readers do not, or the other way round");
     }
-    if !matches!(blueprint.mixtures().count(), count if count == 0 || count == blueprint.layers.len()) {
+    let leading = if writing.has_leading_layers { leading_layers(blueprint) } else { 0 };
+    if !matches!(blueprint.mixtures().count(), count if count == 0 || count == blueprint.layers.len() - leading) {
         return Err("layers without experts among layers that have some");
     }
     if blueprint.activations().any(|activation| activation != writing.activation) {

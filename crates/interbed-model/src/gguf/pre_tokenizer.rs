@@ -79,7 +79,9 @@ struct Known {
 
 /// Every name that is known.
 const KNOWN: [Known; 22] = [
-    cut(&["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"], &[LLAMA3]).ignoring_merges().with_bos(),
+    cut(&["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "lfm2"], &[LLAMA3])
+        .ignoring_merges()
+        .with_bos(),
     // The vocabularies of GLM and of Llama 3 have words that no merges lead to.
     cut(&["smaug-bpe", "glm4", "chatglm-bpe"], &[LLAMA3]).ignoring_merges(),
     cut(&["dbrx"], &[LLAMA3]),
@@ -221,6 +223,7 @@ mod tests {
         let facts = |name: &str| find(name).map(|pre| (pre.ignore_merges, pre.add_bos));
         for (name, expected) in [
             ("llama-bpe", (true, true)),
+            ("lfm2", (true, true)),
             ("tekken", (true, true)),
             ("glm4", (true, false)),
             ("hunyuan", (true, false)),

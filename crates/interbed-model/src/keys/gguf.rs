@@ -154,6 +154,19 @@ impl<'a> GgufKeys<'a> {
         }
     }
 
+    /// Reads a number that is written once or for each layer; layers that lack what is counted have zeros, and all
+    /// others must agree.
+    pub(crate) fn of_some_layers(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
+        if let Some(MetadataValue::Numbers(numbers)) = self.metadata.get(&self.name(key)) {
+            let counts = self.in_layers(key, numbers.len())?;
+            let most = counts.iter().max().copied();
+            if counts.iter().all(|&count| count == 0 || Some(count) == most) {
+                return Ok(most);
+            }
+        }
+        self.same_in_layers(key)
+    }
+
     /// Reads a number of experts or of their size that is written once or for each layer; layers without experts have
     /// zeros, and all others must agree.
     pub(crate) fn of_experts(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {

@@ -440,6 +440,44 @@ fn a_model_with_states_is_the_same_in_either_format() {
 }
 
 #[test]
+fn a_model_with_short_convolutions_is_the_same_in_either_format() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, layers) in [("lfm2-1.2b", 4), ("lfm2-8b-a1b", 5)] {
+        let mut config: Value = serde_json::from_str(&preset(name).unwrap()).unwrap();
+        for (key, count) in [
+            ("vocab_size", 512),
+            ("hidden_size", 64),
+            ("block_ff_dim", 96),
+            ("block_multiple_of", 32),
+            ("intermediate_size", 96),
+            ("moe_intermediate_size", 32),
+            ("num_attention_heads", 4),
+            ("num_key_value_heads", 2),
+            ("eos_token_id", 1),
+        ] {
+            if config.get(key).is_some() {
+                config[key] = json!(count);
+            }
+        }
+        if name.ends_with("a1b") {
+            config["num_experts"] = json!(6);
+        }
+        let (config, dtype) = (config.to_string(), Some(DType::F32));
+        let given = SynthSpec { config_json: config, dtype, num_layers: Some(layers), ..spec("tiny") };
+        let [hf, gguf] = ["hf", "gguf"].map(|format| dir.path().join(format!("{name}-{format}")));
+        make(&given, &hf);
+        let config = ModelConfig::from_dir(&hf).unwrap();
+        let want = numbers(&Catalog::open(&hf).unwrap(), &config);
+        let (_, catalog, read) = make_gguf(&given, &gguf);
+        assert!(numbers(&catalog, &read) == want, "{name}");
+        assert_eq!(read.blueprint, config.blueprint, "{name}");
+        assert_eq!(catalog.name_in_file("model.embedding_norm.weight"), "token_embd_norm.weight");
+        let taps = catalog.get("model.layers.0.conv.conv.weight").unwrap();
+        assert_eq!((taps.shape.as_slice(), &taps.element_type), (&[64, 1, 3][..], &ElementType::Known(DType::F32)));
+    }
+}
+
+#[test]
 fn what_gguf_cannot_say_is_not_made() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");

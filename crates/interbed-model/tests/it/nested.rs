@@ -11,11 +11,12 @@ use crate::harness::{Harness, fixtures};
 use crate::logits::{distance, expected, unrounded};
 
 /// A language model by its fixture, the `model_type` of the model around it, and that of the part that sees.
-const WHOLE: [[&str; 3]; 4] = [
+const WHOLE: [[&str; 3]; 5] = [
     ["ministral3", "mistral3", "pixtral"],
     ["gemma4", "gemma4", "gemma4_vision"],
     ["qwen3_5", "qwen3_5", "qwen3_5_vision"],
     ["qwen3_5_moe", "qwen3_5_moe", "qwen3_5_moe_vision"],
+    ["lfm2", "lfm2_vl", "siglip2_vision_model"],
 ];
 
 #[test]

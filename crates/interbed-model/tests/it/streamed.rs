@@ -21,7 +21,7 @@ use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, blocks_of, fixtures};
 
 /// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch,
 /// experts, rows of a table, matrices in one piece, experts that are rearranged on the way, convolutions and states.
-const CASES: [(&str, KvDType); 20] = [
+const CASES: [(&str, KvDType); 22] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -42,6 +42,8 @@ const CASES: [(&str, KvDType); 20] = [
     ("qwen3_5", KvDType::F16),
     ("qwen3_5_moe", KvDType::BF16),
     ("qwen3_next", KvDType::F32),
+    ("lfm2_bias", KvDType::F16),
+    ("lfm2_moe", KvDType::F32),
 ];
 
 fn config_of(catalog: &Catalog, dir: &Path) -> ModelConfig {
