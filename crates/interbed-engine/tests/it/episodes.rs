@@ -609,6 +609,21 @@ fn states_whose_inputs_are_grouped() {
 }
 
 #[test]
+fn states_of_a_few_rows() {
+    play_fixture("lfm2");
+}
+
+#[test]
+fn states_of_a_few_rows_beside_experts() {
+    play_fixture("lfm2_moe");
+}
+
+#[test]
+fn keys_and_values_of_earlier_layers() {
+    play_fixture("gemma4");
+}
+
+#[test]
 fn a_model_from_elsewhere() {
     let Some(path) = std::env::var_os("INTERBED_EPISODES_MODEL") else {
         return eprintln!("left out: INTERBED_EPISODES_MODEL names no model");

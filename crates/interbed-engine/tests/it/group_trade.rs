@@ -193,6 +193,7 @@ fn a_device_that_executes_in_any_order_shares_memory_between_groups() {
     assert!(preemptions > 0, "nobody had to make room");
     // With an embedding that is the head too, and windows of one length.
     compare("qwen3_5_tied", &[[few, 24]], open);
+    compare("lfm2", &[[few, 24]], open);
     compare("gemma3", &[[WINDOWED, 24]], open);
 }
 
