@@ -43,8 +43,19 @@ fn windowed(dir: &Path) -> String {
     synthetic(dir, "windowed", &config)
 }
 
-/// Models that keep states, and models with windows.
-const KINDS: [fn(&Path) -> String; 2] = [hybrid, windowed];
+/// A model of a few MiB: short convolutions, whose states are a few rows, and two attentions.
+fn convolved(dir: &Path) -> String {
+    let config = json!({
+        "model_type": "lfm2", "vocab_size": 600, "hidden_size": 128, "block_ff_dim": 256, "num_hidden_layers": 6,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "full_attn_idxs": [1, 4], "conv_L_cache": 3,
+        "conv_bias": false, "block_auto_adjust_ff_dim": false, "max_position_embeddings": 512, "norm_eps": 1e-6,
+        "rope_theta": 10000.0, "eos_token_id": 1, "tie_embedding": true, "dtype": "float32",
+    });
+    synthetic(dir, "convolved", &config)
+}
+
+/// Models that keep states with and without matrices, and models with windows.
+const KINDS: [fn(&Path) -> String; 3] = [hybrid, windowed, convolved];
 
 fn synthetic(dir: &Path, name: &str, config: &Value) -> String {
     let file = dir.join(format!("{name}.json"));
