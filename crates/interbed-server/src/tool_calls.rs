@@ -12,8 +12,10 @@ mod dictionary_schema;
 mod gemma4;
 mod glm;
 mod hermes;
+mod lfm2;
 mod llama3;
 mod mistral;
+mod python;
 mod qwen3_coder;
 mod reading;
 mod tagged;
@@ -103,12 +105,13 @@ pub(crate) struct Begun {
 }
 
 /// All families, in order. A chat template belongs to the first family whose signs it has.
-pub(crate) const FAMILIES: [&Family; 7] = [
+pub(crate) const FAMILIES: [&Family; 8] = [
     &gemma4::FAMILY,
     &qwen3_coder::FAMILY,
     &glm::FAMILY,
     &deepseek::FAMILY,
     &mistral::FAMILY,
+    &lfm2::FAMILY,
     &hermes::FAMILY,
     &llama3::FAMILY,
 ];
@@ -216,8 +219,8 @@ impl ToolParser {
         // Only these characters can complete a call's beginning; parsing it again with each piece would take quadratic
         // time.
         let decides = match &self.state {
-            State::Head(_) => text.contains(['{', '}', ']', '>']),
-            State::Body(body) => !body.waits_for_tags() || text.contains('>'),
+            State::Head(_) => text.contains(['{', '(', '}', ']', '>']),
+            State::Body(body) => body.can_use(text),
             State::Text => true,
         };
         if decides { self.go_on(false) } else { Vec::new() }

@@ -21,6 +21,8 @@ pub(super) struct Closing {
     pub(super) ends: &'static [&'static str],
     /// Whether the call is in a list, in which others may follow.
     pub(super) list: bool,
+    /// Texts that may follow the list, in this order, each after optional white space.
+    pub(super) behind: &'static [&'static str],
 }
 
 enum Step {
@@ -44,6 +46,8 @@ type ReadParameter = for<'t> fn(&'t str, Option<&Function>) -> Parameter<'t>;
 struct Tagged {
     read: ReadParameter,
     function: String,
+    /// Characters of which one ends every parameter, and the call.
+    ends: &'static [char],
     /// The names of the parameters that were reported.
     keys: Vec<String>,
 }
@@ -54,6 +58,9 @@ pub(super) enum Parameter<'t> {
     More,
     /// The text begins with a parameter. The length is that of the parameter with its tags, in bytes.
     One { key: &'t str, value: &'t str, length: usize },
+    /// The text begins with a parameter whose value in JSON is known. The length is that of the parameter with what
+    /// separates it from others, in bytes.
+    Known { key: &'t str, json: String, length: usize },
     /// The text begins with the end of the call. The number is the length of that end in bytes.
     End(usize),
     /// The text does not continue a call.
@@ -89,7 +96,16 @@ impl Body {
     /// Starts with the parameters of `function`, which `read` parses. The opening bracket of the arguments was
     /// reported.
     pub(super) fn tagged(function: &str, read: ReadParameter, closing: Closing) -> Self {
-        Self { step: Step::Tagged(Tagged { read, function: function.to_owned(), keys: Vec::new() }), closing }
+        let tagged = Tagged { read, function: function.to_owned(), ends: &['>'], keys: Vec::new() };
+        Self { step: Step::Tagged(tagged), closing }
+    }
+
+    /// Says that every parameter, and the call, ends with one of these characters, rather than with a tag.
+    pub(super) fn decided_by(mut self, ends: &'static [char]) -> Self {
+        if let Step::Tagged(tagged) = &mut self.step {
+            tagged.ends = ends;
+        }
+        self
     }
 
     /// Starts with arguments that are a [dictionary](super::dictionary).
@@ -102,9 +118,12 @@ impl Body {
         Self { step: Step::Ends(0), closing }
     }
 
-    /// Returns whether only the end of a tag can make progress.
-    pub(super) fn waits_for_tags(&self) -> bool {
-        matches!(self.step, Step::Tagged(_))
+    /// Returns whether a further part of the text can make progress.
+    pub(super) fn can_use(&self, text: &str) -> bool {
+        match &self.step {
+            Step::Tagged(tagged) => text.contains(tagged.ends),
+            _ => true,
+        }
     }
 
     /// Consumes the part of `held` that can be parsed, and returns a further part of the arguments. `ended` says
@@ -129,7 +148,12 @@ impl Body {
                 Step::Tagged(tagged) => match (tagged.read)(held, named(functions, &tagged.function)) {
                     Parameter::More => return (arguments, Progress::More),
                     Parameter::One { key, value, length } => {
-                        arguments.push_str(&tagged.argument(key, value, functions));
+                        let json = typed(value, named(functions, &tagged.function), key);
+                        arguments.push_str(&tagged.argument(key, &json));
+                        held.drain(..length);
+                    }
+                    Parameter::Known { key, json, length } => {
+                        arguments.push_str(&tagged.argument(key, &json));
                         held.drain(..length);
                     }
                     Parameter::End(length) => {
@@ -178,7 +202,13 @@ impl Body {
                     }
                     *next += 1;
                 }
-                Step::List => return (arguments, in_list(held, ended)),
+                Step::List => match in_list(held, ended) {
+                    Progress::Ended if !self.closing.behind.is_empty() => {
+                        self.closing = Closing { ends: self.closing.behind, ..Closing::default() };
+                        self.step = Step::Ends(0);
+                    }
+                    progress => return (arguments, progress),
+                },
             }
         }
     }
@@ -187,14 +217,13 @@ impl Body {
 impl Tagged {
     /// Returns a parameter as a field of the arguments. The first parameter of a name counts, so the result is empty
     /// for a parameter that was reported before.
-    fn argument(&mut self, key: &str, value: &str, functions: &[Function]) -> String {
+    fn argument(&mut self, key: &str, json: &str) -> String {
         if self.keys.iter().any(|told| told == key) {
             return String::new();
         }
         let separator = if self.keys.is_empty() { "" } else { "," };
-        let value = typed(value, named(functions, &self.function), key);
         self.keys.push(key.to_owned());
-        format!("{separator}{}:{value}", Value::from(key))
+        format!("{separator}{}:{json}", Value::from(key))
     }
 }
 

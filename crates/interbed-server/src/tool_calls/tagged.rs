@@ -1,4 +1,5 @@
-//! Syntaxes in which each parameter of a call is between tags: which keywords of a function's schema can be enforced.
+//! Syntaxes in which each parameter of a call is written by itself, as between tags: which keywords of a function's
+//! schema can be enforced.
 
 use interbed_engine::{GrammarError, checked_schema, quoted};
 use serde_json::{Map, Value, json};
@@ -77,7 +78,7 @@ pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
     let properties = schema.get("properties").and_then(Value::as_object);
     let is_written = |name: &str| !name.is_empty() && name == name.trim() && !name.contains(['<', '>', '\n']);
     if let Some(name) = properties.into_iter().flat_map(Map::keys).find(|name| !is_written(name)) {
-        return refuse(&format!("#/properties/{}", escaped(name)), "no tag can have this name".into());
+        return refuse_name(name);
     }
     for (index, name) in schema.get("required").and_then(Value::as_array).into_iter().flatten().enumerate() {
         let property = name.as_str().and_then(|name| properties?.get(name));
@@ -96,7 +97,7 @@ pub(super) fn checked(parameters: &Value) -> Result<Value, GrammarError> {
 /// Keywords at the root that are enforced.
 const KEPT: [&str; 5] = ["type", "properties", "required", "additionalProperties", "patternProperties"];
 /// The end of messages about keywords that cannot be enforced in this syntax.
-const IN_TAGS: &str = "cannot be enforced where this model writes each parameter between tags; leave it out";
+const IN_TAGS: &str = "cannot be enforced where this model writes each parameter by itself; leave it out";
 
 /// Returns the place of the first array of distinct items below `place`.
 fn unique_array(value: &Value, place: &str) -> Option<String> {
@@ -139,6 +140,16 @@ fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
+/// Refuses a parameter whose name cannot be written.
+pub(super) fn refuse_name<T>(name: &str) -> Result<T, GrammarError> {
+    refuse(&format!("#/properties/{}", escaped(name)), "this model's calls cannot have this name".into())
+}
+
+/// Returns whether every call has this parameter.
+pub(super) fn is_required(parameters: &Value, name: &str) -> bool {
+    lists(parameters.get("required"), name)
+}
+
 fn refuse<T>(place: &str, problem: String) -> Result<T, GrammarError> {
     Err(GrammarError::Schema { place: place.into(), problem })
 }
@@ -178,7 +189,7 @@ pub(super) fn calls(functions: &[Function], begin: impl Fn(&str) -> String, form
                 (true, false) => format!("({}) {closed}", texts.join(" | ")),
                 (false, _) => format!("%json {} {closed}", by_itself(schema, parameters)),
             };
-            let optional = if lists(parameters.get("required"), key) { "" } else { "?" };
+            let optional = if is_required(parameters, key) { "" } else { "?" };
             call += &format!(" ({} {value}){optional}", quoted(&format!("{}{key}{}", form.open[0], form.open[1])));
         }
         // Nothing is known about the parameters.
@@ -192,7 +203,7 @@ pub(super) fn calls(functions: &[Function], begin: impl Fn(&str) -> String, form
 }
 
 /// Returns the schema of a parameter with the definitions of the whole schema.
-fn by_itself(schema: &Value, parameters: &Value) -> Value {
+pub(super) fn by_itself(schema: &Value, parameters: &Value) -> Value {
     let mut schema: Map<String, Value> = schema.as_object().cloned().unwrap_or_default();
     for key in SHARED {
         // References lead to the definitions of the whole schema.

@@ -150,7 +150,7 @@ fn arguments_are_told_as_they_come() {
         let pieces: Vec<Part> = call.chars().flat_map(|one| parser.push(&one.to_string())).collect();
         let arguments = pieces.iter().filter(|part| matches!(part, Part::Arguments(_))).count();
         // Arguments between tags are reported value by value.
-        let least = if ["qwen3-coder", "glm"].contains(&family.name) { 4 } else { 100 };
+        let least = if ["qwen3-coder", "glm", "lfm2"].contains(&family.name) { 4 } else { 100 };
         assert!(arguments >= least, "{}: {arguments} pieces", family.name);
     }
 }
@@ -192,6 +192,15 @@ fn other_forms_of_the_same_families() {
     assert_eq!(parsed(of("mistral"), two), [call.clone(), called("get_time-2", &json!({}))]);
     let id = "[TOOL_CALLS]weather[CALL_ID]123456789[ARGS]{\"city\":\"a\"}";
     assert_eq!(parsed(of("mistral"), id), std::slice::from_ref(&call));
+    let list = "<|tool_call_start|>[weather(city='a', ), get_time-2()]<|tool_call_end|> so";
+    let both = [call.clone(), called("get_time-2", &json!({})), Told::Text("so".into())];
+    assert_eq!(parsed(of("lfm2"), list), both);
+    let json = "<|tool_call_start|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"a\"}}, \
+        {\"name\": \"get_time-2\"}]<|tool_call_end|>so";
+    assert_eq!(parsed(of("lfm2"), json), both);
+    let python = "<|tool_call_start|>[ weather( city = 'it's, \"so\"', days=+1_0, where={'a': (None, True)})]";
+    let told = called("weather", &json!({"city": "it's, \"so\"", "days": 10, "where": {"a": [null, true]}}));
+    assert_eq!(parsed(of("lfm2"), python), [told]);
     let bare =
         "{\"name\": \"weather\", \"parameters\": {\"city\": \"a\"}}; {\"name\": \"get_time-2\", \"parameters\": {}}";
     assert_eq!(parsed(of("llama3"), bare), [call.clone(), called("get_time-2", &json!({}))]);
@@ -300,6 +309,9 @@ fn templates_tell_their_family() {
         ("<tool_call>{name}<arg_key>k</arg_key><arg_value>", "glm"),
         ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "deepseek"),
         ("[TOOL_CALLS]", "mistral"),
+        ("{{ '<|im_start|>' }} List of tools: <|tool_list_start|>[", "lfm2"),
+        ("{{ '<|im_start|>' }} List of tools: [", "lfm2"),
+        ("<|tool_call_start|>[{{ arguments }}]", "lfm2"),
         ("<tool_call>{\"name\": n, \"arguments\": a}", "hermes"),
         ("<|start_header_id|> {\"name\": n, \"parameters\": p}", "llama3"),
     ] {

@@ -104,6 +104,7 @@ async fn what_must_be_called_binds_the_answer_from_its_first_token() {
             "mistral" => {
                 format!("[TOOL_CALLS][{{\"name\": \"{name}\", \"arguments\": {{\"city\": \"{city}\"}}}}]")
             }
+            "lfm2" => format!("<|tool_call_start|>[{name}(city=\"{city}\")]"),
             "deepseek" => {
                 format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{{\"city\": \"{city}\"}}<｜tool▁call▁end｜>")
             }
