@@ -8,7 +8,7 @@ use super::body::{Body, Closing, Parameter};
 use super::python::literal;
 use super::reading::{after, object_call, reading, until};
 use super::tagged::{by_itself, is_required, refuse_name};
-use super::{Begun, Family, Function, Reading, tagged};
+use super::{Begun, Family, Function, Mark, Reading, tagged};
 
 pub(super) const FAMILY: Family = Family {
     name: "lfm2",
@@ -17,6 +17,7 @@ pub(super) const FAMILY: Family = Family {
     bare: None,
     between: "",
     around: &[],
+    turn: None,
     read,
     checked,
     grammar,
@@ -92,7 +93,7 @@ fn checked(parameters: &Value) -> Result<Value, GrammarError> {
 
 /// Returns the grammar of a call. Values are JSON, which is Python but for three words. What follows the list may be
 /// missing: some tokenizers have a special token for it.
-fn grammar(functions: &[Function]) -> String {
+fn grammar(functions: &[Function], _: Mark<'_>) -> String {
     let (mut rules, mut calls) = ("name: /[A-Za-z_][A-Za-z0-9_]*/\n".to_owned(), Vec::new());
     for (number, function) in functions.iter().enumerate() {
         let (arguments, more) = arguments(number, &function.parameters);
