@@ -127,38 +127,15 @@ impl CpuDevice {
                 let [from, out] = apart(numbers, [from, out]);
                 combine_rows(pool, level, from, width, places, factors, out);
             }
-            Command::Norm { x, weight, offset, epsilon, out } if x == out => {
-                let weight = widen(weight.matrix(), offset, norm);
-                rms_norm_heads(pool, level, &mut numbers[x.range()], weight, epsilon);
+            Command::Norm { .. } | Command::Normalise { .. } | Command::AddAndNorm { .. } => {
+                norm_rows(pool, level, numbers, norm, command);
             }
-            Command::Norm { x, weight, offset, epsilon, out } => {
-                let [x, out] = apart(numbers, [x, out]);
-                rms_norm(pool, level, x, widen(weight.matrix(), offset, norm), epsilon, out);
-            }
-            Command::Normalise { x, width, epsilon, out } => {
-                let ones = &mut norm[..width];
-                ones.fill(1.0);
-                if x == out {
-                    rms_norm_heads(pool, level, &mut numbers[x.range()], ones, epsilon);
-                } else {
-                    let [x, out] = apart(numbers, [x, out]);
-                    rms_norm(pool, level, x, ones, epsilon, out);
-                }
-            }
-            Command::AddAndNorm { sum, branch, scale, weight, offset, epsilon, out } => {
-                let [sum, branch, out] = apart(numbers, [sum, branch, out]);
-                add_and_norm(pool, level, sum, branch, scale, widen(weight.matrix(), offset, norm), epsilon, out);
-            }
-            Command::Add { sum, branch, scale } => {
-                let [sum, branch] = apart(numbers, [sum, branch]);
-                add_scaled(pool, level, sum, branch, scale);
-            }
-            Command::Scale { x, by } => scale(&mut numbers[x.range()], by),
-            Command::ScaleBy { x, by } => {
-                let mut factor = [0.0];
-                by.matrix().widen_row(0, &mut factor);
-                scale(&mut numbers[x.range()], factor[0]);
-            }
+            Command::Add { .. }
+            | Command::Scale { .. }
+            | Command::ScaleBy { .. }
+            | Command::Gate { .. }
+            | Command::Activate { .. }
+            | Command::Cap { .. } => change_each(pool, level, numbers, command),
             Command::Products { x, cols, products, gate } => {
                 let form = prepared.take().filter(|(of, _)| *of == x).map(|(_, form)| form);
                 let [values, outs @ ..] = apart(numbers, with_outs(x, products));
@@ -166,14 +143,6 @@ impl CpuDevice {
                 multiply(pool, level, &mut activations, bands(products, outs, x.len() / cols), gate);
                 *prepared = activations.prepared().map(|form| (x, form));
             }
-            Command::Gate { gate, up, width, ref columns, activation } => {
-                let [gate, up] = apart(numbers, [gate, up]);
-                for (gate, up) in gate.chunks_exact_mut(width).zip(up.chunks_exact(width)) {
-                    gated_activation(pool, level, activation, &mut gate[columns.clone()], &up[columns.clone()]);
-                }
-            }
-            Command::Activate { x, activation } => activate(pool, level, activation, &mut numbers[x.range()]),
-            Command::Cap { x, bound } => cap(pool, level, &mut numbers[x.range()], bound),
             Command::Rotate { q, shape, style, cos, sin } => {
                 let [cos, sin, q] = apart(numbers, [cos, sin, q]);
                 rotate(pool, level, Rotation { style, cos, sin }, shape, q);
@@ -306,6 +275,60 @@ impl Areas {
         let (norm, rest) = rest.split_at_mut(self.norm);
         let (parts, product) = rest.split_at_mut(self.parts);
         Parts { tensors, norm, parts, product }
+    }
+}
+
+/// Executes a command that norms rows; `norm` is room for weights.
+fn norm_rows(pool: &Pool, level: Level, numbers: &mut [f32], norm: &mut [f32], command: &Command<'_>) {
+    match *command {
+        Command::Norm { x, weight, offset, epsilon, out } if x == out => {
+            let weight = widen(weight.matrix(), offset, norm);
+            rms_norm_heads(pool, level, &mut numbers[x.range()], weight, epsilon);
+        }
+        Command::Norm { x, weight, offset, epsilon, out } => {
+            let [x, out] = apart(numbers, [x, out]);
+            rms_norm(pool, level, x, widen(weight.matrix(), offset, norm), epsilon, out);
+        }
+        Command::Normalise { x, width, epsilon, out } => {
+            let ones = &mut norm[..width];
+            ones.fill(1.0);
+            if x == out {
+                rms_norm_heads(pool, level, &mut numbers[x.range()], ones, epsilon);
+            } else {
+                let [x, out] = apart(numbers, [x, out]);
+                rms_norm(pool, level, x, ones, epsilon, out);
+            }
+        }
+        Command::AddAndNorm { sum, branch, scale, weight, offset, epsilon, out } => {
+            let [sum, branch, out] = apart(numbers, [sum, branch, out]);
+            add_and_norm(pool, level, sum, branch, scale, widen(weight.matrix(), offset, norm), epsilon, out);
+        }
+        _ => unreachable!("no other command norms rows"),
+    }
+}
+
+/// Executes a command that changes each number by itself.
+fn change_each(pool: &Pool, level: Level, numbers: &mut [f32], command: &Command<'_>) {
+    match *command {
+        Command::Add { sum, branch, scale } => {
+            let [sum, branch] = apart(numbers, [sum, branch]);
+            add_scaled(pool, level, sum, branch, scale);
+        }
+        Command::Scale { x, by } => scale(&mut numbers[x.range()], by),
+        Command::ScaleBy { x, by } => {
+            let mut factor = [0.0];
+            by.matrix().widen_row(0, &mut factor);
+            scale(&mut numbers[x.range()], factor[0]);
+        }
+        Command::Gate { gate, up, width, ref columns, activation } => {
+            let [gate, up] = apart(numbers, [gate, up]);
+            for (gate, up) in gate.chunks_exact_mut(width).zip(up.chunks_exact(width)) {
+                gated_activation(pool, level, activation, &mut gate[columns.clone()], &up[columns.clone()]);
+            }
+        }
+        Command::Activate { x, activation } => activate(pool, level, activation, &mut numbers[x.range()]),
+        Command::Cap { x, bound } => cap(pool, level, &mut numbers[x.range()], bound),
+        _ => unreachable!("no other command changes each number by itself"),
     }
 }
 

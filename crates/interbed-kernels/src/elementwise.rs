@@ -199,9 +199,9 @@ fn cap_kernel<S: Simd>(s: S, x: &mut [f32], bound: f32) {
     }
 }
 
-/// Computes `bound * tanh(x / bound)` of one vector. With `t = tanh(u / 2)`, by the continued fraction of tanh up to its
-/// seventh term, `tanh(u)` is `2t / (1 + t^2)`: within 4e-7 of its value, also near 0, where an exponential would lose
-/// digits. NaN stays NaN, because it is the second operand of each comparison.
+/// Computes `bound * tanh(x / bound)` of one vector. With `t = tanh(u / 2)`, by the continued fraction of tanh up to
+/// its seventh term, `tanh(u)` is `2t / (1 + t^2)`: within 4e-7 of its value, also near 0, where an exponential would
+/// lose digits. NaN stays NaN, because it is the second operand of each comparison.
 #[inline(always)]
 fn cap_lanes<S: Simd>(s: S, x: S::V, bound: f32) -> S::V {
     // Beyond 10, tanh is 1 to within rounding.

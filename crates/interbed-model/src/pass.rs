@@ -879,7 +879,8 @@ impl<'a> Pass<'a> {
     }
 
     /// Keeps only the wanted rows of the hidden states, or one row if none is wanted. Keeps the same rows of all that
-    /// later layers read of these rows, and of `other`, which has `width` elements per row. Returns this shorter tensor.
+    /// later layers read of these rows, and of `other`, which has `width` elements per row. Returns this shorter
+    /// tensor.
     ///
     /// # Errors
     /// Fails if the device failed.

@@ -88,6 +88,40 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
             })
         }
         Command::Combine { from, width, places, factors, out } => combine(from, width, places, factors, out),
+        Command::Norm { .. }
+        | Command::Normalise { .. }
+        | Command::AddAndNorm { .. }
+        | Command::Add { .. }
+        | Command::Scale { .. }
+        | Command::ScaleBy { .. }
+        | Command::Activate { .. }
+        | Command::Cap { .. } => of_rows(command),
+        Command::Products { x, cols, products, gate } => multiply(x, cols, products, gate),
+        Command::Gate { gate, up, width, ref columns, activation } => {
+            let columns = columns.clone();
+            Box::new(move |memory| gate_columns(memory, [gate, up], width, &columns, activation))
+        }
+        Command::Rotate { q, shape, style, cos, sin } => rotate(q, shape, style, [cos, sin]),
+        Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
+            store_kv(layer, sequences, style, [cos, sin], [q, k, v])
+        }
+        Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
+            attend(layer, frame, sequences, sinks, [q, state, out])
+        }
+        Command::Convolve { .. } | Command::ShortConvolution { .. } | Command::DeltaRule { .. } => states::of(command),
+        Command::CopyWeights { from, ref range, to, at } => copy_weights(from, range.clone(), to, at, shares),
+        Command::CopyBlocks { copies } => copy_blocks(copies.to_vec()),
+        Command::Discard { tensor } => Box::new(move |memory| memory.numbers[tensor.range()].fill(f32::NAN)),
+        Command::Download { from } => Box::new(move |memory| {
+            let values = memory.get(from);
+            memory.host(from).copy_from_slice(&values);
+        }),
+    }
+}
+
+/// Returns the operation of a command that changes rows by themselves.
+fn of_rows(command: &Command<'_>) -> Operation {
+    match *command {
         Command::Norm { x, weight, offset, epsilon, out } => {
             let weight = weight.clone();
             Box::new(move |memory| {
@@ -120,11 +154,6 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
                 memory.set(x, &scaled);
             })
         }
-        Command::Products { x, cols, products, gate } => multiply(x, cols, products, gate),
-        Command::Gate { gate, up, width, ref columns, activation } => {
-            let columns = columns.clone();
-            Box::new(move |memory| gate_columns(memory, [gate, up], width, &columns, activation))
-        }
         Command::Activate { x, activation } => Box::new(move |memory| {
             let values: Vec<_> = memory.get(x).iter().map(|&x| activated(activation, x)).collect();
             memory.set(x, &values);
@@ -133,21 +162,7 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
             let bounded: Vec<_> = memory.get(x).iter().map(|x| bound * (x / bound).tanh()).collect();
             memory.set(x, &bounded);
         }),
-        Command::Rotate { q, shape, style, cos, sin } => rotate(q, shape, style, [cos, sin]),
-        Command::StoreKv { layer, sequences, style, cos, sin, q, k, v } => {
-            store_kv(layer, sequences, style, [cos, sin], [q, k, v])
-        }
-        Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
-            attend(layer, frame, sequences, sinks, [q, state, out])
-        }
-        Command::Convolve { .. } | Command::ShortConvolution { .. } | Command::DeltaRule { .. } => states::of(command),
-        Command::CopyWeights { from, ref range, to, at } => copy_weights(from, range.clone(), to, at, shares),
-        Command::CopyBlocks { copies } => copy_blocks(copies.to_vec()),
-        Command::Discard { tensor } => Box::new(move |memory| memory.numbers[tensor.range()].fill(f32::NAN)),
-        Command::Download { from } => Box::new(move |memory| {
-            let values = memory.get(from);
-            memory.host(from).copy_from_slice(&values);
-        }),
+        _ => unreachable!("no other command changes rows by themselves"),
     }
 }
 

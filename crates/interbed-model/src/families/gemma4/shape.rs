@@ -101,7 +101,8 @@ pub(super) fn slides(layer: usize) -> bool {
     windows::slides_by(PERIOD, layer)
 }
 
-/// Reads the windows of a `config.json`, which are `window` tokens long if it does not say. The last layer sees all, whatever the configuration says.
+/// Reads the windows of a `config.json`, which are `window` tokens long if it does not say. The last layer sees all,
+/// whatever the configuration says.
 pub(super) fn windows_in_json(
     fields: &Fields<'_>,
     layers: usize,

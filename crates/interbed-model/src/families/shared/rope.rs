@@ -50,8 +50,8 @@ pub(in crate::families) enum Kinds {
     Usual,
     /// LongRoPE with two sets of factors. A model of the family may also have no scaling.
     LongRope,
-    /// The scalings of [`Kinds::Usual`], and one that rotates only the first pairs of each head, at the frequencies that
-    /// they would have if all pairs rotated. The family reads how many pairs these are.
+    /// The scalings of [`Kinds::Usual`], and one that rotates only the first pairs of each head, at the frequencies
+    /// that they would have if all pairs rotated. The family reads how many pairs these are.
     Proportional,
     /// The scalings of [`Kinds::Usual`], with one exception: if a dynamic scaling has the key `alpha`, the base is
     /// multiplied by a factor that does not depend on the length of the sequence.
