@@ -190,15 +190,8 @@ impl Body {
                         self.step = Step::List;
                         continue;
                     };
-                    let begun = held.trim_start();
-                    if let Some(rest) = begun.strip_prefix(end) {
-                        held.drain(..held.len() - rest.len());
-                    } else if end.starts_with(begun) {
-                        if !ended {
-                            return (arguments, Progress::More);
-                        }
-                        // A fragment of a closing text is not reported as text.
-                        held.clear();
+                    if !has_dropped(end, held, ended) {
+                        return (arguments, Progress::More);
                     }
                     *next += 1;
                 }
@@ -212,6 +205,22 @@ impl Body {
             }
         }
     }
+}
+
+/// Drops the closing text `end` from the beginning of `held`, if it is there. Returns false if more text is needed to
+/// know that. `ended` says whether the text has ended.
+fn has_dropped(end: &str, held: &mut String, ended: bool) -> bool {
+    let begun = held.trim_start();
+    if let Some(rest) = begun.strip_prefix(end) {
+        held.drain(..held.len() - rest.len());
+    } else if end.starts_with(begun) {
+        if !ended {
+            return false;
+        }
+        // A fragment of a closing text is not reported as text.
+        held.clear();
+    }
+    true
 }
 
 impl Tagged {
