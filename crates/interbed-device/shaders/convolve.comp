@@ -1,4 +1,4 @@
-// A causal convolution of each channel with taps of its own, and SiLU, in place: one thread for each channel of each
+// A causal convolution of each channel with taps and a bias of its own, and SiLU, in place: one thread for each channel of each
 // sequence, which goes through the sequence's tokens with the last inputs at hand.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -10,8 +10,9 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint TAPS = 4;
 
 layout(push_constant, std430) uniform Push {
-  uint64_t x, weights, spans;
-  uint channels, weight_type, sequences;
+  // The bias may be 0.
+  uint64_t x, weights, bias, spans;
+  uint channels, weight_type, bias_type, sequences;
 } push;
 
 void main() {
@@ -23,6 +24,7 @@ void main() {
   [[unroll]] for (uint tap = 0; tap < TAPS; tap++) {
     taps[tap] = plain_number(push.weight_type, push.weights, channel * TAPS + tap);
   }
+  float bias = push.bias == 0 ? 0.0 : plain_number(push.bias_type, push.bias, channel);
   for (uint sequence = gl_WorkGroupID.y; sequence < push.sequences; sequence += gl_NumWorkGroups.y) {
     StateSpan span = StateSpans(push.spans).v[sequence];
     // The newest input comes last.
@@ -39,6 +41,9 @@ void main() {
       precise float sum = taps[0] * inputs[0];
       [[unroll]] for (uint tap = 1; tap < TAPS; tap++) {
         sum = fma(taps[tap], inputs[tap], sum);
+      }
+      if (push.bias != 0) {
+        sum += bias;
       }
       precise float result = sum / (1.0 + exp(-sum));
       x.v[channel] = result;

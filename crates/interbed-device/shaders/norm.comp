@@ -15,6 +15,8 @@ layout(push_constant, std430) uniform Push {
   float epsilon, scale;
   uint rows;
   float offset;
+  // Rows of the weight, which the rows take in turns.
+  uint weights;
 } push;
 
 shared float parts[128];
@@ -50,7 +52,7 @@ void main() {
   for (uint col = thread; col < push.cols; col += gl_WorkGroupSize.x) {
     float weight = push.offset;
     if (push.weight != 0) {
-      weight += plain_number(push.weight_type, push.weight, col);
+      weight += plain_number(push.weight_type, push.weight, row % push.weights * push.cols + col);
     }
     result.v[col] = x.v[col] * factor * weight;
   }

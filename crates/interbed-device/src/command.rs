@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use interbed_kernels::{
-    Activation, AttentionLayer, AttentionSpan, DeltaRule, KvLayer, RopeStyle, StateLayer, StateSpan,
+    Activation, AttentionLayer, AttentionSpan, DeltaRule, KvLayer, RopeStyle, StateLayer, StateSpace, StateSpan,
 };
 
 use crate::{HostBuffer, KvFrame, PlacedBytes, Tensor, Weights};
@@ -76,7 +76,8 @@ pub enum Command<'a> {
     Norm {
         /// The rows, `[tokens, width]`.
         x: Tensor,
-        /// The weights of the norm, `[width]`.
+        /// The weights of the norm, `[width]`. If `out` is `x`, they may be `[several, width]`: then rows of `x` take
+        /// them in turns.
         weight: &'a Weights,
         /// Added to each element of the weight.
         offset: f32,
@@ -230,8 +231,8 @@ pub enum Command<'a> {
         /// The result, in the shape of `q`.
         out: Tensor,
     },
-    /// Convolves each channel of the rows of each sequence with the channel's own taps, and applies SiLU: see
-    /// [`convolve`](interbed_kernels::convolve). Continues from the rows of the sequence's state, and leaves the last
+    /// Convolves each channel of the rows of each sequence with the channel's own taps, adds a bias if there is one,
+    /// and applies SiLU: see [`convolve`](interbed_kernels::convolve). Continues from the rows of the sequence's state, and leaves the last
     /// rows there.
     Convolve {
         /// The place of the layer's state in a block of states.
@@ -240,6 +241,8 @@ pub enum Command<'a> {
         sequences: &'a [StateSpan],
         /// The taps, `[channels, taps]`, oldest input first.
         weights: &'a Weights,
+        /// The bias, `[channels]`.
+        bias: Option<&'a Weights>,
         /// The inputs, and the result: `[tokens, channels]`.
         x: Tensor,
     },
@@ -282,6 +285,31 @@ pub enum Command<'a> {
         /// How much heads learn, before the sigmoid: `[tokens, value_heads]`. Its content is unspecified afterwards.
         b: Tensor,
         /// The result, `[tokens, value_heads, value_width]`.
+        out: Tensor,
+    },
+    /// Computes the state space for each token, and changes the matrices of the sequences' states: see
+    /// [`state_space`](interbed_kernels::state_space).
+    StateSpace {
+        /// The place of the layer's state in a block of states.
+        layer: StateLayer,
+        /// The sequences of the batch, in the order of their rows.
+        sequences: &'a [StateSpan],
+        /// The computation of the layer.
+        space: StateSpace,
+        /// The rates at which heads forget, in the form that the space names: `[heads]`.
+        rates: &'a Weights,
+        /// Added to the steps: `[heads]`.
+        bias: &'a Weights,
+        /// The factors with which `x` is added to the results: `[heads]`.
+        skip: &'a Weights,
+        /// What each token brings: `[tokens, x | B | C]`, that is `[heads, head_width]` and then
+        /// `[groups, state_width]` twice.
+        xbc: Tensor,
+        /// How far each head steps, before the softplus: `[tokens, heads]`. Its content is unspecified afterwards.
+        steps: Tensor,
+        /// Room in the shape of `steps`. Its content is unspecified afterwards.
+        decays: Tensor,
+        /// The result, `[tokens, heads, head_width]`.
         out: Tensor,
     },
     /// Takes the greatest numbers of each row, greatest first and among equals the first, and writes each as a pair of
@@ -460,13 +488,19 @@ impl Command<'_> {
                 }
                 uses.writes(state).writes(out)
             }
-            Self::Convolve { weights, x, .. } => uses.reads_weights(weights).writes(x).writes(Operand::Kv),
+            Self::Convolve { weights, bias, x, .. } => {
+                uses.reads_weights(weights).reads_weights(bias).writes(x).writes(Operand::Kv)
+            }
             Self::ShortConvolution { weights, bias, projections, out, .. } => {
                 uses.reads_weights(weights).reads_weights(bias).reads(projections).writes(out).writes(Operand::Kv)
             }
             Self::DeltaRule { rates, bias, qkv, a, b, out, .. } => {
                 uses.reads_weights(rates).reads_weights(bias).writes(qkv).writes(a).writes(b).writes(out);
                 uses.writes(Operand::Kv)
+            }
+            Self::StateSpace { rates, bias, skip, xbc, steps, decays, out, .. } => {
+                uses.reads_weights(rates).reads_weights(bias).reads_weights(skip).reads(xbc);
+                uses.writes(steps).writes(decays).writes(out).writes(Operand::Kv)
             }
             Self::Best { x, out, .. } => uses.reads(x).writes(out),
             Self::CopyWeights { ref range, to, at, .. } => {

@@ -7,9 +7,9 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use interbed_kernels::{
     Activation, Activations, AttentionLayer, BlockGroups, Columns, DeltaOperands, Level, Matrix, Pool, PreparedForm,
-    Product, Rotation, ShortConvolutionOperands, activate, add_and_norm, add_scaled, attention, cap, combine_rows,
-    convolve, delta_rule, gated_activation, gather_rows, matmul, matmul_gated, rms_norm, rms_norm_heads, rotate,
-    rotate_and_store, scale, short_convolution,
+    Product, Rotation, ShortConvolutionOperands, StateSpaceOperands, activate, add_and_norm, add_scaled, attention,
+    cap, combine_rows, convolve, delta_rule, gated_activation, gather_rows, matmul, matmul_gated, rms_norm,
+    rms_norm_groups, rms_norm_heads, rotate, rotate_and_store, scale, short_convolution, state_space,
 };
 
 use crate::command::best_of_row;
@@ -163,7 +163,10 @@ impl CpuDevice {
                 let (layer, sinks) = (AttentionLayer { kv, ..layer }, sinks.map(|sinks| sinks.matrix()));
                 attention(pool, level, &layer, blocks, spans, tables, sinks, q, parts, state, out);
             }
-            Command::Convolve { .. } | Command::ShortConvolution { .. } | Command::DeltaRule { .. } => {
+            Command::Convolve { .. }
+            | Command::ShortConvolution { .. }
+            | Command::DeltaRule { .. }
+            | Command::StateSpace { .. } => {
                 advance_states(pool, level, kv, numbers, command);
             }
             Command::Best { x, width, count, out } => {
@@ -282,8 +285,8 @@ impl Areas {
 fn norm_rows(pool: &Pool, level: Level, numbers: &mut [f32], norm: &mut [f32], command: &Command<'_>) {
     match *command {
         Command::Norm { x, weight, offset, epsilon, out } if x == out => {
-            let weight = widen(weight.matrix(), offset, norm);
-            rms_norm_heads(pool, level, &mut numbers[x.range()], weight, epsilon);
+            let (cols, weight) = (weight.cols(), widen(weight.matrix(), offset, norm));
+            rms_norm_groups(pool, level, &mut numbers[x.range()], cols, weight, epsilon);
         }
         Command::Norm { x, weight, offset, epsilon, out } => {
             let [x, out] = apart(numbers, [x, out]);
@@ -335,8 +338,9 @@ fn change_each(pool: &Pool, level: Level, numbers: &mut [f32], command: &Command
 /// Executes a command that goes on from states.
 fn advance_states(pool: &Pool, level: Level, kv: &mut KvPool, numbers: &mut [f32], command: &Command<'_>) {
     match *command {
-        Command::Convolve { ref layer, sequences, weights, x } => {
-            convolve(pool, level, layer, kv.states(), sequences, weights.matrix(), &mut numbers[x.range()]);
+        Command::Convolve { ref layer, sequences, weights, bias, x } => {
+            let (weights, bias) = (weights.matrix(), bias.map(|bias| bias.matrix()));
+            convolve(pool, level, layer, kv.states(), sequences, weights, bias, &mut numbers[x.range()]);
         }
         Command::ShortConvolution { ref layer, sequences, weights, bias, projections, out } => {
             let [projections, out] = apart(numbers, [projections, out]);
@@ -349,14 +353,23 @@ fn advance_states(pool: &Pool, level: Level, kv: &mut KvPool, numbers: &mut [f32
             let operands = DeltaOperands { qkv, a, b, rates: rates.matrix(), bias: bias.matrix(), out };
             delta_rule(pool, level, layer, kv.states(), sequences, rule, operands);
         }
+        Command::StateSpace { ref layer, sequences, ref space, rates, bias, skip, xbc, steps, decays, out } => {
+            let [xbc, steps, decays, out] = apart(numbers, [xbc, steps, decays, out]);
+            let [rates, bias, skip] = [rates, bias, skip].map(|weights| weights.matrix());
+            let operands = StateSpaceOperands { xbc, steps, decays, rates, bias, skip, out };
+            state_space(pool, level, layer, kv.states(), sequences, space, operands);
+        }
         _ => unreachable!("no other command knows states"),
     }
 }
 
-/// Writes the weight of a norm as f32 to `area`, with `offset` added to each element, and returns that part of `area`.
+/// Writes the rows of a norm's weight as f32 to `area`, with `offset` added to each element, and returns that part of
+/// `area`.
 fn widen<'a>(weight: Matrix<'_>, offset: f32, area: &'a mut [f32]) -> &'a [f32] {
-    let widened = &mut area[..weight.cols()];
-    weight.widen_row(0, widened);
+    let widened = &mut area[..weight.rows() * weight.cols()];
+    for (row, widened) in widened.chunks_exact_mut(weight.cols()).enumerate() {
+        weight.widen_row(row, widened);
+    }
     if offset != 0.0 {
         widened.iter_mut().for_each(|weight| *weight += offset);
     }

@@ -201,7 +201,8 @@ impl Device for ReferenceDevice {
                 }
                 Command::Convolve { sequences, .. }
                 | Command::ShortConvolution { sequences, .. }
-                | Command::DeltaRule { sequences, .. } => {
+                | Command::DeltaRule { sequences, .. }
+                | Command::StateSpace { sequences, .. } => {
                     self.expect_memory(sequences.iter().flat_map(|span| span.from.into_iter().chain([span.to])));
                 }
                 Command::CopyBlocks { copies } => {

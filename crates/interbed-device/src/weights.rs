@@ -84,6 +84,15 @@ impl Weights {
         Self { cols: columns.len(), range, memory: self.memory.clone(), ..*self }
     }
 
+    /// Returns a vector as a matrix of several rows, one after the other.
+    ///
+    /// # Panics
+    /// Panics if the matrix has more than one row, is quantised, or cannot be divided so.
+    pub fn in_rows(&self, rows: usize) -> Self {
+        assert!(self.rows == 1 && self.dtype.is_plain() && self.cols.is_multiple_of(rows));
+        Self { rows, cols: self.cols / rows, range: self.range.clone(), memory: self.memory.clone(), ..*self }
+    }
+
     /// Returns the type in which the elements are stored.
     pub fn dtype(&self) -> DType {
         self.dtype

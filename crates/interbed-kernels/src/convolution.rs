@@ -1,7 +1,7 @@
 //! Computes a causal convolution of each channel with taps of its own, which continues from a sequence's state.
 //!
-//! A channel's result is a chain of multiply-adds over its taps, oldest first. Channels are independent, so threads
-//! divide the channels, and the order of every sum depends on nothing else.
+//! A channel's result is a chain of multiply-adds over its taps, oldest first, and at last its bias. Channels are
+//! independent, so threads divide the channels, and the order of every sum depends on nothing else.
 
 use std::ops::Range;
 
@@ -19,17 +19,19 @@ pub(crate) const BLOCK: usize = 512;
 /// The cost of an activation, in multiply-adds.
 const ACTIVATION_COST: usize = 16;
 
-/// Computes, in place, `x[t][c] = silu(sum over j of weights[c][j] * x[t - taps + 1 + j][c])` for the rows of each
-/// sequence. Rows before a span's first are those of the state `from`, or zero. The last inputs of the first
+/// Computes, in place, `x[t][c] = silu(sum over j of weights[c][j] * x[t - taps + 1 + j][c] + bias[c])` for the rows of
+/// each sequence. Rows before a span's first are those of the state `from`, or zero. The last inputs of the first
 /// [`StateSpan::stored_after`] tokens become those of the state `to`.
 ///
 /// - `blocks`: the memory of all blocks, with the states of the spans
 /// - `weights`: `[channels, taps]`, of a plain type
+/// - `bias`: `[channels]`, of a plain type, or `None` for zeros
 /// - `x`: `[tokens, channels]`
 ///
 /// # Panics
 /// Panics if the lengths disagree, or there are more than [`TAPS_MAX`] taps, or a span names a block that does not
 /// exist or is another span's. In these cases, nothing has been written.
+#[expect(clippy::too_many_arguments, reason = "an operation with this many operands")]
 pub fn convolve(
     pool: &Pool,
     level: Level,
@@ -37,6 +39,7 @@ pub fn convolve(
     blocks: KvBytesMut<'_>,
     spans: &[StateSpan],
     weights: Matrix<'_>,
+    bias: Option<Matrix<'_>>,
     x: &mut [f32],
 ) {
     let states = States::new(layer, blocks, spans);
@@ -44,8 +47,8 @@ pub fn convolve(
     let tokens: usize = spans.iter().map(|span| span.tokens).sum();
     let weights = weights.flat();
     assert!(taps <= TAPS_MAX && weights.cols() == channels * taps);
-    assert_eq!(x.len(), tokens * channels);
-    let operands = Operands { states, spans, weights, channels, taps, x: Share::new(x) };
+    assert!(x.len() == tokens * channels && bias.is_none_or(|bias| bias.rows() == 1 && bias.cols() == channels));
+    let operands = Operands { states, spans, weights, bias, channels, taps, x: Share::new(x) };
     pool.split(channels, LANES, tokens * (taps + ACTIVATION_COST), |own| {
         let (mut work, end) = (Work::new(), own.end);
         for first in own.step_by(BLOCK) {
@@ -61,6 +64,7 @@ struct Operands<'a> {
     states: States<'a>,
     spans: &'a [StateSpan],
     weights: Matrix<'a>,
+    bias: Option<Matrix<'a>>,
     channels: usize,
     taps: usize,
     x: Share<'a, f32>,
@@ -73,6 +77,8 @@ pub(crate) type Row = [[f32; LANES]; BLOCK / LANES];
 pub(crate) struct Work {
     /// The taps of a block's channels, `[tap, channel]`.
     pub(crate) taps: [Row; TAPS_MAX],
+    /// The biases of a block's channels.
+    bias: Row,
     /// The last inputs. The input of row `t` of a span is in place `(t + taps - 1) % taps`.
     pub(crate) inputs: [Row; TAPS_MAX],
     pub(crate) result: Row,
@@ -81,7 +87,7 @@ pub(crate) struct Work {
 impl Work {
     pub(crate) fn new() -> Self {
         const ROW: Row = [[0.0; LANES]; BLOCK / LANES];
-        Self { taps: [ROW; TAPS_MAX], inputs: [ROW; TAPS_MAX], result: ROW }
+        Self { taps: [ROW; TAPS_MAX], bias: ROW, inputs: [ROW; TAPS_MAX], result: ROW }
     }
 
     /// Reads the taps of some channels.
@@ -113,9 +119,12 @@ impl Work {
 /// Convolves some channels of all sequences.
 #[inline(always)]
 fn convolve_block<S: Simd>(s: S, operands: &Operands<'_>, own: Range<usize>, work: &mut Work) {
-    let &Operands { ref states, spans, weights, channels, taps, x } = operands;
+    let &Operands { ref states, spans, weights, bias, channels, taps, x } = operands;
     let (rows, width) = (taps - 1, own.len());
     work.read_taps(weights, &own, taps);
+    if let Some(bias) = bias {
+        bias.columns(own.clone()).widen_row(0, &mut work.bias.as_flattened_mut()[..width]);
+    }
     let mut first_row = 0;
     for span in spans {
         for row in 0..rows {
@@ -135,6 +144,9 @@ fn convolve_block<S: Simd>(s: S, operands: &Operands<'_>, own: Range<usize>, wor
                 for tap in 1..taps {
                     let input = s.load(&work.inputs[(token + tap) % taps][vector]);
                     sum = s.fma(s.load(&work.taps[tap][vector]), input, sum);
+                }
+                if bias.is_some() {
+                    sum = s.add(sum, s.load(&work.bias[vector]));
                 }
                 let denominator = s.add(s.splat(1.0), exp(s, s.mul(sum, s.splat(-1.0))));
                 s.store(s.div(sum, denominator), &mut work.result[vector]);

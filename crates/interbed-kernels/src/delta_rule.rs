@@ -11,9 +11,11 @@ mod slice;
 
 use crate::pool::Pool;
 use crate::state::States;
+use crate::state_slices::Slice;
 use crate::{KvBytesMut, Level, Matrix, Share, StateLayer, StateShape, StateSpan};
 use gates::open_gates;
-use slice::{COLUMNS, Operands, advance_slice};
+pub(crate) use gates::{softplus, widened};
+use slice::{Operands, advance_slice};
 
 /// The rule by which value heads share key heads, if there are more of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,10 +110,9 @@ pub fn delta_rule(
     assert!(a.len() == tokens * heads && b.len() == a.len());
     assert!([rates, bias].iter().all(|vector| vector.rows() == 1 && vector.cols() == heads));
     open_gates(pool, level, &shape, rule, [&mut *qkv, &mut *a, &mut *b], [rates, bias]);
-    let slices = shape.value_width.div_ceil(COLUMNS);
     let cost = 3 * tokens * heads * shape.key_width * shape.value_width;
     let operands = Operands { states, spans, rule, qkv, decays: a, betas: b, out: Share::new(out) };
-    pool.deal(heads * slices, cost, |_, item| {
-        advance_slice(level, &operands, item / slices, item % slices * COLUMNS);
+    pool.deal(heads * Slice::of_each_head(shape.value_width), cost, |_, item| {
+        advance_slice(level, &operands, Slice::of(item, shape.value_width));
     });
 }

@@ -35,6 +35,9 @@ mod share;
 mod short_convolution;
 mod simd;
 mod state;
+mod state_slices;
+#[expect(clippy::needless_range_loop, reason = "chains and vectors are indexed alike in every array")]
+mod state_space;
 mod store_kv;
 mod subgroups;
 #[cfg(target_arch = "x86_64")]
@@ -55,13 +58,14 @@ pub use kv_view::{KvPlace, KvRun, KvView};
 pub use level::{LEVEL_VARIABLE, Level};
 pub use matmul::{Columns, Product, matmul, matmul_gated};
 pub use matrix::Matrix;
-pub use norm::{add_and_norm, rms_norm, rms_norm_heads};
+pub use norm::{add_and_norm, rms_norm, rms_norm_groups, rms_norm_heads};
 pub use pool::Pool;
 pub use probe::{Unit, peak, read_bandwidth};
 pub use quantized::{dequantize, quantize};
 pub use rope::{RopeStyle, rope};
 pub use short_convolution::{ShortConvolutionOperands, short_convolution};
 pub use state::{StateLayer, StateLayout, StateShape, StateSpan};
+pub use state_space::{StateSpace, StateSpaceOperands, state_space};
 pub use store_kv::{Rotation, rotate, rotate_and_store};
 pub use subgroups::{SubgroupActivations, SubgroupOrder};
 

@@ -62,14 +62,23 @@ pub fn add_and_norm(
 /// # Panics
 /// Panics if the lengths disagree.
 pub fn rms_norm_heads(pool: &Pool, level: Level, x: &mut [f32], weight: &[f32], epsilon: f32) {
-    let cols = weight.len();
-    assert!(x.len().is_multiple_of(cols));
-    let heads = x.len() / cols;
+    rms_norm_groups(pool, level, x, weight.len(), weight, epsilon);
+}
+
+/// Computes the [`rms_norm`] of each row of `x` `[rows, cols]` in place. Rows take the rows of `weight`
+/// `[groups, cols]` in turns.
+///
+/// # Panics
+/// Panics if the lengths disagree.
+pub fn rms_norm_groups(pool: &Pool, level: Level, x: &mut [f32], cols: usize, weight: &[f32], epsilon: f32) {
+    assert!(x.len().is_multiple_of(cols) && !weight.is_empty() && weight.len().is_multiple_of(cols));
+    let (heads, weights) = (x.len() / cols, weight.len() / cols);
     let x = Share::new(x);
     pool.split(heads, 16, 2 * cols, |rows| {
         for row in rows {
             // SAFETY: each row is in one thread's share only.
             let x = unsafe { x.slice(row * cols, cols) };
+            let weight = &weight[row % weights * cols..][..cols];
             dispatch!(level, norm_in_place::<_>(x: &mut [f32], weight: &[f32], epsilon: f32));
         }
     });

@@ -108,7 +108,10 @@ pub fn of(command: &Command<'_>, shares: bool) -> Operation {
         Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
             attend(layer, frame, sequences, sinks, [q, state, out])
         }
-        Command::Convolve { .. } | Command::ShortConvolution { .. } | Command::DeltaRule { .. } => states::of(command),
+        Command::Convolve { .. }
+        | Command::ShortConvolution { .. }
+        | Command::DeltaRule { .. }
+        | Command::StateSpace { .. } => states::of(command),
         Command::CopyWeights { from, ref range, to, at } => copy_weights(from, range.clone(), to, at, shares),
         Command::CopyBlocks { copies } => copy_blocks(copies.to_vec()),
         Command::Discard { tensor } => Box::new(move |memory| memory.numbers[tensor.range()].fill(f32::NAN)),
@@ -125,19 +128,20 @@ fn of_rows(command: &Command<'_>) -> Operation {
         Command::Norm { x, weight, offset, epsilon, out } => {
             let weight = weight.clone();
             Box::new(move |memory| {
-                let normed = norm(&memory.get(x), &widened(&weight, 0), offset, epsilon);
+                let all: Vec<_> = (0..weight.rows()).map(|row| widened(&weight, row)).collect();
+                let normed = norm(&memory.get(x), &all, offset, epsilon);
                 memory.set(out, &normed);
             })
         }
         Command::Normalise { x, width, epsilon, out } => Box::new(move |memory| {
-            let normed = norm(&memory.get(x), &vec![1.0; width], 0.0, epsilon);
+            let normed = norm(&memory.get(x), &[vec![1.0; width]], 0.0, epsilon);
             memory.set(out, &normed);
         }),
         Command::AddAndNorm { sum, branch, scale, weight, offset, epsilon, out } => {
             let weight = weight.clone();
             Box::new(move |memory| {
                 add(memory, sum, branch, scale);
-                let normed = norm(&memory.get(sum), &widened(&weight, 0), offset, epsilon);
+                let normed = norm(&memory.get(sum), &[widened(&weight, 0)], offset, epsilon);
                 memory.set(out, &normed);
             })
         }
@@ -316,12 +320,13 @@ fn add(memory: &mut DeviceMemory, sum: Tensor, branch: Tensor, scale: f32) {
     memory.numbers[sum.range()].iter_mut().zip(branch).for_each(|(sum, branch)| *sum += branch * scale);
 }
 
-fn norm(x: &[f32], weight: &[f32], offset: f32, epsilon: f32) -> Vec<f32> {
-    let of_row = |row: &[f32]| {
+/// Norms rows, which take the rows of `weights` in turns.
+fn norm(x: &[f32], weights: &[Vec<f32>], offset: f32, epsilon: f32) -> Vec<f32> {
+    let of_row = |(row, weight): (&[f32], &Vec<f32>)| {
         let factor = 1.0 / (dot(row, row) / row.len() as f32 + epsilon).sqrt();
         row.iter().zip(weight).map(|(x, weight)| x * factor * (weight + offset)).collect::<Vec<_>>()
     };
-    x.chunks_exact(weight.len()).flat_map(of_row).collect()
+    x.chunks_exact(weights[0].len()).zip(weights.iter().cycle()).flat_map(of_row).collect()
 }
 
 fn widened(weights: &Weights, row: usize) -> Vec<f32> {

@@ -224,7 +224,7 @@ fn states_are_used_in_order() {
         let [x, y] = [area.take(4), area.take(4)];
         let mut device = ReferenceDevice::new(&PassNeeds { tensors: area, ..PassNeeds::default() }, &groups, seed);
         let convolve = |x: Tensor, sequences: &[StateSpan], device: &mut ReferenceDevice, waits: &[Token]| {
-            let command = Command::Convolve { layer, sequences, weights: &weights, x };
+            let command = Command::Convolve { layer, sequences, weights: &weights, bias: None, x };
             device.submit(Queue::Upload, &[command], waits)
         };
         let filled = [x, y].map(|tensor| fill(&mut device, Queue::Upload, tensor, 1.0, &[]));

@@ -21,7 +21,7 @@ pub(super) const THREADS: u32 = 128;
 /// The most workgroups in a row, and the most rows of workgroups, that every driver takes.
 const GROUPS_MAX: usize = 65_535;
 
-/// Threads that share a column in the delta rule, where subgroups are large enough.
+/// Threads that share a column in the delta rule or in a state space, where subgroups are large enough.
 const DELTA_LANES: u32 = 8;
 
 /// Subgroups of a workgroup of products.
@@ -62,6 +62,8 @@ pub(super) enum Kernel {
     DeltaGates,
     /// `delta_rule.comp`, and the numbers of a key.
     DeltaRule { height: u32 },
+    /// `state_space.comp`, and the numbers of a state.
+    StateSpace { height: u32 },
 }
 
 /// Rows of the matrix and of activations that a subgroup multiplies at a time.
@@ -163,7 +165,7 @@ fn kv_number(dtype: KvDType) -> u32 {
     }
 }
 
-/// Returns how many threads of a subgroup share a column in the delta rule.
+/// Returns how many threads of a subgroup share a column in the delta rule or in a state space.
 fn delta_lanes(subgroup: u32) -> u32 {
     DELTA_LANES.min(subgroup)
 }
@@ -228,6 +230,8 @@ pub(super) struct NormPush {
     pub scale: f32,
     pub rows: u32,
     pub offset: f32,
+    pub weights: u32,
+    pub unused: u32,
 }
 
 /// The arguments of `elementwise.comp`.
@@ -362,7 +366,7 @@ impl Kernels {
         SUBGROUPS as usize
     }
 
-    /// Returns how many columns of a matrix a workgroup of the delta rule takes.
+    /// Returns how many columns of a matrix a workgroup of the delta rule or of a state space takes.
     pub fn delta_columns(&self) -> usize {
         let subgroup = self.gpu.info().subgroup;
         (SUBGROUPS * subgroup / delta_lanes(subgroup)) as usize
@@ -440,6 +444,10 @@ impl Kernels {
                 let constants = vec![SUBGROUPS * subgroup, height, delta_lanes(subgroup), subgroup];
                 (include_bytes!("../../shaders/delta_rule.spv"), constants)
             }
+            Kernel::StateSpace { height } => {
+                let constants = vec![SUBGROUPS * subgroup, height, delta_lanes(subgroup), subgroup];
+                (include_bytes!("../../shaders/state_space.spv"), constants)
+            }
         };
         let words = ash::util::read_spv(&mut Cursor::new(code)).expect("kernels are whole words, as a test checks");
         let device = self.gpu.device();
@@ -458,7 +466,10 @@ impl Kernels {
             .module(module)
             .name(c"main")
             .specialization_info(&specialised);
-        if matches!(kernel, Kernel::Product(..) | Kernel::IntegerProduct(..) | Kernel::DeltaRule { .. }) {
+        if matches!(
+            kernel,
+            Kernel::Product(..) | Kernel::IntegerProduct(..) | Kernel::DeltaRule { .. } | Kernel::StateSpace { .. }
+        ) {
             // These divide rows or columns by the numbers of subgroups and of threads in them.
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
             if self.gpu.chooses_subgroups() {

@@ -105,14 +105,17 @@ impl Recorder<'_> {
             Command::Attend { layer, frame, sequences, sinks, q, state, out } => {
                 self.attend(uses, layer, frame, sequences, sinks, [q, state, out])?;
             }
-            Command::Convolve { ref layer, sequences, weights, x } => {
-                self.convolve(uses, layer, sequences, weights, x)?;
+            Command::Convolve { ref layer, sequences, weights, bias, x } => {
+                self.convolve(uses, layer, sequences, weights, bias, x)?;
             }
             Command::ShortConvolution { ref layer, sequences, weights, bias, projections, out } => {
                 self.short_convolution(uses, layer, sequences, (weights, bias), [projections, out])?;
             }
             Command::DeltaRule { ref layer, sequences, rule, rates, bias, qkv, a, b, out } => {
                 self.delta_rule(uses, layer, sequences, rule, [rates, bias], [qkv, a, b, out])?;
+            }
+            Command::StateSpace { ref layer, sequences, space, rates, bias, skip, xbc, steps, out, .. } => {
+                self.state_space(uses, layer, sequences, space, [rates, bias, skip], [xbc, steps, out])?;
             }
             Command::Best { x, width, count, out } => self.best(uses, x, width, count, out)?,
             Command::CopyWeights { from, ref range, to, at } => self.copy_weights(uses, from, range.clone(), to, at)?,
@@ -223,6 +226,8 @@ impl Recorder<'_> {
             scale: branch.map_or(0.0, |(_, scale)| scale),
             rows: rows as u32,
             offset,
+            weights: weight.rows() as u32,
+            unused: 0,
         };
         self.run(uses, Kernel::Norm, &push, in_rows(rows))
     }
@@ -241,6 +246,8 @@ impl Recorder<'_> {
             scale: 0.0,
             rows: rows as u32,
             offset: 1.0,
+            weights: 1,
+            unused: 0,
         };
         self.run(uses, Kernel::Norm, &push, in_rows(rows))
     }

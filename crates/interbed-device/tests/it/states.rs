@@ -6,7 +6,7 @@ use std::sync::Arc;
 use interbed_device::{Command, Device, HostBuffer, PassNeeds, Queue, Tensor, TensorArea, Weights};
 use interbed_kernels::{
     BlockGroups, DType, DecayForm, DeltaRule, KeySharing, KvDType, KvLayout, KvShape, StateLayer, StateLayout,
-    StateShape, StateSpan,
+    StateShape, StateSpace, StateSpan,
 };
 
 use crate::devices::devices;
@@ -40,14 +40,23 @@ pub fn weights(dtype: DType, rows: usize, cols: usize, numbers: &[f32]) -> Weigh
     Weights::new(dtype, rows, cols, Arc::new(buffer), 0..bytes.len())
 }
 
+/// What a layer computes behind its convolution.
+enum Rule {
+    Delta(DeltaRule),
+    Space(StateSpace),
+}
+
 /// A model's two layers with states, and a sequence.
 struct Case {
-    rule: DeltaRule,
+    rule: Rule,
     groups: BlockGroups,
     layer: StateLayer,
     taps: Weights,
+    /// Of the convolution, if there is one.
+    shift: Option<Weights>,
     rates: Weights,
     bias: Weights,
+    skip: Weights,
     /// `[tokens, channels]`
     x: Vec<f32>,
     /// `[tokens, heads]`
@@ -64,6 +73,28 @@ impl Case {
         let rule = DeltaRule { key_heads, sharing, decay, epsilon: 1e-6 };
         let mut shape = StateShape { rows: taps - 1, channels: 0, heads, key_width, value_width };
         shape.channels = rule.width(&shape);
+        Self::of(Rule::Delta(rule), shape, tokens)
+    }
+
+    /// A state space; its convolution has a bias.
+    fn space(
+        groups: usize,
+        each: usize,
+        [state_width, head_width]: [usize; 2],
+        limits: [f32; 2],
+        tokens: usize,
+    ) -> Self {
+        let decay = if each == 2 { DecayForm::NegativeRate } else { DecayForm::Logarithm };
+        let space = StateSpace { groups, decay, limits };
+        let (key_width, value_width) = (state_width, head_width);
+        let mut shape = StateShape { rows: 3, channels: 0, heads: groups * each, key_width, value_width };
+        shape.channels = space.width(&shape);
+        let case = Self::of(Rule::Space(space), shape, tokens);
+        Self { shift: Some(weights(DType::BF16, 1, shape.channels, &numbers(7, shape.channels))), ..case }
+    }
+
+    fn of(rule: Rule, shape: StateShape, tokens: usize) -> Self {
+        let (heads, taps) = (shape.heads, shape.rows + 1);
         let kv = |layers: usize| KvLayout::new(4, KvDType::F32, vec![KvShape { num_kv_heads: 1, head_dim: 8 }; layers]);
         let groups = BlockGroups::new(kv(1), 3).with(kv(2), 2).with(StateLayout::new([shape; 2]), STATES);
         let rates: Vec<f32> = numbers(2, heads).iter().map(|rate| rate.abs() * -2.0).collect();
@@ -71,6 +102,8 @@ impl Case {
             rule,
             layer: groups.states(2).layer(1),
             groups,
+            shift: None,
+            skip: weights(DType::F32, 1, heads, &numbers(8, heads)),
             taps: weights(DType::BF16, shape.channels, taps, &numbers(1, shape.channels * taps)),
             rates: weights(DType::F32, 1, heads, &rates),
             bias: weights(DType::BF16, 1, heads, &numbers(3, heads)),
@@ -105,18 +138,15 @@ impl Case {
         let qkv = put(device, of(&self.x, layer.shape().channels));
         let [a, b] = self.gates.each_ref().map(|gate| put(device, of(gate, heads)));
         let out = area.take(rows.len() * heads * layer.shape().value_width);
+        let (rates, bias, skip) = (&self.rates, &self.bias, &self.skip);
         let commands = [
-            Command::Convolve { layer, sequences, weights: &self.taps, x: qkv },
-            Command::DeltaRule {
-                layer,
-                sequences,
-                rule: self.rule,
-                rates: &self.rates,
-                bias: &self.bias,
-                qkv,
-                a,
-                b,
-                out,
+            Command::Convolve { layer, sequences, weights: &self.taps, bias: self.shift.as_ref(), x: qkv },
+            match self.rule {
+                Rule::Delta(rule) => Command::DeltaRule { layer, sequences, rule, rates, bias, qkv, a, b, out },
+                Rule::Space(space) => {
+                    let (xbc, steps, decays) = (qkv, a, b);
+                    Command::StateSpace { layer, sequences, space, rates, bias, skip, xbc, steps, decays, out }
+                }
             },
         ];
         let computed = device.submit(Queue::Compute, &commands, &[]).unwrap();
@@ -210,4 +240,11 @@ fn small_heads_of_odd_sizes() {
 fn heads_of_usual_sizes() {
     Case::new(2, 2, [128, 128], 4, 17).check();
     Case::new(1, 3, [64, 128], 4, 12).check();
+}
+
+#[test]
+fn state_spaces_of_odd_and_usual_sizes() {
+    Case::space(1, 3, [5, 7], [0.0, f32::INFINITY], 11).check();
+    Case::space(3, 1, [20, 33], [0.2, 1.0], 9).check();
+    Case::space(2, 2, [128, 64], [0.0, f32::INFINITY], 17).check();
 }

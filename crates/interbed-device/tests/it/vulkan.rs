@@ -445,13 +445,23 @@ fn norms_sums_and_moves_agree_with_the_reference() {
         bench.run(Command::Norm { x: x_at, weight: &weights, offset: 0.5, epsilon: 1e-6, out });
         assert_close(&bench.get(out), &norm(&wide(&x)), 2e-6, "norm");
         let sum: Vec<f64> = x.iter().zip(&branch).map(|(x, b)| f64::from(*x) + 0.5 * f64::from(*b)).collect();
-        let (weight, offset, epsilon) = (&weights, 0.5, 1e-6);
+        let (weight_of, weight, offset, epsilon) = (&weight, &weights, 0.5, 1e-6);
         let command = Command::AddAndNorm { sum: x_at, branch: branch_at, scale: 0.5, weight, offset, epsilon, out };
         bench.run(command);
         assert_close(&bench.get(x_at), &sum, 1e-6, "sum");
         assert_close(&bench.get(out), &norm(&sum), 2e-6, "norm of a sum");
         bench.run(Command::Norm { x: x_at, weight: &weights, offset: 0.5, epsilon: 1e-6, out: x_at });
         assert_close(&bench.get(x_at), &norm(&sum), 2e-6, "norm in place");
+        // Rows take two weights in turns.
+        let both = bench.weights(DType::F32, 2, cols, &[bytes.clone(), vec![0; bytes.len()]].concat(), true);
+        bench.set(x_at, &x);
+        bench.run(Command::Norm { x: x_at, weight: &both, offset: 0.5, epsilon: 1e-6, out: x_at });
+        let normed = norm(&wide(&x));
+        let turns = normed.iter().enumerate().map(|(at, number)| match at / cols % 2 {
+            0 => *number,
+            _ => number * 0.5 / (f64::from(weight_of[at % cols]) + 0.5),
+        });
+        assert_close(&bench.get(x_at), &turns.collect::<Vec<_>>(), 2e-6, "norm with weights in turns");
         bench.set(x_at, &x);
         bench.run(Command::Normalise { x: x_at, width: cols, epsilon: 1e-6, out });
         let plain = |x: &[f64]| {

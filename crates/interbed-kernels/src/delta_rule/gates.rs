@@ -41,7 +41,7 @@ pub(super) fn open_gates(
         }
         for first in (0..heads).step_by(HEADS) {
             let own = first..heads.min(first + HEADS);
-            let [rates, bias] = [rates, bias].map(|vector| widened(vector, &own));
+            let [rates, bias] = [rates, bias].map(|vector| widened::<HEADS>(vector, &own));
             for token in tokens.clone() {
                 // SAFETY: as above.
                 let [a, b] = unsafe { [a, b].map(|gates| gates.slice(token * heads + own.start, own.len())) };
@@ -58,14 +58,15 @@ pub(super) fn open_gates(
     });
 }
 
-/// Converts the elements `own` of a vector to f32.
-fn widened(vector: Matrix<'_>, own: &Range<usize>) -> [f32; HEADS] {
-    let mut out = [0.0; HEADS];
+/// Converts the elements `own` of a vector, at most `N`, to f32.
+pub(crate) fn widened<const N: usize>(vector: Matrix<'_>, own: &Range<usize>) -> [f32; N] {
+    let mut out = [0.0; N];
     vector.columns(own.clone()).widen_row(0, &mut out[..own.len()]);
     out
 }
 
-fn softplus(x: f32) -> f32 {
+/// Computes `log(1 + e^x)`.
+pub(crate) fn softplus(x: f32) -> f32 {
     if x > SOFTPLUS_LIMIT { x } else { libm::log1pf(libm::expf(x)) }
 }
 

@@ -13,6 +13,8 @@ struct Case {
     dtype: interbed_kernels::DType,
     /// The weights as they were rounded, `[channels, taps]`.
     taps: Vec<f32>,
+    /// `[channels]`, or nothing.
+    bias: Vec<f32>,
     /// `[tokens, channels]`
     x: Vec<f32>,
 }
@@ -23,7 +25,8 @@ impl Case {
         let shape = StateShape { rows: taps - 1, channels, heads: 1, key_width: 2, value_width: 3 };
         let (weights, rounded) = encode(DTYPES[dtype], &numbers.take(channels * taps));
         let x = numbers.take(tokens * channels).iter().map(|x| x * 4.0).collect();
-        Self { blocks: StateBlocks::new(shape), weights, dtype: DTYPES[dtype], taps: rounded, x }
+        let bias = if seed.is_multiple_of(2) { numbers.take(channels) } else { Vec::new() };
+        Self { blocks: StateBlocks::new(shape), weights, dtype: DTYPES[dtype], taps: rounded, bias, x }
     }
 
     fn channels(&self) -> usize {
@@ -32,8 +35,10 @@ impl Case {
 
     fn run(&mut self, level: Level, threads: usize, spans: &[StateSpan], x: &mut [f32]) {
         let weights = Matrix::new(self.dtype, self.channels(), self.taps.len() / self.channels(), &self.weights);
+        let bias: Vec<u8> = self.bias.iter().flat_map(|bias| bias.to_le_bytes()).collect();
+        let bias = (!bias.is_empty()).then(|| Matrix::new(interbed_kernels::DType::F32, 1, self.channels(), &bias));
         let layer = self.blocks.layer;
-        convolve(&pool(threads), level, &layer, self.blocks.bytes[..].as_mut().into(), spans, weights, x);
+        convolve(&pool(threads), level, &layer, self.blocks.bytes[..].as_mut().into(), spans, weights, bias, x);
     }
 
     /// Computes all tokens as one sequence in passes of these lengths, each with up to `drafts` drafts, all of them
@@ -62,7 +67,7 @@ impl Case {
                     let row = token + tap + 1 - taps;
                     f64::from(self.taps[channel * taps + tap]) * f64::from(self.x[row * channels + channel])
                 });
-                let sum: f64 = terms.sum();
+                let sum = terms.sum::<f64>() + self.bias.get(channel).map_or(0.0, |&bias| f64::from(bias));
                 out.push(sum / (1.0 + (-sum).exp()));
             }
         }
@@ -82,7 +87,7 @@ proptest! {
         let want = case.reference();
         for level in kernel_levels() {
             let mut own = Case { blocks: case.blocks.clone(), weights: case.weights.clone(), dtype: case.dtype,
-                taps: case.taps.clone(), x: case.x.clone() };
+                taps: case.taps.clone(), bias: case.bias.clone(), x: case.x.clone() };
             let [whole, state] = own.in_passes(level, 1, &[tokens], 0);
             let got: Vec<f32> = whole.iter().map(|&bits| f32::from_bits(bits)).collect();
             assert_close(&got, &want, 2e-6, level.name());

@@ -14,6 +14,7 @@ mod quantized;
 mod quantized_product;
 mod rows;
 mod short_convolution;
+mod state_space;
 mod states;
 mod store_kv;
 mod support;

@@ -1,6 +1,6 @@
 use interbed_kernels::{
     Activation, Level, Matrix, RopeStyle, activate, add_and_norm, add_scaled, cap, combine_rows, gated_activation,
-    gather_rows, rms_norm, rms_norm_heads, rope,
+    gather_rows, rms_norm, rms_norm_groups, rms_norm_heads, rope,
 };
 use proptest::prelude::*;
 
@@ -39,6 +39,15 @@ proptest! {
             let mut in_place = x.clone();
             rms_norm_heads(&pool(3), level, &mut in_place, &weight, 1e-5);
             prop_assert_eq!(bits(&in_place), bits(&out));
+            // Rows take their weights in turns.
+            let both = [&weight[..], &x[..cols]].concat();
+            in_place = x.clone();
+            rms_norm_groups(&pool(3), level, &mut in_place, cols, &both, 1e-5);
+            for (row, got) in in_place.chunks(cols).enumerate() {
+                let mut own = x[row * cols..][..cols].to_vec();
+                rms_norm_heads(&pool(1), level, &mut own, &both[row % 2 * cols..][..cols], 1e-5);
+                prop_assert_eq!(bits(got), bits(&own));
+            }
         }
     }
 

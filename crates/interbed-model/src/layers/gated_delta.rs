@@ -130,7 +130,7 @@ impl Layer for GatedDelta {
         let KeptPlace { group, index } = pass.kept(0);
         let (layer, sequences) = (pass.blocks.states(group).layer(index), pass.batch.states());
         let weights = &pass.weights.vector(self.taps);
-        pass.submit(&[Command::Convolve { layer, sequences, weights, x: qkv }])?;
+        pass.submit(&[Command::Convolve { layer, sequences, weights, bias: None, x: qkv }])?;
         let (rates, bias) = (&pass.weights.vector(self.rates), &pass.weights.vector(self.bias));
         let (rule, a, b) = (self.rule, step, strength);
         pass.submit(&[Command::DeltaRule { layer, sequences, rule, rates, bias, qkv, a, b, out: result }])?;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use interbed_kernels::{DecayForm, DeltaRule, StateLayer, StateSpan};
+use interbed_kernels::{DecayForm, DeltaRule, StateLayer, StateSpace, StateSpan};
 
 use super::{DeviceMemory, Operation, dot, widened};
 use crate::{Command, Tensor, Weights};
@@ -10,21 +10,32 @@ use crate::{Command, Tensor, Weights};
 /// Prepares a command that goes on from states.
 pub fn of(command: &Command<'_>) -> Operation {
     match *command {
-        Command::Convolve { layer, sequences, weights, x } => convolve(layer, sequences, weights, x),
+        Command::Convolve { layer, sequences, weights, bias, x } => convolve(layer, sequences, weights, bias, x),
         Command::ShortConvolution { layer, sequences, weights, bias, projections, out } => {
             short_convolution(layer, sequences, weights, bias, projections, out)
         }
         Command::DeltaRule { layer, sequences, rule, rates, bias, qkv, a, b, out } => {
             delta_rule(layer, sequences, rule, [rates, bias], [qkv, a, b], out)
         }
+        Command::StateSpace { layer, sequences, space, rates, bias, skip, xbc, steps, decays, out } => {
+            state_space(layer, sequences, space, [rates, bias, skip], xbc, [steps, decays], out)
+        }
         _ => unreachable!("no other command knows states"),
     }
 }
 
 /// Convolves the rows of each sequence.
-fn convolve(layer: StateLayer, sequences: &[StateSpan], weights: &Weights, x: Tensor) -> Operation {
-    let (sequences, weights, channels) = (sequences.to_vec(), weights.clone(), layer.shape().channels);
+fn convolve(
+    layer: StateLayer,
+    sequences: &[StateSpan],
+    weights: &Weights,
+    bias: Option<&Weights>,
+    x: Tensor,
+) -> Operation {
+    let (sequences, channels) = (sequences.to_vec(), layer.shape().channels);
+    let (weights, bias) = (weights.clone(), bias.cloned());
     Box::new(move |memory| {
+        let bias = bias.map_or_else(|| vec![0.0; channels], |bias| widened(&bias, 0));
         let (rows, at) = (layer.shape().rows, layer.rows_offset());
         let taps: Vec<_> = (0..weights.rows()).flat_map(|row| widened(&weights, row)).collect();
         let mut values = memory.get(x);
@@ -36,7 +47,8 @@ fn convolve(layer: StateLayer, sequences: &[StateSpan], weights: &Weights, x: Te
                 let (token, channel) = (index / channels, index % channels);
                 let taps = &taps[channel * (rows + 1)..][..=rows];
                 let terms = taps.iter().enumerate();
-                let sum: f32 = terms.map(|(tap, weight)| weight * inputs[(token + tap) * channels + channel]).sum();
+                let terms = terms.map(|(tap, weight)| weight * inputs[(token + tap) * channels + channel]);
+                let sum = terms.sum::<f32>() + bias[channel];
                 *value = sum / (1.0 + (-sum).exp());
             }
             if rows > 0 {
@@ -128,6 +140,60 @@ fn delta_rule(
         }
         // Others may use these otherwise.
         [qkv, a, b].into_iter().for_each(|tensor| memory.numbers[tensor.range()].fill(f32::NAN));
+        memory.set(out, &results);
+    })
+}
+
+/// Computes the state space; `constants` are the heads' rates, biases and skips.
+fn state_space(
+    layer: StateLayer,
+    sequences: &[StateSpan],
+    space: StateSpace,
+    constants: [&Weights; 3],
+    xbc: Tensor,
+    [steps, decays]: [Tensor; 2],
+    out: Tensor,
+) -> Operation {
+    let (sequences, constants, shape) = (sequences.to_vec(), constants.map(Weights::clone), layer.shape());
+    Box::new(move |memory| {
+        let (heads, at, size) = (shape.heads, layer.matrices_offset(), shape.key_width * shape.value_width);
+        let [rates, bias, skip] = constants.map(|constant| widened(&constant, 0));
+        let [rows, far] = [xbc, steps].map(|tensor| memory.get(tensor));
+        let mut results = Vec::new();
+        for (span, own) in with_rows(&sequences) {
+            let mut matrices = memory.state(span.from, at, shape.matrix_bytes() / size_of::<f32>());
+            let last = own.start + span.stored_after - 1;
+            for token in own {
+                let row = &rows[token * space.width(&shape)..][..space.width(&shape)];
+                let (x, groups) = row.split_at(heads * shape.value_width);
+                for head in 0..heads {
+                    let rate = match space.decay {
+                        DecayForm::Logarithm => -rates[head].exp(),
+                        DecayForm::NegativeRate => rates[head],
+                    };
+                    let step = (far[token * heads + head] + bias[head]).exp().ln_1p();
+                    let step = step.clamp(space.limits[0], space.limits[1]);
+                    let group = head / (heads / space.groups);
+                    let [enters, leaves] =
+                        [group, space.groups + group].map(|at| &groups[at * shape.key_width..][..shape.key_width]);
+                    let matrix = &mut matrices[head * size..][..size];
+                    for (column, x) in x[head * shape.value_width..][..shape.value_width].iter().enumerate() {
+                        let mut sum = skip[head] * x;
+                        for (index, (enter, leave)) in enters.iter().zip(leaves).enumerate() {
+                            let number = &mut matrix[index * shape.value_width + column];
+                            *number = (rate * step).exp() * *number + enter * step * x;
+                            sum += leave * *number;
+                        }
+                        results.push(sum);
+                    }
+                }
+                if token == last {
+                    memory.states.insert((span.to, at), matrices.clone());
+                }
+            }
+        }
+        // Others may use these otherwise.
+        [steps, decays].into_iter().for_each(|tensor| memory.numbers[tensor.range()].fill(f32::NAN));
         memory.set(out, &results);
     })
 }

@@ -1,7 +1,7 @@
 //! Operations that continue from the states of sequences.
 
 use bytemuck::{Pod, Zeroable};
-use interbed_kernels::{DecayForm, DeltaRule, KeySharing, StateLayer, StateSpan, TAPS_MAX};
+use interbed_kernels::{DecayForm, DeltaRule, KeySharing, StateLayer, StateSpace, StateSpan, TAPS_MAX};
 
 use super::{GROUPS_MAX, Recorder, in_rows};
 use crate::vulkan::error::GpuError;
@@ -15,6 +15,7 @@ impl Recorder<'_> {
         layer: &StateLayer,
         sequences: &[StateSpan],
         weights: &Weights,
+        bias: Option<&Weights>,
         x: Tensor,
     ) -> Result<(), GpuError> {
         let (channels, taps) = (layer.shape().channels, layer.shape().rows + 1);
@@ -23,11 +24,12 @@ impl Recorder<'_> {
         let push = ConvolvePush {
             x: self.address(x),
             weights: self.weights(weights)?,
+            bias: bias.map(|bias| self.weights(bias)).transpose()?.unwrap_or(0),
             spans: self.state_spans(layer, sequences, layer.rows_offset())?,
             channels: channels as u32,
             weight_type: Number::of(weights.dtype())?.get(),
             sequences: sequences.len() as u32,
-            unused: 0,
+            bias_type: bias.map_or(Ok(0), |bias| Number::of(bias.dtype()).map(Number::get))?,
         };
         let groups = [channels.div_ceil(self.kernels.threads()), sequences.len().min(GROUPS_MAX)];
         self.run(uses, Kernel::Convolve { taps: taps as u32 }, &push, groups)
@@ -118,6 +120,46 @@ impl Recorder<'_> {
         self.kernels.run(commands, Kernel::DeltaRule { height: shape.key_width as u32 }, &push, groups)
     }
 
+    pub(super) fn state_space(
+        &mut self,
+        uses: &[Use],
+        layer: &StateLayer,
+        sequences: &[StateSpan],
+        space: StateSpace,
+        [rates, bias, skip]: [&Weights; 3],
+        [xbc, steps, out]: [Tensor; 3],
+    ) -> Result<(), GpuError> {
+        let (shape, tokens) = (layer.shape(), tokens_of(sequences));
+        let (heads, width) = (shape.heads, space.width(&shape));
+        assert!(xbc.len() == tokens * width && out.len() == tokens * heads * shape.value_width);
+        assert!(steps.len() == tokens * heads && heads.is_multiple_of(space.groups));
+        let [least, most] = space.limits;
+        let push = StateSpacePush {
+            xbc: self.address(xbc),
+            steps: self.address(steps),
+            result: self.address(out),
+            spans: self.state_spans(layer, sequences, layer.matrices_offset())?,
+            rates: self.weights(rates)?,
+            bias: self.weights(bias)?,
+            skip: self.weights(skip)?,
+            width: width as u32,
+            heads: heads as u32,
+            groups: space.groups as u32,
+            value_width: shape.value_width as u32,
+            rate_type: Number::of(rates.dtype())?.get(),
+            bias_type: Number::of(bias.dtype())?.get(),
+            skip_type: Number::of(skip.dtype())?.get(),
+            are_logarithms: u32::from(space.decay == DecayForm::Logarithm),
+            least,
+            most,
+        };
+        let multiply_adds = 2 * tokens * heads * shape.key_width * shape.value_width;
+        self.gpu_queue.count_multiply_adds(multiply_adds as u64);
+        let columns = self.kernels.delta_columns();
+        let groups = [heads * shape.value_width.div_ceil(columns), sequences.len()];
+        self.run(uses, Kernel::StateSpace { height: shape.key_width as u32 }, &push, groups)
+    }
+
     /// Returns the address of the spans in the form in which kernels read them. `offset` is where the state begins in a
     /// block.
     ///
@@ -160,11 +202,13 @@ struct StateSpanData {
 struct ConvolvePush {
     x: u64,
     weights: u64,
+    /// The address of the bias; 0 if there is none.
+    bias: u64,
     spans: u64,
     channels: u32,
     weight_type: u32,
+    bias_type: u32,
     sequences: u32,
-    unused: u32,
 }
 
 /// The arguments of `short_convolution.comp`. `bias` is 0 if there is none.
@@ -218,4 +262,27 @@ struct DeltaRulePush {
     value_width: u32,
     are_neighbours: u32,
     unused: u32,
+}
+
+/// The arguments of `state_space.comp`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct StateSpacePush {
+    xbc: u64,
+    steps: u64,
+    result: u64,
+    spans: u64,
+    rates: u64,
+    bias: u64,
+    skip: u64,
+    width: u32,
+    heads: u32,
+    groups: u32,
+    value_width: u32,
+    rate_type: u32,
+    bias_type: u32,
+    skip_type: u32,
+    are_logarithms: u32,
+    least: f32,
+    most: f32,
 }
