@@ -35,8 +35,11 @@ pub struct Mixture {
     pub chosen: usize,
     /// Inner width of one expert.
     pub expert_width: usize,
-    /// The function that is applied to the result of an expert's gate projection.
+    /// The function that is applied to the result of an expert's gate projection or, without a gate, of its input
+    /// projection. The shared expert has the same.
     pub activation: Activation,
+    /// Whether experts have a gate projection. The shared expert has one if they have.
+    pub gated: bool,
     /// How experts are chosen for a token, and how their results are weighted.
     pub router: Router,
     /// Whether the router and the matrices of experts have biases.
@@ -124,10 +127,16 @@ pub struct SharedExpert {
 }
 
 impl Mixture {
+    /// Returns how many matrices an expert has.
+    pub fn expert_matrices(&self) -> usize {
+        if self.gated { 3 } else { 2 }
+    }
+
     /// Returns the number of elements of the experts, the router and the shared expert, or `None` beyond 2^64.
     pub(super) fn parameters(&self, hidden: u64) -> Option<u64> {
         let size = |value: usize| value as u64;
-        let expert = hidden.checked_mul(size(self.expert_width))?.checked_mul(3)?;
+        let matrices = self.expert_matrices() as u64;
+        let expert = hidden.checked_mul(size(self.expert_width))?.checked_mul(matrices)?;
         let of_biases = if self.biases { 2 * size(self.expert_width) + hidden + 1 } else { 0 };
         let of_each = u64::from(self.router.choice_bias) + u64::from(self.router.expert_factors);
         let router = hidden + of_each + of_biases;
@@ -135,7 +144,7 @@ impl Mixture {
         let experts = expert.checked_add(router)?.checked_mul(size(self.experts))?.checked_add(of_norm)?;
         let shared = match self.shared {
             Some(SharedExpert { width, gated }) => {
-                hidden.checked_mul(size(width))?.checked_mul(3)? + if gated { hidden } else { 0 }
+                hidden.checked_mul(size(width))?.checked_mul(matrices)? + if gated { hidden } else { 0 }
             }
             None => 0,
         };

@@ -15,7 +15,8 @@ impl Blueprint {
     /// Returns the number of elements in the matrices of experts, over all layers. Shared experts are not counted.
     pub fn expert_parameters(&self) -> u64 {
         let of = |mixture: &Mixture| {
-            let each = (self.hidden_size as u64).saturating_mul(mixture.expert_width as u64).saturating_mul(3);
+            let matrix = (self.hidden_size as u64).saturating_mul(mixture.expert_width as u64);
+            let each = matrix.saturating_mul(mixture.expert_matrices() as u64);
             (mixture.experts as u64).saturating_mul(each)
         };
         self.mixtures().fold(0, |sum: u64, (_, mixture)| sum.saturating_add(of(mixture)))

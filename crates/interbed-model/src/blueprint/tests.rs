@@ -62,7 +62,7 @@ fn router(scores: Scores) -> Router {
 }
 
 fn mixture([experts, chosen, expert_width]: [usize; 3], router: Router, shared: Option<SharedExpert>) -> Mixture {
-    Mixture { experts, chosen, expert_width, activation: Activation::Silu, router, biases: false, shared }
+    Mixture { experts, chosen, expert_width, activation: Activation::Silu, router, gated: true, biases: false, shared }
 }
 
 /// A branch with a norm before it.

@@ -39,6 +39,7 @@ pub(super) static FAMILY: Family = Family {
             expert_width,
             activation: decoder.activation,
             router,
+            gated: true,
             biases: false,
             shared: experts::shared(shared.unwrap_or(if keys.json().is_some() { 2 } else { 0 }), expert_width),
         };

@@ -55,6 +55,7 @@ pub(super) static FAMILY: Family = Family {
             expert_width,
             activation: decoder.activation,
             router,
+            gated: true,
             biases: false,
             shared: experts::shared(shared.unwrap_or(absent), expert_width),
         };
@@ -68,7 +69,8 @@ pub(super) static FAMILY: Family = Family {
     ..Family::PLAIN
 };
 
-fn router(keys: &Keys<'_>) -> Result<Router, ConfigProblem> {
+/// Reads a router that scores by sigmoids.
+pub(super) fn router(keys: &Keys<'_>) -> Result<Router, ConfigProblem> {
     // Zero stands for absence in GGUF files.
     let count = |json, gguf| {
         let least = usize::from(keys.json().is_some());

@@ -63,6 +63,7 @@ pub(super) static FAMILY: Family = Family {
             expert_width: decoder.inner,
             activation: decoder.activation,
             router,
+            gated: true,
             biases: true,
             shared: None,
         };

@@ -24,6 +24,7 @@ pub(super) static FAMILY: Family = Family {
             expert_width: decoder.inner,
             activation: decoder.activation,
             router,
+            gated: true,
             biases: false,
             shared: None,
         };

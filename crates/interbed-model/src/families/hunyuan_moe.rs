@@ -29,6 +29,7 @@ pub(super) static FAMILY: Family = Family {
             expert_width: width,
             activation: decoder.activation,
             router,
+            gated: true,
             biases: false,
             shared: experts::shared(1, width),
         };

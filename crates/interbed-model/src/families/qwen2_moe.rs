@@ -32,6 +32,7 @@ pub(super) static FAMILY: Family = Family {
             expert_width: experts::width(keys, "moe_intermediate_size", 1408, decoder.inner / chosen)?,
             activation: decoder.activation,
             router,
+            gated: true,
             biases: false,
             shared: Some(SharedExpert { width: shared, gated: true }),
         };

@@ -44,6 +44,7 @@ pub(super) static FAMILY: Family = Family {
             expert_width: experts::width(keys, "moe_intermediate_size", WIDTH, decoder.inner)?,
             activation: decoder.activation,
             router,
+            gated: true,
             biases: false,
             shared: Some(SharedExpert { width: experts::shared_width(keys, WIDTH, decoder.inner)?, gated: true }),
         };

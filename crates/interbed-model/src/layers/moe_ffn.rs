@@ -4,7 +4,7 @@
 //! The products of each token and expert are kept apart and added in the order of the token's choice, so that results
 //! do not depend on which expert is computed first, nor on who shares the pass.
 
-use interbed_device::{PassNeeds, Tensor, TensorArea};
+use interbed_device::{Command, PassNeeds, Tensor, TensorArea, Weights};
 use interbed_kernels::Activation;
 use interbed_weights::{Access, EXPERT_MATRICES_MAX, GroupSpec, Role, TensorId};
 
@@ -31,6 +31,8 @@ pub(super) struct MoeFfn {
     /// Biases of the gate, up and down matrices: each tensor holds those of all experts, one after the other.
     biases: Option<[TensorId; EXPERT_MATRICES_MAX]>,
     shared: Option<Shared>,
+    /// Whether experts have a gate matrix.
+    is_gated: bool,
     hidden: usize,
     activation: Activation,
 }
@@ -39,7 +41,7 @@ pub(super) struct MoeFfn {
 struct Shared {
     /// Product whose sigmoid multiplies the shared expert's result, if the model has it.
     factor: Option<Linear>,
-    gate: Linear,
+    gate: Option<Linear>,
     up: Linear,
     down: Linear,
 }
@@ -78,17 +80,20 @@ impl MoeFfn {
             })
         });
         let shared = mixture.shared.map(|shared| {
+            // The activation takes a row of gate together with the same row of up.
+            let beside = if mixture.gated { Access::SweepBeside } else { Access::Sweep };
             let mut linear =
                 |name: &str, shape, access| tensors.linear(&format!("mlp.shared_expert{name}"), shape, false, access);
             Shared {
                 factor: shared.gated.then(|| linear("_gate", [1, hidden], Access::Sweep)),
-                gate: linear("s.gate_proj", [shared.width, hidden], Access::Sweep),
-                up: linear("s.up_proj", [shared.width, hidden], Access::SweepBeside),
+                gate: mixture.gated.then(|| linear("s.gate_proj", [shared.width, hidden], Access::Sweep)),
+                up: linear("s.up_proj", [shared.width, hidden], beside),
                 down: linear("s.down_proj", [hidden, shared.width], Access::Sweep),
             }
         });
         for expert in 0..mixture.experts {
-            for (matrix, shape) in [("gate", [width, hidden]), ("up", [width, hidden]), ("down", [hidden, width])] {
+            let matrices = [("gate", [width, hidden]), ("up", [width, hidden]), ("down", [hidden, width])];
+            for (matrix, shape) in matrices.into_iter().skip(usize::from(!mixture.gated)) {
                 let name = format!("mlp.experts.{expert}.{matrix}_proj.weight");
                 tensors.matrix(&name, shape, Access::Expert { number: expert as u32, chosen: mixture.chosen as u32 });
             }
@@ -101,13 +106,14 @@ impl MoeFfn {
             expert_width: width,
             biases,
             shared,
+            is_gated: mixture.gated,
             hidden,
             activation: mixture.activation,
         }
     }
 
     fn scratch(&self, rows: usize, area: &mut TensorArea) -> Scratch {
-        let widest = self.shared.as_ref().map_or(0, |shared| shared.gate.rows).max(self.expert_width);
+        let widest = self.shared.as_ref().map_or(0, |shared| shared.up.rows).max(self.expert_width);
         let slots = self.chooser.chosen + usize::from(self.shared.is_some());
         let shared = self.shared.as_ref().map(|shared| shared.factor.is_some());
         let choice = self.chooser.choice(rows, shared, area);
@@ -146,12 +152,47 @@ impl MoeFfn {
         x: Tensor,
         scratch: &Scratch,
     ) -> Result<(), ForwardError> {
-        let (rows, width) = (pass.rows(), shared.gate.rows);
+        let (rows, width) = (pass.rows(), shared.up.rows);
         let [gate, up] = [scratch.gate, scratch.up].map(|tensor| tensor.first(rows * width));
-        pass.products(x, [&shared.gate, &shared.up], [gate, up], Some(self.activation))?;
+        let inner = match &shared.gate {
+            Some(matrix) => {
+                pass.products(x, [matrix, &shared.up], [gate, up], Some(self.activation))?;
+                gate
+            }
+            None => {
+                pass.products(x, [&shared.up], [up], None)?;
+                pass.submit(&[Command::Activate { x: up, activation: self.activation }])?;
+                up
+            }
+        };
         let first = rows * self.chooser.chosen * self.hidden;
         let out = scratch.results.part(first..first + rows * self.hidden);
-        pass.products(gate, [&shared.down], [out], None)
+        pass.products(inner, [&shared.down], [out], None)
+    }
+
+    /// Computes the rows `own` that go through an expert of these matrices up to its down matrix, in `gate` and `up`.
+    /// Returns the matrix that is left, with the tensor that it multiplies.
+    fn begin_expert<'a>(
+        &self,
+        pass: &mut Pass<'_>,
+        own: Tensor,
+        matrices: &'a [Weights],
+        [gate, up]: [Tensor; 2],
+        [of_gate, of_up]: [Option<Weights>; 2],
+    ) -> Result<(&'a Weights, Tensor), ForwardError> {
+        match matrices {
+            [gates, ups, downs] if self.is_gated => {
+                let products = [(gates, of_gate, gate), (ups, of_up, up)];
+                pass.multiply_whole(own, self.hidden, &products, Some(self.activation))?;
+                Ok((downs, gate))
+            }
+            [ups, downs] if !self.is_gated => {
+                pass.multiply_whole(own, self.hidden, &[(ups, of_up, up)], None)?;
+                pass.submit(&[Command::Activate { x: up, activation: self.activation }])?;
+                Ok((downs, up))
+            }
+            _ => unreachable!("an expert has the matrices that its spec lists"),
+        }
     }
 }
 
@@ -206,15 +247,13 @@ impl Layer for MoeFfn {
             };
             let [gate, up] = [scratch.gate, scratch.up].map(|tensor| tensor.first(count * width));
             let out = scratch.results.part(first * hidden..(first + count) * hidden);
-            let [gates, ups, downs]: &[_; EXPERT_MATRICES_MAX] = matrices.try_into().expect("gate, up and down");
             let bias = |pass: &Pass<'_>, matrix: usize, rows: usize| {
                 let all = pass.weights.vector(self.biases?[matrix]);
                 Some(all.columns(number as usize * rows..(number as usize + 1) * rows))
             };
             let [of_gate, of_up, of_down] = [(0, width), (1, width), (2, hidden)].map(|(i, rows)| bias(pass, i, rows));
-            let products = [(gates, of_gate, gate), (ups, of_up, up)];
-            pass.multiply_whole(own, hidden, &products, Some(self.activation))?;
-            pass.multiply_whole(gate, width, &[(downs, of_down, out)], None)
+            let (downs, inner) = self.begin_expert(pass, own, matrices, [gate, up], [of_gate, of_up])?;
+            pass.multiply_whole(inner, width, &[(downs, of_down, out)], None)
         })?;
         let branch = pass.branch();
         pass.combine_experts(scratch.results, hidden, branch)?;

@@ -214,6 +214,7 @@ fn read_mixture(keys: &Keys<'_>, decoder: &Decoder) -> Result<Option<Mixture>, C
         expert_width: width,
         activation: decoder.activation,
         router,
+        gated: true,
         biases: false,
         shared: None,
     };
