@@ -38,6 +38,8 @@ ARCHITECTURES = {
     "qwen3_next": ("qwen3next", False),
     "lfm2": ("lfm2", False),
     "lfm2_moe": ("lfm2moe", False),
+    "granitemoehybrid": ("granitehybrid", True),
+    "nemotron_h": ("nemotron_h", False),
 }
 
 MODELS = [
@@ -46,12 +48,15 @@ MODELS = [
     "smollm3", "phi3", "phi3_long", "mistral_small", "ministral3", "olmo2", "olmo3", "exaone4", "seed_oss",
     "arcee", "gemma3", "gemma3_modern", "gemma3_untold", "gemma3_62", "gemma4", "gemma4_plain",
     "gemma4_keys", "gemma4_moe", "qwen3_5", "qwen3_5_tied", "qwen3_5_bf16",
-    "qwen3_5_moe", "qwen3_5_moe_apart", "qwen3_next", "lfm2", "lfm2_bf16", "lfm2_moe",
+    "qwen3_5_moe", "qwen3_5_moe_apart", "qwen3_next", "lfm2", "lfm2_bf16", "lfm2_moe", "granite_4_h",
+    "granite_4_h_moe", "nemotron_h", "nemotron_h_moe",
 ]
 
 
 # Ends of the names of tensors in 32 bits, beside vectors.
-WIDE = (".bias", "_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "shortconv.conv.weight")
+WIDE = (
+    ".bias", "_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "shortconv.conv.weight",
+)
 
 
 def neighbours(rows, heads):
@@ -261,6 +266,66 @@ def lfm2_network_width(config):
     return -(-width // config["block_multiple_of"]) * config["block_multiple_of"]
 
 
+def groups_of(config):
+    return config.get("mamba_n_groups", config.get("n_groups"))
+
+
+def mamba(tensors, config):
+    """Gives vectors of state spaces two dimensions, and cuts what Granite's shared networks have in one piece."""
+    out = {}
+    for name, tensor in tensors.items():
+        last = name.rpartition(".")[2]
+        if name.endswith("conv1d.weight"):
+            tensor = tensor.squeeze(1)
+        elif last == "A_log":
+            tensor = -torch.exp(tensor.to(torch.float32)).reshape(-1, 1)
+        elif last == "D":
+            tensor = tensor.reshape(-1, 1)
+        elif name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+            tensor = tensor.reshape(groups_of(config), -1)
+        name = name.replace("dt_bias", "dt_proj.bias")
+        stem, shared, matrix = name.partition("shared_mlp.")
+        kind = "mlp.shared_experts" if config.get("num_local_experts") else "mlp"
+        if matrix == "input_linear.weight":
+            out[f"{stem}{kind}.gate_proj.weight"], out[f"{stem}{kind}.up_proj.weight"] = tensor.chunk(2)
+        elif shared:
+            out[f"{stem}{kind}.down_proj.weight"] = tensor
+        else:
+            out[name] = tensor
+    return out
+
+
+def add_state_space(writer, config, kind):
+    if kind == "granitemoehybrid":
+        types = config["layer_types"]
+        taps, state, heads, width = (config[f"mamba_{k}"] for k in ("d_conv", "d_state", "n_heads", "d_head"))
+        is_attention = [kind == "attention" for kind in types]
+        for name, key in (("attention_scale", "attention_multiplier"), ("embedding_scale", "embedding_multiplier"),
+                          ("residual_scale", "residual_multiplier"), ("logit_scale", "logits_scaling")):
+            getattr(writer, f"add_{name}")(config[key])
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+        writer.add_rope_scaling_finetuned(False)
+    else:
+        pattern = config["hybrid_override_pattern"]
+        taps, state, heads, width = (config[k] for k in ("conv_kernel", "ssm_state_size", "mamba_num_heads", "mamba_head_dim"))
+        is_attention = [letter == "*" for letter in pattern]
+        inner = config.get("moe_intermediate_size", config.get("intermediate_size"))
+        writer.add_feed_forward_length([inner if letter in "-E" else 0 for letter in pattern])
+        if "n_routed_experts" in config:
+            writer.add_expert_feed_forward_length(inner)
+            writer.add_expert_shared_feed_forward_length(config["moe_shared_expert_intermediate_size"])
+            writer.add_expert_shared_count(config["n_shared_experts"])
+            writer.add_expert_weights_norm(config["norm_topk_prob"])
+            writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_ssm_conv_kernel(taps)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_group_count(groups_of(config))
+    writer.add_ssm_inner_size(heads * width)
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_head_count_kv([config["num_key_value_heads"] if own else 0 for own in is_attention])
+
+
 def add_parameters(writer, config, kind):
     heads, hidden, layers = (config[k] for k in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
     predicting = config.get("num_nextn_predict_layers", config.get("mtp_num_hidden_layers", 0))
@@ -271,17 +336,17 @@ def add_parameters(writer, config, kind):
     writer.add_block_count(layers + predicting)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(hidden)
-    # Layers of this kind differ.
+    # Layers of these kinds differ.
     differ = kind == "gemma4_text"
     if kind.startswith("lfm2"):
         writer.add_feed_forward_length(lfm2_network_width(config))
-    elif "intermediate_size" in config and not differ:
+    elif "intermediate_size" in config and not differ and kind != "nemotron_h":
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
     kv_heads = config["num_key_value_heads"]
     if kind.startswith("lfm2"):
         kv_heads = [kv_heads if layer == "full_attention" else 0 for layer in config["layer_types"]]
-    if not differ:
+    if not differ and kind not in ("granitemoehybrid", "nemotron_h"):
         writer.add_head_count_kv(kv_heads)
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-5))
     theta = rope.get("rope_theta", config.get("rope_theta"))
@@ -408,9 +473,12 @@ def add_parameters(writer, config, kind):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
         writer.add_leading_dense_block_count(config["num_dense_layers"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if kind in ("granitemoehybrid", "nemotron_h"):
+        add_state_space(writer, config, kind)
     if rope_type == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(config, head_dim))
-    writer.add_rope_freq_base(theta)
+    if theta:
+        writer.add_rope_freq_base(theta)
     if "bos_token_id" in config:
         writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
@@ -422,6 +490,8 @@ def write_family(directory, out):
     tensors = load_file(directory / "model.safetensors")
     kind = config["model_type"]
     architecture, reordered = ARCHITECTURES[kind]
+    if "n_routed_experts" in config and kind == "nemotron_h":
+        architecture = "nemotron_h_moe"
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer = gguf.GGUFWriter(out / f"{directory.name}.gguf", architecture)
     writer.add_name(directory.name)
@@ -430,6 +500,8 @@ def write_family(directory, out):
 
     if kind == "qwen3_next":
         tensors = experts_together(qwen3_next(tensors, config))
+    elif kind in ("granitemoehybrid", "nemotron_h"):
+        tensors = experts_together(mamba(tensors, config))
     elif kind.startswith("qwen3_5"):
         tensors = experts_together(qwen3_5(tensors, config))
     elif kind == "gemma4_text":
@@ -440,6 +512,8 @@ def write_family(directory, out):
         tensors = gpt_oss(tensors) if kind == "gpt_oss" else experts_together(tensors)
     for name, values in tensors.items():
         name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        if re.search(r"\.mixer\.experts\.(up|down)_proj", name):
+            name = name.replace("backbone.", "model.").replace("mixer.", "mlp.")
         new_name = name if name.startswith("blk.") else names.get_name(name, try_suffixes=(".weight", ".bias"))
         if new_name is None:
             raise SystemExit(f"{directory.name}: GGUF has no name for {name}")

@@ -483,6 +483,41 @@ def lfm2():
     )
 
 
+def mamba():
+    """As `mixtures`; state spaces beside attention, with the names that published sizes have."""
+    granite = {
+        "architecture": "GraniteMoeHybridForCausalLM", "attention_bias": False, "attention_multiplier": 0.3,
+        "embedding_multiplier": 0.5, "residual_multiplier": 0.6, "logits_scaling": 0.5, "tie_word_embeddings": True,
+        "num_experts_per_tok": 2, "output_router_logits": False,
+    }
+    state = {
+        "mamba_chunk_size": 8, "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_head": 16, "mamba_d_state": 12,
+        "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 4, "mamba_proj_bias": False,
+    }
+    factors = {"attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0}
+    yield (
+        "granite_4_h", "as 4.0-H-Micro: state spaces, attention without positions, dense networks",
+        family("granitemoehybrid", layers=5, **granite, **state, num_local_experts=0, intermediate_size=40,
+               shared_intermediate_size=40, position_embedding_type="nope",
+               layer_types=["mamba", "mamba", "attention", "mamba", "mamba"]),
+        {"publish": granitemoe, "prompt_len": 60,
+         "matters": factors | {"position_embedding_type": "rope"}},
+    )
+    yield (
+        "granite_4_h_moe", "as 4.0-H-Tiny: experts and a shared one; B and C of two groups",
+        family("granitemoehybrid", layers=3, **granite, **(state | {"mamba_n_groups": 2}), num_local_experts=5,
+               intermediate_size=16, shared_intermediate_size=24, position_embedding_type="nope",
+               layer_types=["mamba", "attention", "mamba"]),
+        {"publish": granitemoe, "matters": factors | {"position_embedding_type": "rope"}},
+    )
+    yield (
+        "granite_4", "as 4.0-Micro: no state spaces, positions rotated",
+        family("granitemoehybrid", layers=2, **granite, **state, num_local_experts=0, intermediate_size=40,
+               shared_intermediate_size=40, position_embedding_type="rope", layer_types=["attention", "attention"]),
+        {"publish": granitemoe, "matters": factors | {"position_embedding_type": "nope"}},
+    )
+
+
 def fp8():
     """As `mixtures`: the matrices of these are in FP8, with a scale for each block of 128 rows and columns."""
     layers, ignored = 2, ["lm_head", "model.norm", "model.embed_tokens"]
@@ -726,7 +761,7 @@ def scores_of(router, arguments, logits):
     """What a router compares when it chooses, [tokens, experts]."""
     kind = type(router).__name__
     # The last gives scores instead of logits.
-    if kind in ("GraniteMoeTopKRouter", "GptOssTopKRouter", "Gemma4TextRouter"):
+    if kind in ("GraniteMoeTopKRouter", "GraniteMoeHybridTopKRouter", "GptOssTopKRouter", "Gemma4TextRouter"):
         return logits
     if kind == "Glm4MoeTopkRouter":
         scores = logits.sigmoid() + router.e_score_correction_bias
@@ -880,6 +915,7 @@ def cases():
     yield from gemma4()
     yield from qwen3_5()
     yield from lfm2()
+    yield from mamba()
     yield from fp8()
 
 

@@ -232,8 +232,8 @@ pub enum Command<'a> {
         out: Tensor,
     },
     /// Convolves each channel of the rows of each sequence with the channel's own taps, adds a bias if there is one,
-    /// and applies SiLU: see [`convolve`](interbed_kernels::convolve). Continues from the rows of the sequence's state, and leaves the last
-    /// rows there.
+    /// and applies SiLU: see [`convolve`](interbed_kernels::convolve). Continues from the rows of the sequence's state,
+    /// and leaves the last rows there.
     Convolve {
         /// The place of the layer's state in a block of states.
         layer: StateLayer,

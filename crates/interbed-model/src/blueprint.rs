@@ -16,7 +16,7 @@ pub(crate) use computed::ROPES_MAX;
 pub use interbed_kernels::{Activation, DecayForm, KeySharing};
 pub use network::{Dense, Floor, Groups, Mixture, Router, RouterNorm, Scores, SharedExpert};
 pub use part::{
-    Attention, CompressedRows, GatedDelta, HeadNorms, KeySelection, KvRows, LatentAttention, NormsOfHeads, Part,
+    Attention, CompressedRows, GatedDelta, HeadNorms, KeySelection, KvRows, LatentAttention, Mamba, NormsOfHeads, Part,
     QueryGrowth, ShortConvolution, State, StreamMixer, TableLookup, ValueSource,
 };
 pub use rope::{Rope, RopeScaling};

@@ -42,6 +42,7 @@ families!(
     mixtral,
     olmoe,
     granite_moe,
+    granite_hybrid,
     glm4_moe,
     minimax_m2,
     ernie4_5_moe,
@@ -150,6 +151,9 @@ pub(crate) struct GgufWriting {
     pub has_leading_layers: bool,
     /// What GGUF readers call the norm before a feed-forward network; `None` stands for `ffn_norm`.
     pub network_norm: Option<&'static str>,
+    /// The name of GGUF files with experts, if it is another. Such files may have layers without experts, and say how
+    /// the results of experts are weighed.
+    pub with_experts: Option<&'static str>,
 }
 
 impl GgufWriting {
@@ -163,6 +167,7 @@ impl GgufWriting {
         has_expert_width: false,
         has_leading_layers: false,
         network_norm: None,
+        with_experts: None,
     };
 }
 

@@ -9,6 +9,7 @@ mod dense_ffn;
 mod embedding;
 mod gated_delta;
 mod head;
+mod mamba;
 mod moe_ffn;
 mod short_convolution;
 mod table_gate;
@@ -27,6 +28,7 @@ use dense_ffn::DenseFfn;
 use embedding::Embedding;
 use gated_delta::GatedDelta;
 use head::Head;
+use mamba::Mamba;
 use moe_ffn::MoeFfn;
 use short_convolution::ShortConvolution;
 use table_gate::TableGate;
@@ -94,6 +96,7 @@ pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
             Part::Convolution(convolution) => {
                 Box::new(ShortConvolution::new(hidden, (seat, convolution), place).last_if(is_last))
             }
+            Part::Mamba(mamba) => Box::new(Mamba::new(hidden, (seat, mamba), place).last_if(is_last)),
             Part::Dense(dense) => Box::new(DenseFfn::new(hidden, (seat, dense), place)),
             Part::Table(lookup) => Box::new(TableGate::new(hidden, (seat, lookup), place)),
             Part::Mixture(mixture) => {

@@ -624,6 +624,11 @@ fn keys_and_values_of_earlier_layers() {
 }
 
 #[test]
+fn state_spaces_in_four_layers_of_five() {
+    play_fixture("granite_4_h");
+}
+
+#[test]
 fn a_model_from_elsewhere() {
     let Some(path) = std::env::var_os("INTERBED_EPISODES_MODEL") else {
         return eprintln!("left out: INTERBED_EPISODES_MODEL names no model");

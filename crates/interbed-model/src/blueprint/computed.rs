@@ -107,6 +107,7 @@ fn computed(part: &Part) -> Uncomputed {
         Part::Convolution(convolution) => {
             refuse(!(2..=TAPS_MAX).contains(&convolution.rows), "short convolutions of so many rows")
         }
+        Part::Mamba(mamba) => refuse(mamba.convolution > TAPS_MAX, "convolutions of so many rows"),
         Part::Table(lookup) => refuse(lookup.convolution.is_some(), "convolutions of rows of tables"),
         Part::Sum(terms) => {
             let is_nested = terms.iter().any(|term| matches!(term.part, Part::Sum(_)));

@@ -14,6 +14,8 @@ pub enum Part {
     Latent(LatentAttention),
     /// A gated delta rule, which updates a recurrent state.
     GatedDelta(GatedDelta),
+    /// A selective state space, which updates a recurrent state.
+    Mamba(Mamba),
     /// A gated convolution over the last few tokens.
     Convolution(ShortConvolution),
     /// A feed-forward network that all tokens go through.
@@ -205,6 +207,31 @@ pub struct GatedDelta {
     pub norm: Norm,
 }
 
+/// A selective state space, as Mamba-2 has it. The inputs first go through a convolution. Each head has a recurrent
+/// state, which decays by a factor that each token chooses. The result is multiplied by a gate and normalised.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mamba {
+    /// Number of heads. Each head has its own recurrent state.
+    pub heads: usize,
+    /// Number of elements of a head.
+    pub head_width: usize,
+    /// Number of elements of a state for each element of a head.
+    pub state_width: usize,
+    /// Number of groups of neighbouring heads. The heads of a group share what a token writes to states and what it
+    /// reads from them.
+    pub groups: usize,
+    /// How weight files state the rates at which heads decay. This depends on their format.
+    pub decay: DecayForm,
+    /// The smallest and the largest step that a token takes. The largest may be infinite.
+    pub step_limits: [f32; 2],
+    /// Number of rows that the convolution reads for a token, including the token's own row.
+    pub convolution: usize,
+    /// Whether the convolution has a bias.
+    pub convolution_bias: bool,
+    /// The norm that is applied to the gated result, to the part of each group by itself. The weight covers all groups.
+    pub norm: Norm,
+}
+
 /// A gated convolution over the last few tokens, each of which has one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortConvolution {
@@ -318,6 +345,7 @@ impl Part {
             Self::Attention(attention) => attention.states(),
             Self::Latent(latent) => latent.states(),
             Self::GatedDelta(delta) => delta.states().to_vec(),
+            Self::Mamba(mamba) => mamba.states().to_vec(),
             Self::Convolution(convolution) => {
                 vec![State::LastRows { rows: convolution.rows - 1, width: convolution.width }]
             }
@@ -390,5 +418,23 @@ impl GatedDelta {
         let &Self { value_heads: heads, key_width, value_width, convolution, .. } = self;
         let rows = State::LastRows { rows: convolution - 1, width: self.row_width() };
         [State::Matrix { heads, key_width, value_width }, rows]
+    }
+}
+
+impl Mamba {
+    /// Returns the number of elements of all heads of a token.
+    pub fn inner_width(&self) -> usize {
+        self.heads * self.head_width
+    }
+
+    /// Returns the number of elements of a row of the convolution: the heads of a token, and what it writes to the
+    /// states of each group and reads from them.
+    pub fn row_width(&self) -> usize {
+        self.inner_width() + 2 * self.groups * self.state_width
+    }
+
+    fn states(&self) -> [State; 2] {
+        let rows = State::LastRows { rows: self.convolution - 1, width: self.row_width() };
+        [State::Matrix { heads: self.heads, key_width: self.state_width, value_width: self.head_width }, rows]
     }
 }

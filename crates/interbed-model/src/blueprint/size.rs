@@ -1,8 +1,8 @@
 //! How many parameters a model has.
 
 use super::{
-    Attention, Blueprint, Branch, GatedDelta, HeadNorms, InputTable, KvRows, Mixture, Part, Passage, ShortConvolution,
-    ValueSource,
+    Attention, Blueprint, Branch, GatedDelta, HeadNorms, InputTable, KvRows, Mamba, Mixture, Part, Passage,
+    ShortConvolution, ValueSource,
 };
 
 impl Blueprint {
@@ -59,6 +59,7 @@ fn branch_parameters(branch: &Branch, hidden: u64) -> Option<u64> {
         Part::GatedDelta(delta) => delta_parameters(delta, hidden)?,
         Part::Convolution(convolution) => convolution_parameters(convolution, hidden)?,
         Part::Table(lookup) => (2 * hidden).checked_mul(lookup.width as u64)?,
+        Part::Mamba(mamba) => mamba_parameters(mamba, hidden)?,
         Part::Latent(_) => 0,
     };
     let norms = [branch.enter, branch.leave].iter().filter(|passage| has_weight(passage)).count() as u64;
@@ -120,4 +121,13 @@ fn convolution_parameters(convolution: &ShortConvolution, hidden: u64) -> Option
     let matrices = hidden.checked_mul(width)?.checked_mul(4)?;
     let biases = if convolution.bias { (4 * width).checked_add(hidden)? } else { 0 };
     matrices.checked_add(width.checked_mul(taps)?)?.checked_add(biases)
+}
+
+fn mamba_parameters(mamba: &Mamba, hidden: u64) -> Option<u64> {
+    let size = |value: usize| value as u64;
+    let (row, inner, heads) = (size(mamba.row_width()), size(mamba.inner_width()), size(mamba.heads));
+    // The gate and the output, the row of the convolution, and the step of each head.
+    let rows = row.checked_add(2 * inner)?.checked_add(heads)?;
+    let convolution = row.checked_mul(size(mamba.convolution) + u64::from(mamba.convolution_bias))?;
+    hidden.checked_mul(rows)?.checked_add(convolution)?.checked_add(3 * heads + inner)
 }

@@ -33,7 +33,7 @@ pub(super) const HABITS: Habits = Habits {
     ..Habits::PLAIN
 };
 
-/// Reads the four factors.
+/// Reads the four factors, and refuses files whose positions are not rotated.
 pub(super) fn read_factors(keys: &Keys<'_>, decoder: &mut Decoder) -> Result<(), ConfigProblem> {
     // Converters say by this that positions are not rotated at all.
     let finetuned = "rope.scaling.finetuned";
@@ -42,6 +42,11 @@ pub(super) fn read_factors(keys: &Keys<'_>, decoder: &mut Decoder) -> Result<(),
     {
         return Err(gguf.unsupported(finetuned, &Value::from(false), UNCOMPUTED));
     }
+    read_multipliers(keys, decoder)
+}
+
+/// Reads the four factors.
+pub(super) fn read_multipliers(keys: &Keys<'_>, decoder: &mut Decoder) -> Result<(), ConfigProblem> {
     let factor = |key: Key| match keys.gguf() {
         // Zero means that there is none.
         Some(gguf) if gguf.number(key.gguf)? == Some(0.0) => Ok(None),

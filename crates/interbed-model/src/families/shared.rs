@@ -3,6 +3,7 @@
 pub(super) mod decoder;
 pub(super) mod experts;
 pub(super) mod habits;
+pub(super) mod mamba;
 pub(super) mod refusals;
 pub(super) mod rope;
 pub(super) mod sizes;

@@ -4,7 +4,9 @@ use interbed_kernels::RopeStyle;
 use interbed_weights::{Metadata, MetadataValue, Numbers, Texts};
 use serde_json::Value;
 
-use crate::blueprint::{Attention, Blueprint, DecoderLayer, GatedDelta, Part, Rope, RopeScaling, Scores};
+use crate::blueprint::{
+    Attention, Blueprint, DecoderLayer, GatedDelta, Groups, Mamba, Mixture, Part, Rope, RopeScaling, Router, Scores,
+};
 use crate::config::ModelConfig;
 use crate::families::{FACTORS, GgufWriting};
 use crate::rope::RopeTable;
@@ -31,6 +33,7 @@ pub(crate) struct Description {
 pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str> {
     let (name, style, writing) = config.family.in_gguf().ok_or("this architecture")?;
     let blueprint = &config.blueprint;
+    let name = writing.with_experts.filter(|_| blueprint.mixture().is_some()).unwrap_or(name);
     check(blueprint, &writing)?;
     let (attention, rope) = (first_attention(blueprint)?, &blueprint.ropes[0]);
     let mut metadata = Metadata::default();
@@ -55,20 +58,7 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
     metadata.set(key("attention.layer_norm_rms_epsilon"), blueprint.head.norm.epsilon);
     metadata.set(key("rope.freq_base"), rope.theta as f32);
     if let Some(mixture) = blueprint.mixture() {
-        metadata.set(key("expert_count"), mixture.experts as u32);
-        metadata.set(key("expert_used_count"), mixture.chosen as u32);
-        if writing.has_expert_width {
-            metadata.set(key("expert_feed_forward_length"), mixture.expert_width as u32);
-        }
-        if mixture.router.scores == Scores::Sigmoid {
-            metadata.set(key("expert_gating_func"), SIGMOID);
-        }
-        if writing.has_leading_layers {
-            metadata.set(key("leading_dense_block_count"), leading_layers(blueprint) as u32);
-        }
-        if let Some(shared) = mixture.shared {
-            metadata.set(key("expert_shared_feed_forward_length"), shared.width as u32);
-        }
+        describe_mixture(mixture, leading_layers(blueprint), &writing, &mut metadata, key);
     }
     if writing.has_factors {
         metadata.set(key("embedding_scale"), blueprint.embedding_factor);
@@ -101,8 +91,38 @@ pub(crate) fn describe(config: &ModelConfig) -> Result<Description, &'static str
         let sections = [pairs.div_ceil(3), (pairs + 1) / 3, pairs / 3, 0].map(|section| section as i32);
         metadata.set(key("rope.dimension_sections"), Numbers::from_i32(sections.to_vec()));
     }
+    if let Some(mamba) = state_space(blueprint) {
+        describe_state_space(blueprint, mamba, &mut metadata, key);
+    }
     let rope_factors = factors.map(|factors| (FACTORS, factors));
     Ok(Description { metadata, rope_factors, style, network_norm: writing.network_norm })
+}
+
+/// Describes a mixture, before which there are `leading` layers without experts.
+fn describe_mixture(
+    mixture: &Mixture,
+    leading: usize,
+    writing: &GgufWriting,
+    metadata: &mut Metadata,
+    key: impl Fn(&str) -> String,
+) {
+    metadata.set(key("expert_count"), mixture.experts as u32);
+    metadata.set(key("expert_used_count"), mixture.chosen as u32);
+    if writing.has_expert_width {
+        metadata.set(key("expert_feed_forward_length"), mixture.expert_width as u32);
+    }
+    if mixture.router.scores == Scores::Sigmoid {
+        metadata.set(key("expert_gating_func"), SIGMOID);
+    }
+    if writing.has_leading_layers {
+        metadata.set(key("leading_dense_block_count"), leading as u32);
+    }
+    if let Some(shared) = mixture.shared {
+        metadata.set(key("expert_shared_feed_forward_length"), shared.width as u32);
+    }
+    if writing.with_experts.is_some() {
+        describe_router(&mixture.router, metadata, key);
+    }
 }
 
 /// Describes how many key heads the layers have, and the gated convolutions that some layers have in place of
@@ -134,6 +154,49 @@ fn describe_layers(
 fn leading_layers(blueprint: &Blueprint) -> usize {
     let has_experts = |layer: &DecoderLayer| layer.branches.iter().any(|of| matches!(of.part, Part::Mixture(_)));
     blueprint.layers.iter().take_while(|layer| !has_experts(layer)).count()
+}
+
+/// Describes the state space, which layers have attention beside it, and whether positions are rotated there.
+fn describe_state_space(blueprint: &Blueprint, mamba: &Mamba, metadata: &mut Metadata, key: impl Fn(&str) -> String) {
+    for (name, count) in [
+        ("ssm.conv_kernel", mamba.convolution),
+        ("ssm.state_size", mamba.state_width),
+        ("ssm.group_count", mamba.groups),
+        ("ssm.time_step_rank", mamba.heads),
+        ("ssm.inner_size", mamba.inner_width()),
+    ] {
+        metadata.set(key(name), count as u32);
+    }
+    let of_layers = |count: fn(&Part) -> usize| {
+        let of_layer = |layer: &DecoderLayer| layer.branches.iter().map(|branch| count(&branch.part)).sum::<usize>();
+        Numbers::from_i32(blueprint.layers.iter().map(|layer| of_layer(layer) as i32).collect::<Vec<_>>())
+    };
+    let kv_heads = of_layers(|part| match part {
+        Part::Attention(attention) => attention.kv_heads,
+        _ => 0,
+    });
+    metadata.set(key("attention.head_count_kv"), kv_heads);
+    if blueprint.layers.iter().any(|layer| layer.branches.len() == 1) {
+        let inner = of_layers(|part| match part {
+            Part::Dense(dense) => dense.width,
+            Part::Mixture(mixture) => mixture.expert_width,
+            _ => 0,
+        });
+        metadata.set(key("feed_forward_length"), inner);
+    }
+    if blueprint.attentions().all(|attention| attention.rope.is_none()) {
+        metadata.set(key("rope.scaling.finetuned"), false);
+    }
+}
+
+/// Describes how the results of experts are weighed.
+fn describe_router(router: &Router, metadata: &mut Metadata, key: impl Fn(&str) -> String) {
+    metadata.set(key("expert_weights_norm"), router.normalise.is_some());
+    metadata.set(key("expert_weights_scale"), router.scale);
+    if let Some(Groups { count, kept }) = router.groups {
+        metadata.set(key("expert_group_count"), count as u32);
+        metadata.set(key("expert_group_used_count"), kept as u32);
+    }
 }
 
 /// Describes the rotation, and returns the factors that a tensor has to hold, if there are any.
@@ -181,6 +244,14 @@ fn recurrence(blueprint: &Blueprint) -> Option<(GatedDelta, Vec<bool>)> {
     Some((delta, deltas.iter().map(Option::is_some).collect()))
 }
 
+/// Returns the state space of a model, if it has one.
+fn state_space(blueprint: &Blueprint) -> Option<&Mamba> {
+    blueprint.parts().find_map(|part| match part {
+        Part::Mamba(mamba) => Some(mamba),
+        _ => None,
+    })
+}
+
 fn first_attention(blueprint: &Blueprint) -> Result<&Attention, &'static str> {
     blueprint.attentions().next().ok_or("layers without attention")
 }
@@ -193,7 +264,9 @@ fn check(blueprint: &Blueprint, writing: &GgufWriting) -> Result<(), &'static st
         return Err("weights of experts that are divided by their sum where readers do not, or the other way round");
     }
     let leading = if writing.has_leading_layers { leading_layers(blueprint) } else { 0 };
-    if !matches!(blueprint.mixtures().count(), count if count == 0 || count == blueprint.layers.len() - leading) {
+    let of_layers = blueprint.layers.len() - leading;
+    let is_mixed = !matches!(blueprint.mixtures().count(), count if count == 0 || count == of_layers);
+    if is_mixed && writing.with_experts.is_none() {
         return Err("layers without experts among layers that have some");
     }
     if blueprint.activations().any(|activation| activation != writing.activation) {

@@ -110,6 +110,21 @@ impl<'a> GgufKeys<'a> {
         }
     }
 
+    /// Reads in which layers a number is zero, if the number is written for each layer. There may be more numbers than
+    /// `layers`, since layers that guess at further tokens have numbers too.
+    pub(crate) fn zeros_in_layers(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>, ConfigProblem> {
+        match self.metadata.get(&self.name(key)) {
+            Some(MetadataValue::Numbers(numbers)) if numbers.iter().count() >= layers => {
+                Ok(Some(numbers.iter().take(layers).map(|number| number.as_integer() == Some(0)).collect()))
+            }
+            Some(MetadataValue::Numbers(numbers)) => {
+                let found = Value::from(format!("a list of {}", numbers.iter().count()));
+                Err(self.unsupported(key, &found, "one number for each layer is expected"))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Reads a number that is written once or for each layer; numbers that differ between layers are refused.
     pub(crate) fn same_in_layers(&self, key: &str) -> Result<Option<u64>, ConfigProblem> {
         let Some(MetadataValue::Numbers(numbers)) = self.metadata.get(&self.name(key)) else {

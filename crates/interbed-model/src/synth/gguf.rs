@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::random::{CHUNK_ELEMENTS, TensorStream, encode};
 use super::{Chunks, SynthError, SynthSpec, produce_chunks};
+use crate::blueprint::{Blueprint, Part};
 use crate::config::ModelConfig;
 use crate::gguf::describe::{Description, add_tokenizer, describe};
 use arrangement::Arrangement;
@@ -27,6 +28,10 @@ const NETWORK_NORM: &str = "post_attention_layernorm.weight";
 /// The end of the name of the tensor from which a shared expert's gate is computed.
 const SHARED_GATE: &str = ".mlp.shared_expert_gate.weight";
 
+/// The end of the name of the matrix that joins all inputs of a state space, and the parts of it, in their order.
+const SPACE_INPUT: &str = ".mamba.in_proj.weight";
+const SPACE_INPUTS: [&str; 3] = ["z", "xbc", "dt"];
+
 /// Returns the name of the tensor that joins one matrix of all experts, if `name` names that matrix of a single expert.
 fn of_all_experts(name: &str) -> Option<String> {
     let (before, rest) = name.split_once(".mlp.experts.")?;
@@ -37,6 +42,22 @@ fn of_all_experts(name: &str) -> Option<String> {
 /// Returns whether the tensor `name` joins the biases that all experts add after one of their matrices.
 fn is_of_all_biases(name: &str) -> bool {
     name.contains(".mlp.experts.all.") && name.ends_with(".bias")
+}
+
+/// Returns the name of the tensor that joins all inputs of a state space, if `name` names one of these.
+fn of_all_inputs(name: &str) -> Option<String> {
+    let (layer, _) = name.split_once(".mamba.in_proj_")?;
+    Some(format!("{layer}{SPACE_INPUT}"))
+}
+
+/// Returns the matrix that GGUF files have in place of a vector of a state space: its rows, of a vector of `len`
+/// elements in a model with `groups` groups.
+fn rows_of_vector(name: &str, len: usize, groups: usize) -> Option<usize> {
+    match name.split_once(".mamba.")?.1 {
+        "A_log" | "D" => Some(len),
+        "norm.weight" => Some(groups),
+        _ => None,
+    }
 }
 
 /// The content of a GGUF file that is ready to be written.
@@ -72,17 +93,19 @@ impl GgufPlan {
             tensors.push(TensorMeta { name: (*name).to_owned(), dtype: DType::F32, shape: vec![factors.len()] });
         }
         let mut of_experts: HashMap<String, usize> = HashMap::new();
+        let groups = config.blueprint.parts().find_map(|part| match part {
+            Part::Mamba(mamba) => Some(mamba.groups),
+            _ => None,
+        });
         for mut tensor in super::list_tensors(config, DType::F32)? {
-            // Readers want routers in F32, and the single row of a shared expert's gate as a vector.
-            if tensor.name.ends_with(SHARED_GATE) {
-                tensor.shape.remove(0);
-            } else if let [channels, 1, taps] = *tensor.shape {
-                // The taps of a convolution are a matrix in F32.
-                tensor.shape = vec![channels, taps];
-            } else if let [_, cols] = *tensor.shape
-                && !tensor.name.ends_with(ROUTER)
-            {
-                tensor.dtype = stored_as(dtype, &tensor.name, cols);
+            lay_out(&mut tensor, dtype, groups.unwrap_or(1));
+            if let Some(all) = of_all_inputs(&tensor.name) {
+                // The parts follow one another.
+                match tensors.last_mut().filter(|last| last.name == all) {
+                    Some(last) => last.shape[0] += tensor.shape[0],
+                    None => tensors.push(TensorMeta { name: all, ..tensor }),
+                }
+                continue;
             }
             if let Some(mixture) = config.blueprint.mixture()
                 && is_of_all_biases(&tensor.name)
@@ -154,32 +177,76 @@ impl GgufPlan {
         };
         let given = self.rope_factors.as_ref().filter(|(name, _)| *name == tensor.name).map(|(_, f)| f.as_slice());
         let stream = |tensor: &TensorMeta| super::stream_of(spec, config, tensor);
+        let alike = |streams: Vec<TensorStream>| {
+            let each = rows / streams.len().max(1);
+            streams.into_iter().map(|stream| (each, stream)).collect()
+        };
         let streams = match *tensor.shape {
+            [_, cols] if tensor.name.ends_with(SPACE_INPUT) => inputs_of_space(&config.blueprint)
+                .map(|(part, rows)| {
+                    let name = tensor.name.replacen("in_proj", &format!("in_proj_{part}"), 1);
+                    (rows, stream(&TensorMeta { name, shape: vec![rows, cols], ..tensor.clone() }))
+                })
+                .into(),
+            // Safetensors hold these as vectors.
+            [rows, cols] if rows_of_vector(&tensor.name, 1, 1).is_some() => {
+                alike(vec![stream(&TensorMeta { shape: vec![rows * cols], ..tensor.clone() })])
+            }
             [experts, rows, cols] => {
                 let of_expert = |expert: usize| {
                     let name = tensor.name.replacen(".all.", &format!(".{expert}."), 1);
                     stream(&TensorMeta { name, dtype: tensor.dtype, shape: vec![rows, cols] })
                 };
-                (0..experts).map(of_expert).collect()
+                alike((0..experts).map(of_expert).collect())
             }
             // Safetensors hold this gate as a matrix of one row; its stream therefore gets the shape of that matrix.
             [cols] if tensor.name.ends_with(SHARED_GATE) => {
-                vec![stream(&TensorMeta { shape: vec![1, cols], ..tensor.clone() })]
+                alike(vec![stream(&TensorMeta { shape: vec![1, cols], ..tensor.clone() })])
             }
             // Safetensors hold these biases as one vector.
             [experts, cols] if is_of_all_biases(&tensor.name) => {
-                vec![stream(&TensorMeta { shape: vec![experts * cols], ..tensor.clone() })]
+                alike(vec![stream(&TensorMeta { shape: vec![experts * cols], ..tensor.clone() })])
             }
-            _ => vec![stream(tensor)],
+            _ => alike(vec![stream(tensor)]),
         };
         Rows { streams, given, dtype: tensor.dtype, rows, cols, arrangement }
     }
 }
 
+/// Gives a tensor the shape and the type that readers want, in a model of type `dtype` whose state spaces have `groups`
+/// groups.
+fn lay_out(tensor: &mut TensorMeta, dtype: DType, groups: usize) {
+    // Readers want routers in F32, and the single row of a shared expert's gate as a vector.
+    if tensor.name.ends_with(SHARED_GATE) {
+        tensor.shape.remove(0);
+    } else if let [channels, 1, taps] = *tensor.shape {
+        // The taps of a convolution are a matrix in F32.
+        tensor.shape = vec![channels, taps];
+    } else if let [_, cols] = *tensor.shape
+        && !tensor.name.ends_with(ROUTER)
+    {
+        tensor.dtype = stored_as(dtype, &tensor.name, cols);
+    } else if let [len] = *tensor.shape
+        && let Some(rows) = rows_of_vector(&tensor.name, len, groups)
+    {
+        tensor.shape = vec![rows, len / rows];
+    }
+}
+
+/// Returns the parts of the matrix that joins all inputs of a state space, with their rows.
+fn inputs_of_space(blueprint: &Blueprint) -> [(&'static str, usize); 3] {
+    let rows = blueprint.parts().find_map(|part| match part {
+        Part::Mamba(mamba) => Some([mamba.inner_width(), mamba.row_width(), mamba.heads]),
+        _ => None,
+    });
+    let rows = rows.unwrap_or_default();
+    std::array::from_fn(|part| (SPACE_INPUTS[part], rows[part]))
+}
+
 /// The rows of a tensor in the order of a GGUF file. The values are those that the safetensors of the same seed have.
 struct Rows<'a> {
-    /// One stream for each expert of a joined tensor, or a single stream for any other tensor.
-    streams: Vec<TensorStream>,
+    /// The number of rows and the stream of each part of a joined tensor, or of all of any other tensor.
+    streams: Vec<(usize, TensorStream)>,
     given: Option<&'a [f32]>,
     dtype: DType,
     rows: usize,
@@ -209,8 +276,16 @@ impl Chunks for Rows<'_> {
             match self.given {
                 Some(given) => values.copy_from_slice(given),
                 None => {
-                    let (source, each) = (self.arrangement.source(row), self.rows / self.streams.len());
-                    self.streams[source / each].fill_values((source % each * self.cols) as u64, &mut values);
+                    let mut row = self.arrangement.source(row);
+                    let part = self.streams.iter().find(|(rows, _)| match row.checked_sub(*rows) {
+                        None => true,
+                        Some(behind) => {
+                            row = behind;
+                            false
+                        }
+                    });
+                    let (_, stream) = part.expect("the parts have all rows");
+                    stream.fill_values((row * self.cols) as u64, &mut values);
                     self.arrangement.convert(&mut values);
                 }
             }

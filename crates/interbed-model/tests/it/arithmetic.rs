@@ -20,7 +20,7 @@ const FILE: &str = "tests/fixtures/arithmetic.txt";
 const QUANTISED: [DType; 3] = [DType::Q8_0, DType::Q4_0, DType::Q4K];
 
 /// Every kind of layer, type of weights and rope.
-const MODELS: [&str; 24] = [
+const MODELS: [&str; 25] = [
     "exaone4",
     "gemma4",
     "gemma4_moe",
@@ -28,6 +28,7 @@ const MODELS: [&str; 24] = [
     "gpt_oss",
     "gpt_oss_mxfp4",
     "granite",
+    "granite_4_h",
     "lfm2",
     "lfm2_moe",
     "llama3_bf16",

@@ -148,6 +148,7 @@ fn logits_are_the_same_to_the_bit_wherever_kv_lies() {
         // Some layers read keys and values that others keep below memory.
         ("gemma4", KvDType::F16, true),
         ("lfm2", KvDType::F32, true),
+        ("granite_4_h", KvDType::F16, true),
     ] {
         let tokens = [tokens(2 * STRETCH + 90, 3), tokens(3 * STRETCH + 20, 5)];
         let done = [2 * STRETCH + 60, 3 * STRETCH + 19];

@@ -97,6 +97,9 @@ fn configurations_are_those_of_the_directories() {
                 if let Part::GatedDelta(delta) = &mut branch.part {
                     (delta.sharing, delta.decay) = (KeySharing::Neighbours, DecayForm::Logarithm);
                 }
+                if let Part::Mamba(mamba) = &mut branch.part {
+                    mamba.decay = DecayForm::Logarithm;
+                }
                 if let Part::Attention(attention) = &mut branch.part {
                     attention.scale = 1.0;
                     if let Some(norms) = &mut attention.norms {

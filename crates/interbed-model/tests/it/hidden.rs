@@ -55,6 +55,7 @@ fn alone_in_chunks_and_among_logits() {
         ("gemma4", KvDType::F32),
         ("qwen3_5", KvDType::F32),
         ("lfm2", KvDType::F32),
+        ("granite_4_h", KvDType::F32),
     ] {
         let prompts: Vec<_> = (0..3).map(|seed| prompt(seed, 80 + seed as usize)).collect();
         let alone: Vec<_> = [LogitRows::AllHidden, LogitRows::All, LogitRows::AllHidden]

@@ -19,10 +19,10 @@ use interbed_weights::{
 use crate::harness::{BLOCKS_PER_SEQUENCE, Beside, Harness, blocks_of, fixtures, weights_of};
 use crate::logits::{distance, expected};
 
-/// Fixtures whose layers differ: biases, head norms, delta rules and gated attention, gated convolutions, windows,
-/// scales, tied heads, experts beside a gated one or a dense network, shared keys and values, queries that grow, norms
-/// after rotation, sinks.
-const MODELS: [&str; 17] = [
+/// Fixtures whose layers differ: biases, head norms, delta rules and gated attention, gated convolutions, state
+/// spaces, windows, scales, tied heads, experts beside a gated one or a dense network and without gates, shared keys and
+/// values, queries that grow, norms after rotation, sinks.
+const MODELS: [&str; 18] = [
     "qwen2",
     "qwen3",
     "qwen3_5",
@@ -30,6 +30,7 @@ const MODELS: [&str; 17] = [
     "qwen3_next",
     "lfm2",
     "lfm2_moe",
+    "granite_4_h_moe",
     "mistral_sliding",
     "granite",
     "qwen2_moe",
@@ -307,7 +308,7 @@ fn prompt_logits(config: ModelConfig, catalog: &Catalog, prompt: &[u32], chunk: 
 
 #[test]
 fn models_with_states_agree_with_transformers_from_both_formats() {
-    for name in ["qwen3_5", "qwen3_5_tied", "qwen3_5_bf16", "lfm2", "lfm2_bf16"] {
+    for name in ["qwen3_5", "qwen3_5_tied", "qwen3_5_bf16", "lfm2", "lfm2_bf16", "granite_4_h"] {
         let expected = expected(name);
         let (_, want) = expected.logits.iter().find(|(kind, _)| kind == "logits_f32").unwrap();
         let dir = fixtures().join(name);

@@ -21,7 +21,7 @@ use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, blocks_of, fixtures};
 
 /// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch,
 /// experts, rows of a table, matrices in one piece, experts that are rearranged on the way, convolutions and states.
-const CASES: [(&str, KvDType); 22] = [
+const CASES: [(&str, KvDType); 24] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -44,6 +44,8 @@ const CASES: [(&str, KvDType); 22] = [
     ("qwen3_next", KvDType::F32),
     ("lfm2_bias", KvDType::F16),
     ("lfm2_moe", KvDType::F32),
+    ("granite_4_h", KvDType::F16),
+    ("granite_4_h_moe", KvDType::F32),
 ];
 
 fn config_of(catalog: &Catalog, dir: &Path) -> ModelConfig {

@@ -192,6 +192,8 @@ fn logits_on_a_gpu_are_the_same_in_chunks_to_the_bit() {
         ("qwen3_next", KvDType::F32),
         ("lfm2_bias", KvDType::F32),
         ("lfm2_moe", KvDType::F16),
+        ("granite_4_h", KvDType::F32),
+        ("granite_4_h_moe", KvDType::F16),
     ] {
         let prompt = expected(name).prompt;
         let bits = |chunk| {

@@ -5,6 +5,12 @@
 //! |---|---|
 //! | `self_attn.{q,k,v}_proj.weight` | `self_attn.qkv_proj.weight`: as many rows of q as `o_proj` has columns |
 //! | `mlp.{gate,up}_proj.weight` | `mlp.gate_up_proj.weight`, or a double `mlp.up_proj.weight` without a gate |
+//! | `mlp.{gate,up}_proj.weight`, or those of `mlp.shared_experts` | `shared_mlp.input_linear.weight` |
+//! | `mlp.down_proj.weight`, or that of `mlp.shared_experts` | `shared_mlp.output_linear.weight` |
+//! | `mamba.in_proj_{z,xbc,dt}.weight` | `mamba.in_proj.weight`: as many rows of z as `mamba.out_proj` has columns, |
+//! | | and as many rows of dt as `mamba.A_log` has elements |
+//!
+//! The shared network of a layer is its shared expert if the layer has a router (`mlp.gate.weight`).
 
 use std::collections::BTreeMap;
 
@@ -13,6 +19,9 @@ use super::CatalogEntry;
 const QKV: &str = "self_attn.qkv_proj.weight";
 const GATE_UP: &str = "mlp.gate_up_proj.weight";
 const UP: &str = "mlp.up_proj.weight";
+const SHARED_IN: &str = "shared_mlp.input_linear.weight";
+const SHARED_OUT: &str = "shared_mlp.output_linear.weight";
+const SPACE_IN: &str = "mamba.in_proj.weight";
 
 /// A matrix that files store in one piece: its name, and for each part the name and the entry.
 pub(super) struct Fused {
@@ -26,7 +35,24 @@ pub(super) fn fused(tensors: &BTreeMap<String, CatalogEntry>) -> Vec<Fused> {
     let cut = |(name, entry): (&String, &CatalogEntry)| {
         let within = |suffix: &str| name.strip_suffix(suffix).filter(|layer| layer.starts_with("model.layers."));
         let columns = |tensor: String| tensors.get(&tensor).and_then(|entry| entry.shape.get(1).copied());
-        let (layer, parts): (_, &[_]) = if let Some(layer) = within(QKV) {
+        let has_router = |layer: &str| tensors.contains_key(&format!("{layer}mlp.gate.weight"));
+        let (layer, parts): (_, &[_]) = if let Some(layer) = within(SHARED_IN) {
+            let inner = entry.shape.first().filter(|rows| rows.is_multiple_of(2))? / 2;
+            match has_router(layer) {
+                true => (layer, &[("mlp.shared_experts.gate_proj", inner), ("mlp.shared_experts.up_proj", inner)]),
+                false => (layer, &[("mlp.gate_proj", inner), ("mlp.up_proj", inner)]),
+            }
+        } else if let Some(layer) = within(SHARED_OUT) {
+            let rows = *entry.shape.first()?;
+            let name = if has_router(layer) { "mlp.shared_experts.down_proj" } else { "mlp.down_proj" };
+            (layer, &[(name, rows)])
+        } else if let Some(layer) = within(SPACE_IN) {
+            let all = *entry.shape.first()?;
+            let inner = columns(format!("{layer}mamba.out_proj.weight"))?;
+            let heads = *tensors.get(&format!("{layer}mamba.A_log"))?.shape.first()?;
+            let row = all.checked_sub(inner)?.checked_sub(heads)?;
+            (layer, &[("mamba.in_proj_z", inner), ("mamba.in_proj_xbc", row), ("mamba.in_proj_dt", heads)])
+        } else if let Some(layer) = within(QKV) {
             let all = *entry.shape.first()?;
             let q = columns(format!("{layer}self_attn.o_proj.weight"))?;
             let kv = all.checked_sub(q).filter(|kv| kv.is_multiple_of(2))? / 2;
@@ -99,6 +125,27 @@ mod tests {
         let all = tensors(&[(UP, [6, 5]), ("mlp.down_proj.weight", [5, 3])]);
         let names: Vec<_> = fused(&all)[0].parts.iter().map(|(name, _)| name[15..].to_owned()).collect();
         assert_eq!(names, ["mlp.gate_proj.weight", "mlp.up_proj.weight"]);
+    }
+
+    #[test]
+    fn state_spaces_and_shared_networks_are_shared_out() {
+        let names = |all: &[(&str, [usize; 2])]| -> Vec<_> {
+            let cut = fused(&tensors(all));
+            let parts = cut.iter().flat_map(|fused| &fused.parts);
+            parts.map(|(name, entry)| (name[15..].to_owned(), entry.offset, entry.shape[0])).collect()
+        };
+        let space = [(SPACE_IN, [17, 5]), ("mamba.out_proj.weight", [5, 6]), ("mamba.A_log", [2, 1])];
+        let want = [("z", 100, 6), ("xbc", 160, 9), ("dt", 250, 2)];
+        let want = want.map(|(part, offset, rows)| (format!("mamba.in_proj_{part}.weight"), offset, rows));
+        assert_eq!(names(&space), want);
+        let shared = [(SHARED_IN, [6, 5]), (SHARED_OUT, [5, 3])];
+        let named = |stem: &str| {
+            let parts = [("gate", 100, 3), ("up", 130, 3), ("down", 100, 5)];
+            parts.map(|(part, offset, rows)| (format!("{stem}.{part}_proj.weight"), offset, rows))
+        };
+        assert_eq!(names(&shared), named("mlp"));
+        let beside = [shared[0], shared[1], ("mlp.gate.weight", [4, 5])];
+        assert_eq!(names(&beside), named("mlp.shared_experts"));
     }
 
     #[test]

@@ -14,13 +14,15 @@
 //! | | `experts.gate_up_proj` `[E, 2I, H]` |
 //! | down of all experts | `mlp.experts.down_proj`, `block_sparse_moe.output_linear.weight`, |
 //! | | `experts.down_proj` `[E, H, I]` |
+//! | up of all experts, which have no gates | `mlp.experts.up_proj` `[E, I, H]` |
 //! | `mlp.shared_experts.{gate,up,down}_proj.weight` | `mlp.shared_expert.…`, `mlp.shared_mlp.…` |
 //! | `self_attn.{q,k}_norm.weight` | `self_attn.{query,key}_layernorm.weight` |
 //! | `self_attn.{q,k}_norm.weight` | `self_attn.{q,k}_layernorm.weight` |
 //! | `self_attn.o_proj.weight` | `self_attn.out_proj.weight` |
 //! | `input_layernorm.weight`, `post_attention_layernorm.weight` | `operator_norm.weight`, `ffn_norm.weight` |
 //! | `mlp.…` | `feed_forward.…` as in `block_sparse_moe.…`, with `expert_bias` for the bias of the choice |
-//! | `linear_attn.conv1d.weight`, `conv.conv.weight` `[C, 1, taps]` | the same in the shape `[C, taps]` |
+//! | `{linear_attn,mamba}.conv1d.weight`, `conv.conv.weight` `[C, 1, taps]` | the same in the shape `[C, taps]` |
+//! | `mamba.{A_log,D}` `[heads]`, `mamba.norm.weight` `[width]` | the same in a shape of two dimensions |
 //!
 //! GGUF's names have become the left ones when these rules are applied. The names `mlp.experts.all.…` stand for tensors
 //! in which GGUF stores all experts.
@@ -58,8 +60,9 @@ const CHOICE_BIAS: &str = "mlp.gate.e_score_correction_bias";
 
 /// Tensors that hold matrices of all experts: the name within a layer, and which matrices of an expert follow each
 /// other in the tensor.
-const OF_ALL: [(&str, &[&str]); 12] = [
+const OF_ALL: [(&str, &[&str]); 13] = [
     ("mlp.experts.gate_up_proj", &["gate_proj.weight", "up_proj.weight"]),
+    ("mlp.experts.up_proj", &["up_proj.weight"]),
     ("mlp.experts.down_proj", &["down_proj.weight"]),
     ("feed_forward.experts.gate_up_proj", &["gate_proj.weight", "up_proj.weight"]),
     ("feed_forward.experts.down_proj", &["down_proj.weight"]),
@@ -102,7 +105,10 @@ pub(super) fn known_here(name: &str, entry: &CatalogEntry) -> Vec<(String, Catal
     if within == "mlp.shared_expert_gate.weight" && entry.shape.len() == 1 {
         return named(within, CatalogEntry { shape: vec![1, entry.shape[0]], ..entry.clone() });
     }
-    if matches!(within, "linear_attn.conv1d.weight" | "conv.conv.weight")
+    if matches!(within, "mamba.A_log" | "mamba.D" | "mamba.norm.weight") && entry.shape.len() == 2 {
+        return named(within, CatalogEntry { shape: vec![entry.shape.iter().product()], ..entry.clone() });
+    }
+    if matches!(within, "linear_attn.conv1d.weight" | "conv.conv.weight" | "mamba.conv1d.weight")
         && let &[channels, taps] = entry.shape.as_slice()
     {
         return named(within, CatalogEntry { shape: vec![channels, 1, taps], ..entry.clone() });

@@ -17,7 +17,7 @@ const OUTSIDE: [(&str, &str); 7] = [
 ];
 
 /// Names within a layer, without `.weight` or `.bias`.
-const INSIDE: [(&str, &str); 40] = [
+const INSIDE: [(&str, &str); 44] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -60,10 +60,15 @@ const INSIDE: [(&str, &str); 40] = [
     ("shortconv.in_proj", "conv.in_proj"),
     ("shortconv.conv", "conv.conv"),
     ("shortconv.out_proj", "conv.out_proj"),
+    // What these are called in layers with a state space, see `TensorNames`.
+    (SPACE_INPUT, "mamba.in_proj"),
+    (CONVOLUTION, "mamba.conv1d"),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
 ];
 
 /// Vectors within a layer whose names end as no others do.
-const VECTORS: [(&str, &str); 7] = [
+const VECTORS: [(&str, &str); 10] = [
     ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
     ("attn_sinks.weight", "self_attn.sinks"),
     ("ssm_a", "linear_attn.A_log"),
@@ -71,6 +76,9 @@ const VECTORS: [(&str, &str); 7] = [
     ("ffn_gate_inp.scale", "mlp.gate.scale"),
     ("ffn_down_exps.scale", "mlp.gate.per_expert_scale"),
     ("layer_output_scale.weight", "layer_scalar"),
+    ("ssm_a", "mamba.A_log"),
+    ("ssm_dt.bias", "mamba.dt_bias"),
+    ("ssm_d", "mamba.D"),
 ];
 
 /// Names of the matrices of one expert, as files had them before all experts of a layer became one tensor.
@@ -86,6 +94,10 @@ const RESULT_NORM: &str = "post_attention_norm";
 const FUSED_INPUT: &str = "attn_qkv";
 const CONVOLUTION: &str = "ssm_conv1d";
 
+/// GGUF's name of the matrix that makes all that a state space needs of a token. Other layers that keep a state do not
+/// have it.
+const SPACE_INPUT: &str = "ssm_in";
+
 /// Translates the tensor names of one GGUF file to Hugging Face names. Some GGUF names can stand for two Hugging Face
 /// names; which one is right depends on the other tensors in the file.
 pub struct TensorNames {
@@ -93,6 +105,8 @@ pub struct TensorNames {
     both: HashSet<usize>,
     /// Layers that keep a state instead of keys and values.
     recurrent: HashSet<usize>,
+    /// Layers that have a state space.
+    spaces: HashSet<usize>,
 }
 
 impl TensorNames {
@@ -105,12 +119,20 @@ impl TensorNames {
             });
             of_wanted.collect::<HashSet<_>>()
         };
-        Self { both: &layers_with(NETWORK_NORM) & &layers_with(RESULT_NORM), recurrent: layers_with(CONVOLUTION) }
+        Self {
+            both: &layers_with(NETWORK_NORM) & &layers_with(RESULT_NORM),
+            recurrent: layers_with(CONVOLUTION),
+            spaces: layers_with(SPACE_INPUT),
+        }
     }
 
     /// Returns the Hugging Face name of a tensor, such as `model.layers.3.self_attn.q_proj.weight` for
     /// `blk.3.attn_q.weight`; `None` for names that Interbed does not know.
     pub fn hugging_face_name(&self, name: &str) -> Option<String> {
+        let layer = name.strip_prefix("blk.").and_then(|within| number(within.split_once('.')?.0));
+        if layer.is_some_and(|layer| self.spaces.contains(&layer)) {
+            return hugging_face_name(name).map(|face| face.replacen(".linear_attn.", ".mamba.", 1));
+        }
         match name.strip_prefix("blk.").and_then(parts) {
             Some((layer, NETWORK_NORM, part)) if self.both.contains(&layer) => {
                 Some(format!("model.layers.{layer}.pre_feedforward_layernorm.{part}"))
@@ -228,6 +250,21 @@ mod tests {
             ("blk.3.attn_qkv.weight", "model.layers.3.self_attn.qkv_proj.weight"),
         ] {
             assert_eq!(names.hugging_face_name(gguf).as_deref(), Some(face), "a layer with a convolution");
+            assert_eq!(gguf_name(face).as_deref(), Some(gguf));
+        }
+        let names = ["blk.2.ssm_in.weight", "blk.3.ssm_conv1d.weight"];
+        let names = TensorNames::new(names.into_iter());
+        for (gguf, face) in [
+            ("blk.2.ssm_in.weight", "model.layers.2.mamba.in_proj.weight"),
+            ("blk.2.ssm_conv1d.bias", "model.layers.2.mamba.conv1d.bias"),
+            ("blk.2.ssm_a", "model.layers.2.mamba.A_log"),
+            ("blk.2.ssm_d", "model.layers.2.mamba.D"),
+            ("blk.2.ssm_dt.bias", "model.layers.2.mamba.dt_bias"),
+            ("blk.2.ssm_out.weight", "model.layers.2.mamba.out_proj.weight"),
+            ("blk.2.ffn_up.weight", "model.layers.2.mlp.up_proj.weight"),
+            ("blk.3.ssm_out.weight", "model.layers.3.linear_attn.out_proj.weight"),
+        ] {
+            assert_eq!(names.hugging_face_name(gguf).as_deref(), Some(face), "a layer with a state space, or without");
             assert_eq!(gguf_name(face).as_deref(), Some(gguf));
         }
         for name in

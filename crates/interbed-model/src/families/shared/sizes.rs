@@ -67,8 +67,8 @@ pub(super) fn read_kv_heads(keys: &Keys<'_>, heads: usize, habits: &Habits) -> R
     Ok(kv_heads)
 }
 
-/// Reads a number that is the same in all layers, or that of the first layer where layers may differ. Layers that keep
-/// a state instead of keys and values may have zeros.
+/// Reads a number that is the same in all layers, or that of the first layer where layers may differ. Where layers may
+/// lack attention or a network, zeros are for these.
 fn in_layers(gguf: &GgufKeys<'_>, key: &str, habits: &Habits) -> Result<Option<u64>, ConfigProblem> {
     match (habits.layers_differ, habits.has_recurrence) {
         (true, _) => gguf.in_first_layer(key),

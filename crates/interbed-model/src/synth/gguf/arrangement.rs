@@ -60,6 +60,9 @@ impl Arrangement {
             Part::GatedDelta(delta) => Some(*delta),
             _ => None,
         });
+        if name.ends_with(".mamba.A_log") {
+            return Self { change: Change::NegativeExponential, ..plain };
+        }
         match (deltas, name.split_once(".linear_attn.")) {
             (Some(delta), Some((_, part))) => Self::of_delta(plain, &delta, part),
             _ => plain,
