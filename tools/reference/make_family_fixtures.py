@@ -517,6 +517,26 @@ def mamba():
         {"publish": granitemoe, "matters": factors | {"position_embedding_type": "nope"}},
     )
 
+    nemotron = {
+        "architecture": "NemotronHForCausalLM", "attention_bias": False, "head_dim": 12, "hidden_act": ...,
+        "mlp_hidden_act": "relu2", "mlp_bias": False, "use_bias": False, "layer_norm_epsilon": 1e-5,
+        "rms_norm_eps": ..., "mamba_hidden_act": "silu", "mamba_num_heads": 6, "mamba_head_dim": 8, "n_groups": 2,
+        "ssm_state_size": 12, "conv_kernel": 4, "use_conv_bias": True, "expand": 2, "chunk_size": 8,
+        "mamba_proj_bias": False, "rope_scaling": ..., "rope_theta": ..., "sliding_window": None,
+    }
+    yield (
+        "nemotron_h", "as H-8B: one branch a layer by a pattern of letters, networks without a gate",
+        family("nemotron_h", layers=6, **nemotron, hybrid_override_pattern="M-M*-M", intermediate_size=48),
+        {"publish": nemotron_h, "prompt_len": 60, "matters": {"mlp_hidden_act": "relu"}},
+    )
+    yield (
+        "nemotron_h_moe", "as 3-Nano-30B-A3B: experts without gates, chosen by sigmoids and a bias, and a shared one",
+        family("nemotron_h", layers=5, **nemotron, hybrid_override_pattern="MEM*E", n_routed_experts=6,
+               num_experts_per_tok=2, moe_intermediate_size=16, moe_shared_expert_intermediate_size=24,
+               n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5),
+        {"publish": nemotron_h, "matters": {"norm_topk_prob": False, "routed_scaling_factor": 1.0}},
+    )
+
 
 def fp8():
     """As `mixtures`: the matrices of these are in FP8, with a scale for each block of 128 rows and columns."""
@@ -565,6 +585,17 @@ def granitemoe(name, tensor):
     name = name.replace("experts.gate_up_proj", "input_linear.weight")
     name = name.replace("experts.down_proj", "output_linear.weight")
     yield name.replace("router.weight", "router.layer.weight"), tensor
+
+
+def nemotron_h(name, tensor):
+    """The names before `transformers` had the family, an expert a tensor."""
+    name = name.replace("model.", "backbone.", 1).replace(".embed_tokens.", ".embeddings.")
+    if tensor.dim() == 3 and name.endswith(("experts.up_proj", "experts.down_proj")):
+        stem, _, last = name.rpartition(".")
+        for index, matrix in enumerate(tensor):
+            yield f"{stem}.{index}.{last}.weight", matrix
+    else:
+        yield name, tensor
 
 
 def ernie(name, tensor):
@@ -742,7 +773,9 @@ def random_weights(model, seed):
         elif "embed_tokens" in name:
             # What is multiplied before it is added up must not drown the layers.
             out[name] = noise * (0.15 if type(model).__name__.startswith("Gemma") else 1.0)
-        elif name.endswith(("mlp.gate.weight", "feed_forward.gate.weight", "router.weight", "wg.weight")):
+        elif name.endswith(
+            ("mlp.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight", "router.weight", "wg.weight")
+        ):
             out[name] = noise * 2.5 / math.sqrt(tensor.shape[-1])
         else:
             size = 1.5 / math.sqrt(tensor.shape[-1])
@@ -763,7 +796,7 @@ def scores_of(router, arguments, logits):
     # The last gives scores instead of logits.
     if kind in ("GraniteMoeTopKRouter", "GraniteMoeHybridTopKRouter", "GptOssTopKRouter", "Gemma4TextRouter"):
         return logits
-    if kind == "Glm4MoeTopkRouter":
+    if kind in ("Glm4MoeTopkRouter", "NemotronHTopkRouter"):
         scores = logits.sigmoid() + router.e_score_correction_bias
         groups = scores.view(len(scores), router.num_group, -1)
         sums = groups.topk(2, dim=-1).values.sum(-1)

@@ -44,6 +44,7 @@ families!(
     granite_moe,
     granite_hybrid,
     glm4_moe,
+    nemotron_h,
     minimax_m2,
     ernie4_5_moe,
     smollm3,

@@ -190,6 +190,10 @@ fn resolve_config(spec: &SynthSpec) -> Result<(Value, ModelConfig, DType), Synth
             let pattern = types.clone();
             *types = pattern.into_iter().cycle().take(num_layers.min(Blueprint::LAYERS_MAX)).collect();
         }
+        if let Some(Value::String(letters)) = map.get_mut("hybrid_override_pattern") {
+            let pattern = letters.clone();
+            *letters = pattern.chars().cycle().take(num_layers.min(Blueprint::LAYERS_MAX)).collect();
+        }
     }
     map.remove("dtype");
     let name = match dtype {

@@ -233,7 +233,7 @@ impl Catalog {
         for (name, entry) in entries {
             let face = match &names {
                 Some(names) => names.hugging_face_name(&name),
-                None => text_model_name(&name),
+                None => text_model_name(&name).or_else(|| name_of_mixer(&name)),
             };
             let mut known = mixtures::known_here(face.as_deref().unwrap_or(&name), &entry);
             if known.is_empty() {
@@ -521,6 +521,28 @@ fn text_model_name(name: &str) -> Option<String> {
     ];
     let named = |(prefix, here): &(&str, &str)| Some(format!("{here}{}", name.strip_prefix(prefix)?));
     PREFIXES.iter().find_map(named)
+}
+
+/// Returns the name that a tensor has here if it belongs to a model each of whose layers has a norm and one *mixer*,
+/// which is a state space, attention, or a network. A mixer's tensors tell what it is.
+fn name_of_mixer(name: &str) -> Option<String> {
+    let within = name.strip_prefix("backbone.").or_else(|| name.strip_prefix("model."))?;
+    match within {
+        "embeddings.weight" => return Some("model.embed_tokens.weight".to_owned()),
+        "norm_f.weight" => return Some("model.norm.weight".to_owned()),
+        _ => {}
+    }
+    let (layer, within) = within.strip_prefix("layers.")?.split_once('.')?;
+    if within == "norm.weight" {
+        return Some(format!("model.layers.{layer}.input_layernorm.weight"));
+    }
+    let tensor = within.strip_prefix("mixer.")?;
+    let part = match tensor.split('.').next()? {
+        "in_proj" | "out_proj" | "conv1d" | "A_log" | "D" | "dt_bias" | "norm" => "mamba",
+        "q_proj" | "k_proj" | "v_proj" | "o_proj" => "self_attn",
+        _ => "mlp",
+    };
+    Some(format!("model.layers.{layer}.{part}.{tensor}"))
 }
 
 /// Reads the headers of all files, and returns their tensors in order.

@@ -629,6 +629,11 @@ fn state_spaces_in_four_layers_of_five() {
 }
 
 #[test]
+fn state_spaces_and_experts_in_layers_of_their_own() {
+    play_fixture("nemotron_h_moe");
+}
+
+#[test]
 fn a_model_from_elsewhere() {
     let Some(path) = std::env::var_os("INTERBED_EPISODES_MODEL") else {
         return eprintln!("left out: INTERBED_EPISODES_MODEL names no model");

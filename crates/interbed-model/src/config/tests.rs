@@ -3,6 +3,7 @@
 mod checkpoints;
 mod hybrids;
 mod short_convolutions;
+mod state_spaces;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

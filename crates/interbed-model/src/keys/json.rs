@@ -26,8 +26,33 @@ pub(crate) fn read_text(path: &Path) -> Result<Option<String>, ConfigError> {
 }
 
 /// Parses a JSON object.
+///
+/// Python writes infinite numbers as words, which JSON does not have. They are read as null.
 pub(crate) fn parse_object(text: &str) -> Result<Map<String, Value>, ConfigProblem> {
-    serde_json::from_str(text).map_err(ConfigProblem::Json)
+    serde_json::from_str(text).or_else(|error| match without_infinities(text) {
+        Some(text) => serde_json::from_str(&text).map_err(ConfigProblem::Json),
+        None => Err(ConfigProblem::Json(error)),
+    })
+}
+
+/// Replaces the word for an infinite number by null outside strings. Returns `None` if the word does not occur there.
+fn without_infinities(text: &str) -> Option<String> {
+    const WORD: &str = "Infinity";
+    let (mut out, mut rest, mut is_string, mut found) = (String::with_capacity(text.len()), text, false, false);
+    while let Some(next) = rest.chars().next() {
+        let is_number = !is_string && rest.starts_with(WORD);
+        let length = match next {
+            _ if is_number => WORD.len(),
+            // What follows a backslash in a string ends nothing.
+            '\\' if is_string => next.len_utf8() + rest.chars().nth(1).map_or(0, char::len_utf8),
+            _ => next.len_utf8(),
+        };
+        out.push_str(if is_number { "null" } else { &rest[..length] });
+        is_string ^= next == '"';
+        found |= is_number;
+        rest = &rest[length..];
+    }
+    found.then_some(out)
 }
 
 /// The keys of one JSON object. A key whose value is null counts as absent, unless a method says otherwise.

@@ -439,6 +439,65 @@ fn a_model_with_states_is_the_same_in_either_format() {
     }
 }
 
+/// Makes a model of the preset `name` with the `sizes` in both formats. Asserts that they say the same, and returns the
+/// catalog of the GGUF file.
+fn with_state_spaces(dir: &Path, name: &str, sizes: Value) -> Catalog {
+    let mut config: Map<String, Value> = serde_json::from_str(&preset(name).unwrap()).unwrap();
+    config.extend(sizes.as_object().unwrap().clone());
+    let config_json = Value::Object(config).to_string();
+    let given = SynthSpec { config_json, dtype: Some(DType::F32), ..spec("tiny") };
+    std::fs::create_dir_all(dir).unwrap();
+    make(&given, &dir.join("hf"));
+    let config = ModelConfig::from_dir(dir.join("hf")).unwrap();
+    let plain = Catalog::open(dir.join("hf")).unwrap();
+    let (_, catalog, read) = make_gguf(&given, &dir.join("gguf"));
+    assert_eq!(read.blueprint.num_parameters(), config.blueprint.num_parameters());
+    let parameters: u64 = group_specs(&config.blueprint)
+        .iter()
+        .flat_map(|group| &group.tensors)
+        .map(|tensor| tensor.shape.iter().product::<usize>() as u64)
+        .sum();
+    let head =
+        if config.blueprint.head.is_tied { config.blueprint.vocab_size * config.blueprint.hidden_size } else { 0 };
+    assert_eq!(parameters - head as u64, config.blueprint.num_parameters());
+    for ((tensor, got), (_, want)) in numbers(&catalog, &read).into_iter().zip(numbers(&plain, &config)) {
+        match tensor.ends_with("A_log") {
+            true => assert!(got == want.iter().map(|value| -value.exp()).collect::<Vec<_>>(), "{tensor}"),
+            // Rows of queries and keys lie in another order.
+            false if tensor.contains("q_proj") || tensor.contains("k_proj") => {}
+            false => assert!(got == want, "{tensor}"),
+        }
+    }
+    catalog
+}
+
+#[test]
+fn a_model_with_state_spaces_is_the_same_in_either_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let sizes = json!({
+        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 48, "shared_intermediate_size": 96,
+        "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"], "num_attention_heads": 4,
+        "num_key_value_heads": 2, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 12, "mamba_n_groups": 2,
+        "num_local_experts": 3, "num_experts_per_tok": 2, "eos_token_id": 1,
+    });
+    let catalog = with_state_spaces(dir.path(), "granite-4.0-h-tiny", sizes);
+    let sizes = json!({
+        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 48, "hybrid_override_pattern": "M*E-",
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "mamba_num_heads": 8, "mamba_head_dim": 16,
+        "ssm_state_size": 12, "n_groups": 2, "n_routed_experts": 3, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 96,
+    });
+    let with_experts = with_state_spaces(&dir.path().join("nemotron"), "nemotron-3-nano-30b-a3b", sizes);
+    assert_eq!(with_experts.name_in_file("model.layers.2.mlp.experts.1.up_proj.weight"), "blk.2.ffn_up_exps.weight");
+    let name = with_experts.metadata().unwrap().get("general.architecture").unwrap().to_string();
+    assert!(name.contains("nemotron_h_moe"), "{name}");
+    let input = catalog.get("model.layers.2.mamba.in_proj_xbc.weight").unwrap();
+    assert_eq!(input.shape, [128 + 2 * 2 * 12, 64]);
+    assert_eq!(catalog.name_in_file("model.layers.2.mamba.in_proj_xbc.weight"), "blk.2.ssm_in.weight");
+    let zeros = catalog.metadata().unwrap().get("granitehybrid.attention.head_count_kv").unwrap().to_string();
+    assert_eq!(zeros, "a list of 3 numbers");
+}
+
 #[test]
 fn a_model_with_short_convolutions_is_the_same_in_either_format() {
     let dir = tempfile::tempdir().unwrap();

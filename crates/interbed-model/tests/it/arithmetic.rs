@@ -20,7 +20,7 @@ const FILE: &str = "tests/fixtures/arithmetic.txt";
 const QUANTISED: [DType; 3] = [DType::Q8_0, DType::Q4_0, DType::Q4K];
 
 /// Every kind of layer, type of weights and rope.
-const MODELS: [&str; 25] = [
+const MODELS: [&str; 26] = [
     "exaone4",
     "gemma4",
     "gemma4_moe",
@@ -38,6 +38,7 @@ const MODELS: [&str; 25] = [
     "ministral3",
     "mistral_sliding",
     "mixtral",
+    "nemotron_h_moe",
     "olmo2",
     "phi3_long",
     "qwen2_bf16",

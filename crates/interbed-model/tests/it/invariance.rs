@@ -10,7 +10,7 @@ use crate::harness::{BLOCK_SIZE, Harness};
 /// experts, experts with groups and a shared one, FP8, matrices in one piece with longrope, queries that grow, norms
 /// after rotation, sinks and biases of experts, shared keys and values with rows of a table, values made from keys,
 /// experts beside a dense network, delta rules and gated attention, gated convolutions, state spaces.
-const CASES: [(&str, KvDType); 28] = [
+const CASES: [(&str, KvDType); 30] = [
     ("llama3_bf16", KvDType::BF16),
     ("mistral_sliding", KvDType::F32),
     ("qwen2_bf16", KvDType::BF16),
@@ -39,6 +39,8 @@ const CASES: [(&str, KvDType); 28] = [
     ("lfm2_moe", KvDType::F16),
     ("granite_4_h", KvDType::BF16),
     ("granite_4_h_moe", KvDType::F32),
+    ("nemotron_h", KvDType::F16),
+    ("nemotron_h_moe", KvDType::F32),
 ];
 
 fn cases_by_level() -> impl Iterator<Item = (Level, (&'static str, KvDType))> {
@@ -136,7 +138,7 @@ fn keys_under_another_rope_scale_have_another_namespace() {
 
 #[test]
 fn a_pass_allocates_nothing_after_warm_up() {
-    let names = ["qwen3", "gpt_oss", "gemma4", "gemma4_moe", "qwen3_5", "lfm2", "granite_4_h"];
+    let names = ["qwen3", "gpt_oss", "gemma4", "gemma4_moe", "qwen3_5", "lfm2", "granite_4_h", "nemotron_h_moe"];
     for name in names {
         let mut harness = Harness::load(name, KvDType::F32, 2, 2);
         let mut sequence = harness.sequence(0, &prompt(1, 40));

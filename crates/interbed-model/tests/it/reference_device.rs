@@ -22,7 +22,7 @@ use crate::logits::{distance, expected};
 /// Fixtures whose layers differ: biases, head norms, delta rules and gated attention, gated convolutions, state
 /// spaces, windows, scales, tied heads, experts beside a gated one or a dense network and without gates, shared keys and
 /// values, queries that grow, norms after rotation, sinks.
-const MODELS: [&str; 18] = [
+const MODELS: [&str; 19] = [
     "qwen2",
     "qwen3",
     "qwen3_5",
@@ -31,6 +31,7 @@ const MODELS: [&str; 18] = [
     "lfm2",
     "lfm2_moe",
     "granite_4_h_moe",
+    "nemotron_h_moe",
     "mistral_sliding",
     "granite",
     "qwen2_moe",
@@ -43,7 +44,7 @@ const MODELS: [&str; 18] = [
     "arcee",
 ];
 
-const MIXTURES: [&str; 5] = ["qwen2_moe", "gemma4_moe", "qwen3_5_moe", "hunyuan_v1_moe", "gpt_oss"];
+const MIXTURES: [&str; 6] = ["qwen2_moe", "gemma4_moe", "qwen3_5_moe", "hunyuan_v1_moe", "gpt_oss", "nemotron_h_moe"];
 
 /// How many random schedules a test goes through: `usual`, or as many as `INTERBED_SCHEDULES` says.
 fn schedules(usual: u64) -> u64 {
@@ -308,7 +309,7 @@ fn prompt_logits(config: ModelConfig, catalog: &Catalog, prompt: &[u32], chunk: 
 
 #[test]
 fn models_with_states_agree_with_transformers_from_both_formats() {
-    for name in ["qwen3_5", "qwen3_5_tied", "qwen3_5_bf16", "lfm2", "lfm2_bf16", "granite_4_h"] {
+    for name in ["qwen3_5", "qwen3_5_tied", "qwen3_5_bf16", "lfm2", "lfm2_bf16", "granite_4_h", "nemotron_h"] {
         let expected = expected(name);
         let (_, want) = expected.logits.iter().find(|(kind, _)| kind == "logits_f32").unwrap();
         let dir = fixtures().join(name);

@@ -21,7 +21,7 @@ use crate::harness::{BLOCKS_PER_SEQUENCE, Harness, blocks_of, fixtures};
 
 /// Cases: plain, biases on all projections, head norms, tied heads, scales, sliding windows, two norms a branch,
 /// experts, rows of a table, matrices in one piece, experts that are rearranged on the way, convolutions and states.
-const CASES: [(&str, KvDType); 24] = [
+const CASES: [(&str, KvDType); 25] = [
     ("llama3_bf16", KvDType::BF16),
     ("llama_bias", KvDType::F32),
     ("qwen2_bf16", KvDType::Q8),
@@ -46,6 +46,7 @@ const CASES: [(&str, KvDType); 24] = [
     ("lfm2_moe", KvDType::F32),
     ("granite_4_h", KvDType::F16),
     ("granite_4_h_moe", KvDType::F32),
+    ("nemotron_h_moe", KvDType::F32),
 ];
 
 fn config_of(catalog: &Catalog, dir: &Path) -> ModelConfig {

@@ -194,6 +194,7 @@ fn logits_on_a_gpu_are_the_same_in_chunks_to_the_bit() {
         ("lfm2_moe", KvDType::F16),
         ("granite_4_h", KvDType::F32),
         ("granite_4_h_moe", KvDType::F16),
+        ("nemotron_h_moe", KvDType::F16),
     ] {
         let prompt = expected(name).prompt;
         let bits = |chunk| {
@@ -290,7 +291,7 @@ fn greedy_tokens_are_the_same_with_a_quarter_of_the_weights_on_the_gpu() {
 #[test]
 fn greedy_tokens_are_the_same_with_part_of_the_experts_on_the_gpu() {
     let Some(gpu) = gpu() else { return };
-    for name in ["qwen2_moe", "qwen3_5_moe", "hunyuan_v1_moe", "gpt_oss"] {
+    for name in ["qwen2_moe", "qwen3_5_moe", "hunyuan_v1_moe", "gpt_oss", "nemotron_h_moe"] {
         let expected = expected(name);
         // The shares of the experts that have room beside all bands, on the GPU and in host memory.
         let copied = [(0.0, 0.0), (0.6, 0.0), (0.6, 0.3), (1.0, 0.0)].map(|(on_gpu, on_host)| {
