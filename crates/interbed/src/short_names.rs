@@ -305,7 +305,7 @@ mod tests {
             ("mixtrall", &["mixtral"]),
             ("nosuchmodel", &[]),
             ("tiny", &[]),
-            ("gemma4", &[]),
+            ("gemma5", &[]),
             ("qwen3.9", &[]),
         ] {
             assert_eq!(near(typed), expect, "{typed}");
