@@ -20,8 +20,8 @@ use crate::harness::{BLOCKS_PER_SEQUENCE, Beside, Harness, blocks_of, fixtures, 
 use crate::logits::{distance, expected};
 
 /// Fixtures whose layers differ: biases, head norms, delta rules and gated attention, gated convolutions, state
-/// spaces, windows, scales, tied heads, experts beside a gated one or a dense network and without gates, shared keys and
-/// values, queries that grow, norms after rotation, sinks.
+/// spaces, windows, scales, tied heads, experts beside a gated one or a dense network and without gates, shared keys
+/// and values, queries that grow, norms after rotation, sinks.
 const MODELS: [&str; 19] = [
     "qwen2",
     "qwen3",

@@ -94,9 +94,9 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] =
     &[("interbed-model/src/jinja/expressions.rs", "value_of", "an arm for each kind of expression")];
 
 /// Words that name a family of models.
-const FAMILY_WORDS: [&str; 20] = [
+const FAMILY_WORDS: [&str; 21] = [
     "llama", "mistral", "mixtral", "qwen", "granite", "minicpm", "olmo", "glm", "minimax", "ernie", "smollm",
-    "seed_oss", "exaone", "hunyuan", "gpt_oss", "gpt-oss", "phi3", "gemma", "arcee", "lfm2",
+    "seed_oss", "exaone", "hunyuan", "gpt_oss", "gpt-oss", "phi3", "gemma", "arcee", "lfm2", "nemotron",
 ];
 
 /// Files outside `families/` that may have some of these words, and why.
