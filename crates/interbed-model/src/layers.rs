@@ -78,7 +78,7 @@ pub fn layers_of(blueprint: &Blueprint) -> Vec<Box<dyn Layer>> {
         layers.push(Box::new(TableRows::new([blueprint.vocab_size, hidden], (table, projection), place)));
     }
     let seats = seats_of(blueprint, layers.len());
-    // After the last layer that keeps anything, no token depends on another.
+    // Behind the last layer that keeps anything for a sequence, only those rows are needed whose results are wanted.
     let last = seats.iter().rposition(|(_, seat)| keeps_rows(&seat.branch.part));
     for (index, &(place, seat)) in seats.iter().enumerate() {
         let is_last = last == Some(index);

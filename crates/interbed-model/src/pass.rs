@@ -274,9 +274,7 @@ impl BatchRows {
         of_kept.reserve(tokens.len() * count);
         for row in 0..count as u32 {
             of_all.extend((0..tokens.len() as u32).map(|token| token * count as u32 + row));
-            // Where no row is wanted, one is left.
-            let kept = wanted_rows.iter().chain(wanted_rows.is_empty().then_some(&0));
-            of_kept.extend(kept.map(|&token| token * count as u32 + row));
+            of_kept.extend(wanted_rows.iter().map(|&token| token * count as u32 + row));
         }
         self.ones.resize(self.ones.len().max(tokens.len()), 1.0);
     }
@@ -444,7 +442,7 @@ pub struct Pass<'a> {
     rows: usize,
     /// Whether only the wanted rows of the batch are left.
     has_kept: bool,
-    /// Whether no row is wanted, so that layers after the last attention have nothing to compute.
+    /// Whether no row is wanted, so that layers after the last one that keeps anything have nothing to compute.
     is_over: bool,
     /// The state of the sum that the current branch is a term of.
     sum: Sum,
@@ -910,8 +908,8 @@ impl<'a> Pass<'a> {
         Ok(other.first(count * width))
     }
 
-    /// Returns whether the remaining layers have nothing to compute, because no attention follows and no row of the
-    /// pass is wanted.
+    /// Returns whether the remaining layers have nothing to compute, because none of them keeps anything for a sequence
+    /// and no row of the pass is wanted.
     pub fn is_over(&self) -> bool {
         self.is_over
     }

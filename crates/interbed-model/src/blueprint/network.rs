@@ -26,7 +26,7 @@ impl Dense {
     }
 }
 
-/// A mixture of experts in place of a dense feed-forward network.
+/// A mixture of experts, in place of a dense feed-forward network or beside one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mixture {
     /// Number of experts in a layer, not counting the shared expert.

@@ -10,7 +10,7 @@ use interbed_kernels::RopeStyle;
 use super::shared::decoder::{Decoder, NormPlaces};
 use super::shared::habits::{ActivationRule, Bias, Habits};
 use super::shared::refusals::UNCOMPUTED;
-use super::shared::rope::{self, Kinds, RopeRule, Rotated};
+use super::shared::rope::{self, FACTORS, Kinds, RopeRule, Rotated};
 use super::{Family, GgufForm};
 use crate::blueprint::{
     Activation, Attention, Blueprint, Branch, DecoderLayer, HeadNorms, InputTable, KvRows, Mixture, Norm, Part, Passage,
@@ -82,13 +82,14 @@ pub(super) fn read(keys: &Keys<'_>, mut decoder: Decoder, absent: &Absent) -> Re
     let shape = Shape::read(keys, &decoder, absent)?;
     rotate(keys, &mut decoder, &shape)?;
     let cap = key("final_logit_softcapping", "final_logit_softcapping");
-    let soft_cap = keys.number(cap, |cap| cap == 0.0 || cap >= 1e-6, "a number above 0")?.filter(|&cap| cap > 0.0);
-    let epsilon = decoder.norm_epsilon;
+    let is_cap = |cap: f64| cap == 0.0 || (1e-6..=1e6).contains(&cap);
+    let soft_cap = keys.number(cap, is_cap, "a number from 1e-6 to 1e6")?.filter(|&cap| cap > 0.0);
+    let (epsilon, activation) = (decoder.norm_epsilon, decoder.activation);
     let mut blueprint = decoder.blueprint();
     blueprint.head.soft_cap = soft_cap.map(|cap| cap as f32);
     blueprint.tables = shape.row_width.map(|width| table(&blueprint, width, epsilon)).into_iter().collect();
     for (number, layer) in blueprint.layers.iter_mut().enumerate() {
-        complete(layer, number, &shape, epsilon);
+        complete(layer, number, &shape, (epsilon, activation));
     }
     Ok(blueprint)
 }
@@ -116,6 +117,9 @@ fn rotate(keys: &Keys<'_>, decoder: &mut Decoder, shape: &Shape) -> Result<(), C
     if let Some(fields) = keys.json() {
         let rotated = (rope::read_proportion(fields, 0.25)? * shape.full.width as f64 / 2.0) as usize;
         full.factors = Some((0..pairs).map(|pair| if pair < rotated { 1.0 } else { f32::INFINITY }).collect());
+    } else if full.factors.is_none() && decoder.windows.contains(&None) {
+        let why = "layers that see all rotate only some pairs of a head, which it says";
+        return Err(ConfigProblem::Missing { key: FACTORS.to_owned(), why });
     }
     Ok(())
 }
@@ -132,7 +136,7 @@ fn table(blueprint: &Blueprint, width: usize, epsilon: f32) -> InputTable {
 }
 
 /// Gives a layer of a plain decoder what Gemma 4 has beyond it.
-fn complete(layer: &mut DecoderLayer, number: usize, shape: &Shape, epsilon: f32) {
+fn complete(layer: &mut DecoderLayer, number: usize, shape: &Shape, (epsilon, activation): (f32, Activation)) {
     let norm = |name: &'static str| Passage::Norm(Norm { name, epsilon, offset: 0.0 });
     let [first, second] = &mut layer.branches[..] else { unreachable!("attention, and a network") };
     if let Part::Attention(attention) = &mut first.part {
@@ -146,7 +150,7 @@ fn complete(layer: &mut DecoderLayer, number: usize, shape: &Shape, epsilon: f32
     }
     if let Some(width) = shape.row_width {
         let lookup =
-            TableLookup { table: 0, row: number, width, activation: Activation::GeluTanh, convolution: None };
+            TableLookup { table: 0, row: number, width, activation, convolution: None };
         let (part, leave) = (Part::Table(lookup), norm("post_per_layer_input_norm"));
         layer.branches.push(Branch { enter: Passage::Direct, part, leave, factor: 1.0 });
     }

@@ -36,7 +36,7 @@ pub(super) struct Mamba {
     output: Linear,
     space: StateSpace,
     state: StateShape,
-    /// Whether this is the last layer in which tokens depend on each other; after it, only rows whose logits are wanted
+    /// Whether this is the last layer that keeps anything for a sequence; after it, only rows whose logits are wanted
     /// are kept.
     is_last: bool,
 }
@@ -90,7 +90,7 @@ impl Mamba {
         }
     }
 
-    /// Marks this layer as the last one in which tokens depend on each other if `is_last`.
+    /// Marks this layer as the last one that keeps anything for a sequence if `is_last`.
     pub(super) fn last_if(self, is_last: bool) -> Self {
         Self { is_last, ..self }
     }

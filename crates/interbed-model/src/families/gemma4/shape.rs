@@ -156,6 +156,14 @@ fn heads_in_gguf(gguf: &GgufKeys<'_>, decoder: &Decoder) -> Result<[Heads; 2], C
     let key = "attention.key_length_swa";
     let width = gguf.count_within(key, 2..=Blueprint::HEAD_DIM_MAX)?;
     let width = width.ok_or_else(|| gguf.missing(key, "it shapes the model"))?;
+    if !width.is_multiple_of(2) {
+        let (key, limit) = (gguf.name(key), "an even number".to_owned());
+        return Err(ConfigProblem::OutOfRange { key, found: width.to_string(), limit });
+    }
+    let of_values = "attention.value_length_swa";
+    if let Some(other) = gguf.count(of_values)?.filter(|&other| other != width as u64) {
+        return Err(gguf.unsupported(of_values, &Value::from(other), "keys and values must be of one width"));
+    }
     let kv_heads_key = sizes::KV_HEADS.gguf;
     let kv_heads = gguf.in_layers(kv_heads_key, decoder.layers)?;
     let of_kind = |is_full: bool, width: usize| {
@@ -208,6 +216,8 @@ fn read_mixture(keys: &Keys<'_>, decoder: &Decoder) -> Result<Option<Mixture>, C
     let factor = (decoder.hidden as f64).powf(-0.5) as f32;
     router.own_norm = Some(RouterNorm { epsilon: decoder.norm_epsilon, factor });
     router.expert_factors = true;
+    experts::refuse_other_routers(keys, &router)?;
+    experts::refuse_shared(keys)?;
     let mixture = Mixture {
         experts: count,
         chosen,
