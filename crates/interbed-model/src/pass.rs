@@ -111,13 +111,15 @@ pub struct BatchRows {
     frames: Vec<FrameId>,
 }
 
-/// The wanted rows of a batch, each as a sequence of its own.
+/// The wanted rows of a batch. Each run of successive rows of one sequence is a sequence of its own.
 #[derive(Debug, Default)]
 struct KeptRows {
-    /// The places of each row's KV, for one group after the other; none of states. The list is empty if no layer
+    /// The number of runs.
+    runs: usize,
+    /// The places of each run's KV, for one group after the other; none of states. The list is empty if no layer
     /// attends for these rows alone.
     spans: Vec<AttentionSpan>,
-    /// The rows that have KV below memory.
+    /// The runs that have KV below memory.
     below: Vec<Below>,
 }
 
@@ -180,11 +182,12 @@ impl BatchRows {
         }
     }
 
-    /// Makes a sequence of each wanted row, if layers attend for these rows alone.
+    /// Makes a sequence of each run of wanted rows, if layers attend for these rows alone.
     fn set_kept(&mut self, groups: &KeptGroups) {
-        let KeptRows { spans, below } = &mut self.kept;
+        let KeptRows { spans, below, runs } = &mut self.kept;
         spans.clear();
         below.clear();
+        *runs = 0;
         if !groups.shares() {
             return;
         }
@@ -194,21 +197,30 @@ impl BatchRows {
         if self.wanted.len() == self.tokens.len() {
             return;
         }
+        let wanted = || {
+            let follows =
+                |one: &LogitRow, next: &LogitRow| one.sequence == next.sequence && one.token + 1 == next.token;
+            self.wanted.chunk_by(follows)
+        };
         for of_group in self.spans.chunks_exact(self.num_sequences.max(1)) {
-            spans.extend(self.wanted.iter().map(|&LogitRow { sequence, token }| {
+            spans.extend(wanted().map(|run| {
+                let LogitRow { sequence, token } = run[0];
                 let AttentionSpan { first_position, ref held, ref place, .. } = of_group[sequence];
-                let position = first_position + token;
+                let (first_position, tokens) = (first_position + token, run.len());
                 AttentionSpan {
-                    first_position: position,
-                    tokens: 1,
-                    held: held.start..position + 1,
+                    first_position,
+                    tokens,
+                    held: held.start..first_position + tokens,
                     place: place.clone(),
                 }
             }));
         }
-        for (span, row) in self.wanted.iter().enumerate() {
-            let of_row = self.below.iter().filter(|below| below.sequence == row.sequence);
-            below.extend(of_row.map(|&of_row| Below { span, first_row: span, ..of_row }));
+        let mut first_row = 0;
+        for (span, run) in wanted().enumerate() {
+            let of_run = self.below.iter().filter(|below| below.sequence == run[0].sequence);
+            below.extend(of_run.map(|&of_run| Below { span, first_row, ..of_run }));
+            first_row += run.len();
+            *runs += 1;
         }
     }
 
@@ -594,7 +606,8 @@ impl<'a> Pass<'a> {
         if !self.has_kept {
             return batch.sequences(group);
         }
-        KvSequences { spans: &batch.kept.spans[group * self.rows..(group + 1) * self.rows], tables: &batch.tables }
+        let KeptRows { spans, runs, .. } = &batch.kept;
+        KvSequences { spans: &spans[group * runs..(group + 1) * runs], tables: &batch.tables }
     }
 
     /// Returns the cosines and the sines of the rotary embedding that has index `rope` in the model. Each of the two
