@@ -78,7 +78,7 @@ pub(crate) struct Work {
     /// The taps of a block's channels, `[tap, channel]`.
     pub(crate) taps: [Row; TAPS_MAX],
     /// The biases of a block's channels.
-    bias: Row,
+    pub(crate) bias: Row,
     /// The last inputs. The input of row `t` of a span is in place `(t + taps - 1) % taps`.
     pub(crate) inputs: [Row; TAPS_MAX],
     pub(crate) result: Row,
@@ -105,6 +105,44 @@ impl Work {
         }
     }
 
+    /// Reads the biases of some channels; without biases, they are zeros.
+    pub(crate) fn read_bias(&mut self, bias: Option<Matrix<'_>>, own: &Range<usize>) {
+        let to = &mut self.bias.as_flattened_mut()[..own.len()];
+        match bias {
+            Some(bias) => bias.columns(own.clone()).widen_row(0, to),
+            None => to.fill(0.0),
+        }
+    }
+
+    /// Begins a span: reads the last inputs of some channels from the state that the span goes on from.
+    ///
+    /// # Safety
+    /// No other thread touches the columns of these channels.
+    pub(crate) unsafe fn begin(&mut self, states: &States<'_>, span: &StateSpan, own: &Range<usize>) {
+        let shape = states.shape();
+        for row in 0..shape.rows {
+            let to = &mut self.inputs[row].as_flattened_mut()[..own.len()];
+            match span.from {
+                // SAFETY: the state has these rows, and the rest is guaranteed by the caller.
+                Some(from) => to.copy_from_slice(unsafe { piece(states.rows(from), row * shape.channels, own) }),
+                None => to.fill(0.0),
+            }
+        }
+    }
+
+    /// Writes the last inputs of some channels to the state that the span leaves, behind `tokens` tokens of the span.
+    ///
+    /// # Safety
+    /// No other thread touches the columns of these channels.
+    pub(crate) unsafe fn keep(&self, states: &States<'_>, span: &StateSpan, own: &Range<usize>, tokens: usize) {
+        let shape = states.shape();
+        for row in 0..shape.rows {
+            let from = &self.inputs[(tokens + row) % (shape.rows + 1)].as_flattened()[..own.len()];
+            // SAFETY: the state has these rows, and the rest is guaranteed by the caller.
+            unsafe { piece(states.rows(span.to), row * shape.channels, own) }.copy_from_slice(from);
+        }
+    }
+
     /// Puts the taps `[channel, tap]` of one vector of channels in their places. Channels that are not there get any.
     #[inline(always)]
     fn put_taps(&mut self, widened: &[f32; LANES * TAPS_MAX], vector: usize, count: usize) {
@@ -122,19 +160,11 @@ fn convolve_block<S: Simd>(s: S, operands: &Operands<'_>, own: Range<usize>, wor
     let &Operands { ref states, spans, weights, bias, channels, taps, x } = operands;
     let (rows, width) = (taps - 1, own.len());
     work.read_taps(weights, &own, taps);
-    if let Some(bias) = bias {
-        bias.columns(own.clone()).widen_row(0, &mut work.bias.as_flattened_mut()[..width]);
-    }
+    work.read_bias(bias, &own);
     let mut first_row = 0;
     for span in spans {
-        for row in 0..rows {
-            let to = &mut work.inputs[row].as_flattened_mut()[..width];
-            match span.from {
-                // SAFETY: the state has these rows, and no other thread touches the columns of these channels.
-                Some(from) => to.copy_from_slice(unsafe { piece(states.rows(from), row * channels, &own) }),
-                None => to.fill(0.0),
-            }
-        }
+        // SAFETY: no other thread touches the columns of these channels.
+        unsafe { work.begin(states, span, &own) };
         for token in 0..span.tokens {
             // SAFETY: each channel is in one thread's share only.
             let x = unsafe { x.slice((first_row + token) * channels + own.start, width) };
@@ -153,11 +183,8 @@ fn convolve_block<S: Simd>(s: S, operands: &Operands<'_>, own: Range<usize>, wor
             }
             x.copy_from_slice(&work.result.as_flattened()[..width]);
             if token + 1 == span.stored_after {
-                for row in 0..rows {
-                    let from = &work.inputs[(token + 1 + row) % taps].as_flattened()[..width];
-                    // SAFETY: as above.
-                    unsafe { piece(states.rows(span.to), row * channels, &own) }.copy_from_slice(from);
-                }
+                // SAFETY: as above.
+                unsafe { work.keep(states, span, &own, token + 1) };
             }
         }
         first_row += span.tokens;
@@ -168,7 +195,7 @@ fn convolve_block<S: Simd>(s: S, operands: &Operands<'_>, own: Range<usize>, wor
 ///
 /// # Safety
 /// The elements are readable and writable, and nothing else touches them while they are in use.
-pub(crate) unsafe fn piece<'a>(start: *mut f32, at: usize, own: &Range<usize>) -> &'a mut [f32] {
+unsafe fn piece<'a>(start: *mut f32, at: usize, own: &Range<usize>) -> &'a mut [f32] {
     // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts_mut(start.add(at + own.start), own.len()) }
 }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::convolution::{BLOCK, TAPS_MAX, Work, piece};
+use crate::convolution::{BLOCK, TAPS_MAX, Work};
 use crate::pool::Pool;
 use crate::simd::{LANES, Simd, dispatch};
 use crate::state::States;
@@ -86,21 +86,11 @@ fn compute_block<S: Simd>(s: S, shared: &Shared<'_>, own: Range<usize>, work: &m
     let &Shared { ref states, spans, weights, bias, channels, taps, projections, out } = shared;
     let (rows, width) = (taps - 1, own.len());
     work.read_taps(weights, &own, taps);
-    let mut added = [0.0; BLOCK];
-    if let Some(bias) = bias {
-        bias.columns(own.clone()).widen_row(0, &mut added[..width]);
-    }
-    let added = added.as_chunks::<LANES>().0;
+    work.read_bias(bias, &own);
     let mut first_row = 0;
     for span in spans {
-        for row in 0..rows {
-            let to = &mut work.inputs[row].as_flattened_mut()[..width];
-            match span.from {
-                // SAFETY: the state has these rows, and no other thread touches the columns of these channels.
-                Some(from) => to.copy_from_slice(unsafe { piece(states.rows(from), row * channels, &own) }),
-                None => to.fill(0.0),
-            }
-        }
+        // SAFETY: no other thread touches the columns of these channels.
+        unsafe { work.begin(states, span, &own) };
         for token in 0..span.tokens {
             let row = &projections[(first_row + token) * INPUTS * channels..][..INPUTS * channels];
             let part = |index: usize| &row[index * channels..][own.clone()];
@@ -109,8 +99,8 @@ fn compute_block<S: Simd>(s: S, shared: &Shared<'_>, own: Range<usize>, work: &m
             newest.iter_mut().zip(b.iter().zip(x)).for_each(|(to, (b, x))| *to = b * x);
             // Where the input of each tap is.
             let places: [usize; TAPS_MAX] = std::array::from_fn(|tap| (token + tap) % taps);
-            for (vector, added) in added[..width.div_ceil(LANES)].iter().enumerate() {
-                let mut sum = s.load(added);
+            for vector in 0..width.div_ceil(LANES) {
+                let mut sum = s.load(&work.bias[vector]);
                 for (tap, &place) in places[..taps].iter().enumerate() {
                     sum = s.fma(s.load(&work.taps[tap][vector]), s.load(&work.inputs[place][vector]), sum);
                 }
@@ -121,11 +111,8 @@ fn compute_block<S: Simd>(s: S, shared: &Shared<'_>, own: Range<usize>, work: &m
             let results = work.result.as_flattened();
             out.iter_mut().zip(c.iter().zip(results)).for_each(|(out, (c, result))| *out = c * result);
             if token + 1 == span.stored_after {
-                for row in 0..rows {
-                    let from = &work.inputs[(token + 1 + row) % taps].as_flattened()[..width];
-                    // SAFETY: as above.
-                    unsafe { piece(states.rows(span.to), row * channels, &own) }.copy_from_slice(from);
-                }
+                // SAFETY: as above.
+                unsafe { work.keep(states, span, &own, token + 1) };
             }
         }
         first_row += span.tokens;
