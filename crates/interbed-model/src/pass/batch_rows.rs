@@ -205,7 +205,8 @@ impl BatchRows {
         self.spans.push(AttentionSpan { first_position, tokens, held: first..first_position + tokens, place });
     }
 
-    /// Prepares [`Pass::part_alternating`](super::Pass::part_alternating) for tensors of up to `count` pairs of pieces a row.
+    /// Prepares [`Pass::part_alternating`](super::Pass::part_alternating) for tensors of up to `count` pairs of pieces
+    /// a row.
     pub fn set_alternating(&mut self, count: usize) {
         let pairs = (self.tokens.len() * count) as u32;
         for (first, places) in (0..).zip(&mut self.alternating) {
